@@ -1,0 +1,26 @@
+"""Names for the array types that problems, plans and traces are made of."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def frozen_float(values: Any) -> FloatArray:
+    """A read-only float64 copy of `values`."""
+    array = np.array(values, dtype=np.float64, order="C")
+    array.setflags(write=False)
+    return array
+
+
+def frozen_int(values: Any) -> IntArray:
+    """A read-only int64 copy of `values`."""
+    array = np.array(values, dtype=np.int64, order="C")
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,224 @@
+"""What computes and what connects it: Device, Link, Node, Cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InputError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One place where operators can run.
+
+    Attributes
+    ----------
+    kind
+        ``cpu``, ``gpu``, ``npu`` or any other word; profiles are kept per kind.
+    node
+        The host that holds the device.
+    cores
+        CPU threads that the device's worker uses.
+    speed
+        Speed relative to the same kind of device on the profiling machine.
+    memory_bytes
+        Capacity, ``inf`` where unlimited.
+    peak_flops, memory_bandwidth
+        FLOP/s and bytes/s for the analytic profile, ``None`` where unknown.
+    launch_overhead_s
+        Seconds added to every operator by the analytic profile.
+    speed_by_kind
+        Extra speed factor by operator kind (``conv``, ``matmul``, ...).
+    """
+
+    name: str
+    kind: str = "cpu"
+    node: str = "local"
+    cores: int = 1
+    speed: float = 1.0
+    memory_bytes: float = float("inf")
+    peak_flops: float | None = None
+    memory_bandwidth: float | None = None
+    launch_overhead_s: float = 0.0
+    speed_by_kind: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = f"device {self.name!r}"
+        for key in ("speed", "cores", "memory_bytes", "peak_flops", "memory_bandwidth"):
+            _positive(where, key, getattr(self, key))
+        for kind, factor in self.speed_by_kind.items():
+            _positive(where, f"speed_by_kind.{kind}", factor)
+        if not 0 <= self.launch_overhead_s < float("inf"):
+            raise InputError(
+                "launch_overhead must be zero or more",
+                where=where,
+                by=f"{self.launch_overhead_s} s",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed connection. Links that name the same channel share it.
+
+    Attributes
+    ----------
+    bandwidth
+        Bytes per second.
+    latency_s
+        Seconds before the first byte arrives.
+    channel
+        The shared resource (a bus, a NIC, a switch port); by default its own.
+    """
+
+    source: str
+    target: str
+    bandwidth: float
+    latency_s: float = 0.0
+    channel: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"link {self.source!r} -> {self.target!r}"
+        _positive(where, "bandwidth", self.bandwidth)
+        if not 0 <= self.latency_s < float("inf"):
+            raise InputError(
+                "latency must be zero or more", where=where, by=f"{self.latency_s} s"
+            )
+        if self.source == self.target:
+            raise InputError("a link must join two devices", where=where)
+        if not self.channel:
+            object.__setattr__(self, "channel", f"{self.source}->{self.target}")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A host and the devices it holds."""
+
+    name: str
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Devices and the links between them.
+
+    Devices on one node that no link joins copy through host memory at
+    `LOCAL_BANDWIDTH`; devices on different nodes without a link cannot talk.
+    """
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise InputError("a cluster needs at least one device", where=self.name)
+        names = [d.name for d in self.devices]
+        twice = [n for n, count in Counter(names).items() if count > 1]
+        if twice:
+            raise InputError(f"device name {twice[0]!r} is used twice", where=self.name)
+        seen: set[tuple[str, str]] = set()
+        for link in self.links:
+            for end in (link.source, link.target):
+                if end not in names:
+                    raise UnknownNameError("device", end, names, where=f"{self.name}: links")
+            if (link.source, link.target) in seen:
+                raise InputError(
+                    f"two links from {link.source!r} to {link.target!r}",
+                    where=f"{self.name}: links",
+                    hint="keep one, or set `duplex: false` on both directions",
+                )
+            seen.add((link.source, link.target))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The hosts, in order of their first device."""
+        names = dict.fromkeys(d.node for d in self.devices)
+        return tuple(Node(n, tuple(d for d in self.devices if d.node == n)) for n in names)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Names in order."""
+        return tuple(d.name for d in self.devices)
+
+    def index(self, name: str) -> int:
+        """Position of the device called `name`."""
+        if name not in self.device_names:
+            raise UnknownNameError("device", name, self.device_names, where=self.name)
+        return self.device_names.index(name)
+
+    def link_arrays(self) -> tuple[FloatArray, FloatArray, IntArray, tuple[str, ...]]:
+        """Latency, seconds per byte and channel of every ordered pair of devices.
+
+        Returns
+        -------
+        latency_s, seconds_per_byte
+            Shape (devices, devices); zero on the diagonal, ``inf`` without a link.
+        channel
+            Shape (devices, devices); index into the channel names, -1 without one.
+        names
+            Channel names.
+        """
+        m = len(self.devices)
+        latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
+        channel = np.full((m, m), -1, dtype=np.int64)
+        names: dict[str, int] = {}
+        for link in (*self.links, *self._local_links()):
+            i, j = self.index(link.source), self.index(link.target)
+            latency[i, j], per_byte[i, j] = link.latency_s, 1.0 / link.bandwidth
+            channel[i, j] = names.setdefault(link.channel, len(names))
+        np.fill_diagonal(latency, 0.0)
+        np.fill_diagonal(per_byte, 0.0)
+        return latency, per_byte, channel, tuple(names)
+
+    def _local_links(self) -> list[Link]:
+        given = {(link.source, link.target) for link in self.links}
+        return [
+            Link(a.name, b.name, LOCAL_BANDWIDTH, LOCAL_LATENCY_S)
+            for a in self.devices
+            for b in self.devices
+            if a.name != b.name and a.node == b.node and (a.name, b.name) not in given
+        ]
+
+    @staticmethod
+    def from_file(path: str | Path) -> Cluster:
+        """Read a cluster.yaml."""
+        from placewright.cluster.files import read_cluster
+
+        return read_cluster(path)
+
+    @staticmethod
+    def preset(name: str) -> Cluster:
+        """A cluster that ships with Placewright, for example ``edge-duo``."""
+        from placewright.cluster.presets import preset
+
+        return preset(name)
+
+    @staticmethod
+    def detect() -> Cluster:
+        """The devices of this machine."""
+        from placewright.cluster.detect import detect
+
+        return detect()
+
+    def __repr__(self) -> str:
+        from placewright.report.text import cluster_table
+
+        return cluster_table(self)
+
+
+LOCAL_BANDWIDTH = 8e9
+"""Bytes per second between devices of one node that no link joins (host memory copy)."""
+
+LOCAL_LATENCY_S = 30e-6
+"""Seconds for the same."""
+
+
+def _positive(where: str, key: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise InputError(f"{key} must be greater than zero", where=where, by=f"got {value}")

@@ -1,0 +1,108 @@
+"""Every error Placewright raises on purpose.
+
+    PlacewrightError
+    ├── InputError               a file, a field or an argument is wrong           exit 1
+    │   ├── UnknownNameError     a name that does not exist, with the nearest one  exit 1
+    │   └── UnsupportedError     a model, operator or problem we cannot take       exit 1
+    ├── InfeasibleError          no plan can fit; says by how much and where       exit 3
+    ├── MissingDependencyError   an optional package is not installed              exit 1
+    └── RunError                 carrying a plan out failed                        exit 1
+        └── WorkerError          one worker process died or raised                 exit 1
+
+A message has up to four parts: what is wrong, where, by how much, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PlacewrightError(Exception):
+    """Base of all errors raised on purpose.
+
+    Parameters
+    ----------
+    what
+        What is wrong, one clause.
+    where
+        The named operator, device, file, field or line.
+    by
+        By how much, with units.
+    hint
+        What to do next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", by: str = "", hint: str = "") -> None:
+        self.what, self.where, self.by, self.hint = what, where, by, hint
+        super().__init__(what, where, by, hint)
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        parts = [head] + ([f"({self.by})"] if self.by else [])
+        return " ".join(parts) + (f"\n  next: {self.hint}" if self.hint else "")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.by, self.hint))
+
+
+class InputError(PlacewrightError):
+    """A file, a field or an argument is wrong."""
+
+
+class UnknownNameError(InputError):
+    """A name that does not exist; the message offers the nearest one.
+
+    Parameters
+    ----------
+    kind
+        What the name should have been, for example ``"planner"``.
+    name
+        The name that was given.
+    known
+        The names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        names = [str(k) for k in known]
+        near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+        listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {listed or 'none'}"
+        super().__init__(f"unknown {kind} {name!r}", where=where, hint=hint)
+
+
+class UnsupportedError(InputError):
+    """A model, operator or problem that cannot be taken, and why."""
+
+
+class InfeasibleError(PlacewrightError):
+    """No plan can satisfy the constraints."""
+
+    exit_code = 3
+
+
+class MissingDependencyError(PlacewrightError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+        hint = f"pip install 'placewright[{extra}]'"
+        super().__init__(f"{purpose} needs the package {package!r}", hint=hint)
+
+
+class RunError(PlacewrightError):
+    """Carrying a plan out failed."""
+
+
+class WorkerError(RunError):
+    """One worker process died or raised."""
+
+
+def _rebuild(
+    kind: type[PlacewrightError], what: str, where: str, by: str, hint: str
+) -> PlacewrightError:
+    """Rebuild an error after it crossed a process boundary."""
+    error = kind.__new__(kind)
+    PlacewrightError.__init__(error, what, where=where, by=by, hint=hint)
+    return error

@@ -1,0 +1,134 @@
+"""Graph: what a model computes, without a framework."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from placewright.errors import InputError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, dtype (``float32``) and strides (elements) of one value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One step of the computation. Its name is its identity.
+
+    Attributes
+    ----------
+    kind
+        The operation, for example ``aten.convolution.default``.
+    flops
+        Floating-point operations of one execution.
+    bytes_accessed
+        Bytes read and written, for the analytic profile.
+    resident_bytes
+        Weights, optimizer state and buffers that live where the operator lives.
+    phase
+        ``forward``, ``backward``, ``optimizer`` or ``""``.
+    module
+        Path of the module that called it, for example ``layer1.0.conv2``.
+    signature
+        Operators with equal signatures cost the same; empty if unknown.
+    colocation
+        Operators that name the same group run on one device; empty for none.
+    """
+
+    name: str
+    kind: str
+    flops: float = 0.0
+    bytes_accessed: float = 0.0
+    resident_bytes: int = 0
+    phase: str = ""
+    module: str = ""
+    signature: str = ""
+    colocation: str = ""
+    outputs: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value that flows from its producer to its consumers (operator names)."""
+
+    name: str
+    producer: str
+    bytes: int
+    consumers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Operators in a topological order and the tensors between them.
+
+    Attributes
+    ----------
+    program
+        How to execute the operators (JSON-like data, see `placewright.capture.program`),
+        ``None`` for graphs that can be planned and not run.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    tensors: tuple[Tensor, ...]
+    program: Any = None
+
+    def __post_init__(self) -> None:
+        position = {op.name: i for i, op in enumerate(self.operators)}
+        if len(position) < len(self.operators):
+            twice = Counter(op.name for op in self.operators).most_common(1)[0][0]
+            raise InputError(f"operator name {twice!r} is used twice", where=self.name)
+        if not self.operators:
+            raise InputError("a graph needs at least one operator", where=self.name)
+        for op in self.operators:
+            for key in ("flops", "bytes_accessed", "resident_bytes"):
+                if not 0 <= getattr(op, key) < float("inf"):
+                    raise InputError(
+                        f"{key} must be a number >= 0",
+                        where=f"{self.name}: operator {op.name!r}",
+                        by=f"got {getattr(op, key)}",
+                    )
+        for tensor in self.tensors:
+            self._check_tensor(tensor, position)
+
+    def _check_tensor(self, tensor: Tensor, position: dict[str, int]) -> None:
+        where = f"{self.name}: tensor {tensor.name!r}"
+        if tensor.bytes < 0:
+            raise InputError("bytes must be >= 0", where=where, by=f"got {tensor.bytes}")
+        for name in (tensor.producer, *tensor.consumers):
+            if name not in position:
+                raise UnknownNameError("operator", name, position, where=where)
+        for consumer in tensor.consumers:
+            if position[consumer] <= position[tensor.producer]:
+                raise InputError(
+                    f"{consumer!r} uses it before {tensor.producer!r} makes it",
+                    where=where,
+                    hint="list operators in topological order; a graph must have no cycle",
+                )
+
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """Names in topological order."""
+        return tuple(op.name for op in self.operators)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one execution."""
+        return sum(op.flops for op in self.operators)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that stay in memory between executions."""
+        return sum(op.resident_bytes for op in self.operators)
+
+    def __repr__(self) -> str:
+        from placewright.report.text import graph_table
+
+        return graph_table(self)

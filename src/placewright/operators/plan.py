@@ -1,0 +1,94 @@
+"""What a planner of wing 1 answers: which device runs which operator, and in what order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from placewright.arrays import IntArray, frozen_int
+from placewright.errors import InfeasibleError, InputError
+from placewright.operators.problem import OperatorProblem
+
+
+class Dispatch(StrEnum):
+    """How a device chooses its next operator.
+
+    READY: whenever it is free it starts the ready operator that comes first in the order
+    (work-conserving). IN_ORDER: it waits for the next operator of its sequence, which is how
+    a schedule with insertion means its order, and how a worker process runs.
+    """
+
+    READY = "ready"
+    IN_ORDER = "in-order"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorPlan:
+    """A placement and, optionally, an order.
+
+    Attributes
+    ----------
+    placement
+        Shape (n,), device index of every operator.
+    order
+        Shape (n,), a permutation of the operators, first come first; ``None`` leaves the
+        order to the judge (upward rank under this placement).
+    lower_bound_s
+        What the planner proved, 0 if nothing.
+    """
+
+    placement: IntArray
+    order: IntArray | None = None
+    dispatch: Dispatch = Dispatch.READY
+    lower_bound_s: float = 0.0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placement", frozen_int(self.placement))
+        if self.order is not None:
+            object.__setattr__(self, "order", frozen_int(self.order))
+        if self.order is None and self.dispatch is Dispatch.IN_ORDER:
+            raise InputError("an in-order plan needs an order", where="plan")
+
+
+def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
+    """Raise where a plan breaks a rule that no schedule can mend (memory is the judge's).
+
+    Raises
+    ------
+    InputError
+        Wrong length, a device or an order that does not exist, a group that is split.
+    InfeasibleError
+        An operator on a device that cannot run it.
+    """
+    where = f"plan for {problem.name}"
+    place = plan.placement
+    if place.shape != (problem.n,):
+        raise InputError(
+            "placement has the wrong length", where=where, by=f"{place.shape[0]} for {problem.n}"
+        )
+    if place.min() < 0 or place.max() >= problem.m:
+        raise InputError("placement names a device that does not exist", where=where)
+    bad = np.flatnonzero(~np.isfinite(problem.compute_s[np.arange(problem.n), place]))
+    pin = np.flatnonzero((problem.pinned >= 0) & (problem.pinned != place))
+    if len(bad) or len(pin):
+        op = int(bad[0]) if len(bad) else int(pin[0])
+        raise InfeasibleError(
+            f"{problem.operator_names[op]!r} cannot run on {problem.device_names[place[op]]!r}",
+            where=where,
+        )
+    _, first, group = np.unique(problem.colocation, return_index=True, return_inverse=True)
+    split = np.flatnonzero(place[first][group] != place)
+    if len(split):
+        op, mate = int(split[0]), int(first[group[split[0]]])
+        raise InputError(
+            f"{problem.operator_names[op]!r} and {problem.operator_names[mate]!r} belong together "
+            "and are on different devices",
+            where=where,
+        )
+    if plan.order is not None and not np.array_equal(
+        np.sort(plan.order), np.arange(problem.n)
+    ):
+        raise InputError("order must list every operator once", where=where)

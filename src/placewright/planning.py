@@ -1,0 +1,86 @@
+"""The contract between solve, planners, judges and bounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """Told now and then how far a search is. The command line shows it as a bar."""
+
+    def __call__(self, *, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        """Best value and bound so far; `what` names the current step."""
+        ...
+
+
+def silent(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+    """Progress that nobody sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a planner is given beside the problem.
+
+    Attributes
+    ----------
+    seed
+        All randomness comes from it: ``numpy.random.default_rng(context.seed)``.
+    deadline_s
+        ``time.perf_counter()`` value after which an anytime planner must return.
+    judge
+        ``judge(problem, plan)``: the wing's judge, for planners that improve on its word.
+    progress
+        To be called at most a few times per second.
+    """
+
+    seed: int = 0
+    deadline_s: float = float("inf")
+    judge: Callable[[Any, Any], Any] | None = None
+    progress: Progress = silent
+
+    def remaining_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline_s - time.perf_counter()
+
+
+class Planner(Protocol):
+    """A final frozen dataclass whose fields are its parameters."""
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in tables."""
+        ...
+
+    def supports(self, problem: Any) -> str | None:
+        """``None`` if the planner can take the problem, else why not."""
+        ...
+
+    def __call__(self, problem: Any, context: Context) -> Any:
+        """A plan. It never scores itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wing:
+    """What one wing offers to `placewright.solve.solve`.
+
+    Attributes
+    ----------
+    planners
+        Maps a problem to its planners by name (single-device planners depend on it).
+    portfolio
+        The names that ``auto`` tries, in order.
+    bounds
+        Maps a problem to lower bounds by name.
+    """
+
+    name: str
+    problem_type: type
+    planners: Callable[[Any], Mapping[str, Planner]]
+    portfolio: Callable[[Any], Sequence[str]]
+    judge: Callable[[Any, Any], Any]
+    bounds: Callable[[Any], Mapping[str, float]]
+    describe: Callable[[Any], str] = field(default=lambda problem: str(problem.objective))

@@ -1,0 +1,181 @@
+"""What an answer says: Result, Status, Candidate, Measurement, Provenance."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from placewright._version import __version__
+from placewright.trace import Trace
+
+
+class Status(StrEnum):
+    """How much is known about a plan."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    INFEASIBLE = "INFEASIBLE"
+    INTERRUPTED = "INTERRUPTED"
+
+
+class Judgement(Protocol):
+    """What every wing's judge answers with."""
+
+    @property
+    def value(self) -> float:
+        """Worth of the plan in the unit of the objective; lower is better."""
+        ...
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every hard constraint holds."""
+        ...
+
+    @property
+    def violation(self) -> str:
+        """The worst broken constraint in words, empty if none is."""
+        ...
+
+    def trace(self) -> Trace:
+        """Who ran what when."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One planner's answer, as the judge saw it.
+
+    ``value`` is ``inf`` where the planner gave no plan; `note` then says why.
+    """
+
+    planner: str
+    value: float
+    status: Status
+    runtime_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What is needed to get the same answer again."""
+
+    problem_hash: str
+    seed: int
+    placewright: str = __version__
+    python: str = field(default_factory=platform.python_version)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A plan with its value, what no plan can beat, and the way there.
+
+    Attributes
+    ----------
+    problem, plan, judgement
+        Of the wing that was asked; `plan` is the best found.
+    value
+        The judge's word on the plan (seconds for latency and throughput).
+    lower_bound
+        No plan has a smaller value.
+    candidates
+        All plans that were tried, in the order in which they were.
+    planner
+        The planner whose plan was chosen.
+    """
+
+    problem: Any
+    plan: Any
+    judgement: Any
+    planner: str
+    objective: str
+    value: float
+    lower_bound: float
+    status: Status
+    runtime_s: float
+    candidates: tuple[Candidate, ...]
+    provenance: Provenance
+    bound_names: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """``value / lower_bound - 1``."""
+        return relative_gap(self.value, self.lower_bound)
+
+    def report(self, path: str | Path, measurement: Measurement | None = None) -> Path:
+        """Write a self-contained HTML page."""
+        from placewright.report.page import write_page
+
+        return write_page(self, path, measurement)
+
+    def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
+        """Write a Perfetto/Chrome trace (``.json.gz``)."""
+        from placewright.report.perfetto import write_trace
+
+        measured = None if measurement is None else measurement.trace
+        return write_trace(path, predicted=self.judgement.trace(), measured=measured)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON."""
+        from placewright.operators.files import write_plan
+
+        return write_plan(self, path)
+
+    def __repr__(self) -> str:
+        from placewright.report.text import result_table
+
+        return result_table(self)
+
+    def _repr_html_(self) -> str:
+        from placewright.report.page import result_fragment
+
+        return result_fragment(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """What a run really took.
+
+    Attributes
+    ----------
+    step_s
+        Wall seconds of each measured step, after warm-up.
+    predicted_s
+        What the judge had said.
+    trace
+        The median step, in the format of the judge's trace.
+    engine
+        What moved the tensors and ran the operators.
+    emulated
+        What was emulated, empty if nothing was.
+    max_abs_error
+        Largest difference from plain eager PyTorch, ``None`` if not checked.
+    """
+
+    step_s: tuple[float, ...]
+    predicted_s: float
+    trace: Trace | None
+    engine: str
+    emulated: str = ""
+    max_abs_error: float | None = None
+
+    @property
+    def measured_s(self) -> float:
+        """Median step."""
+        ordered = sorted(self.step_s)
+        half = len(ordered) // 2
+        return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def relative_gap(value: float, lower_bound: float) -> float:
+    """``value / lower_bound - 1``; zero when both are zero, ``inf`` without a bound."""
+    if value == lower_bound:
+        return 0.0
+    if lower_bound <= 0 or not math.isfinite(value):
+        return math.inf
+    return value / lower_bound - 1.0
