@@ -1,0 +1,169 @@
+"""Where files come in: text becomes data, data becomes a checked model, errors become ours.
+
+Every file format is a pydantic model that forbids unknown keys. Whatever is wrong is told as an
+`InputError` that names the file, the line where it can be known, and the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from placewright.errors import InputError, UnknownNameError
+
+Model = TypeVar("Model", bound=BaseModel)
+Location = Sequence[int | str]
+
+
+class FileModel(BaseModel):
+    """Base of all file formats."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Refused(ValueError):
+    """Carries an `InputError` out of a pydantic validator whole."""
+
+    def __init__(self, error: InputError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+def read_text(path: str | Path) -> str:
+    """The file's text; a missing or binary file is an `InputError`."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InputError("is not a text file", where=str(path), by=str(error)) from None
+
+
+def parse_json(text: str, *, where: str) -> Any:
+    """JSON text as data."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError("is not valid JSON", where=where, by=str(error)) from None
+
+
+def parse_yaml(text: str, *, where: str) -> Any:
+    """YAML text as data; a key given twice is an error, not the last one's victory."""
+    try:
+        return yaml.load(text, Loader=_OnceLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError("is not valid YAML", where=where, by=_one_line(error)) from None
+
+
+def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Model:
+    """`data` as `model`.
+
+    Parameters
+    ----------
+    where
+        The file.
+    text
+        Its YAML source, to name the line of what is wrong.
+    """
+    if not isinstance(data, dict):
+        raise InputError(
+            f"must be a mapping with the keys {', '.join(_keys(model))}",
+            where=where,
+            by=f"got {type(data).__name__}",
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        loc = first["loc"]
+        place = f"{where}{_line(text, loc)}: {field_path(loc)}"
+        if first["type"] == "extra_forbidden":
+            raise UnknownNameError(
+                "key", str(loc[-1]), _keys(_inner(model, loc)), where=place
+            ) from None
+        raise InputError(_reason(first), where=place, by=_given(first)) from None
+
+
+def field_path(loc: Location) -> str:
+    """``devices[1].memory``."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc]
+    return "".join(parts).lstrip(".") or "file"
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Safe, and every key at most once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _inner(model: type[BaseModel], loc: Location) -> type[BaseModel]:
+    """The model that holds the field at `loc`."""
+    here = model
+    for part in loc[:-1]:
+        if isinstance(part, int):
+            continue
+        named = {f.alias or n: f for n, f in here.model_fields.items()}
+        found = [a for a in _leaves(named[part].annotation) if issubclass(a, BaseModel)]
+        here = found[0] if found else here
+    return here
+
+
+def _leaves(annotation: Any) -> list[type]:
+    inner = [leaf for arg in get_args(annotation) for leaf in _leaves(arg)]
+    return inner or ([annotation] if isinstance(annotation, type) else [])
+
+
+def _refusal(error: Any, place: str) -> InputError:
+    """What pydantic found, in our words."""
+    cause = (error.get("ctx") or {}).get("error")
+    if isinstance(cause, Refused):
+        own = cause.error
+        return InputError(own.what, where=place, by=own.by, hint=own.hint)
+    if error["type"] == "missing":
+        return InputError("is missing", where=place)
+    what = str(error["msg"]).replace("Input should be", "must be").replace("valid tuple", "list")
+    whole = isinstance(error["input"], dict | list)
+    return InputError(what, where=place, by="" if whole else f"got {error['input']!r}")
+
+
+def _line(text: str, loc: Location) -> str:
+    """``, line 3``: where in the YAML source the field stands."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
+    if node is None:
+        return ""
+    line = node.start_mark.line
+    for part in loc:
+        inner = _child(node, part)
+        if inner is None:
+            break
+        node, line = inner, inner.start_mark.line
+    return f", line {line + 1}"
+
+
+def _child(node: Any, part: int | str) -> Any:
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+        return node.value[part]
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == part), None)
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

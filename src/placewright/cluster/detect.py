@@ -1,0 +1,101 @@
+"""The devices of this machine: its CPU as one device, and each CUDA device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from placewright.cluster.cluster import Cluster, Device
+
+_CORES_PER_SM = {7: 64, 8: 128, 9: 128, 10: 128, 12: 128}
+"""Float32 lanes of one multiprocessor by compute capability (8.0 has 64)."""
+
+
+def detect() -> Cluster:
+    """The machine as a cluster. PyTorch is imported only where a CUDA driver shows itself."""
+    cpu = Device("cpu", cores=cpu_cores(), memory_bytes=host_memory_bytes())
+    return Cluster((cpu, *_cuda_devices()), name=platform.node() or "this-machine")
+
+
+def cpu_cores() -> int:
+    """Cores that this process may use: affinity and the control group's quota."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _read("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        own = min(own, max(1, int(quota[0]) // int(quota[1])))
+    return own
+
+
+def host_memory_bytes() -> float:
+    """Memory that this process may use: the machine's and the control group's limit."""
+    limits = [_physical_memory_bytes()]
+    group = _read("/sys/fs/cgroup/memory.max").strip()
+    if group.isdigit() and int(group) > 0:
+        limits.append(float(group))
+    return min(limits)
+
+
+def cpu_model() -> str:
+    """The processor's name, for people."""
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _physical_memory_bytes() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _cuda_devices() -> list[Device]:
+    driver = Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists()
+    maybe = driver or platform.system() == "Windows"
+    if not maybe or importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    found = range(torch.cuda.device_count())
+    return [_cuda_device(k, torch.cuda.get_device_properties(k)) for k in found]
+
+
+def _cuda_device(index: int, properties: Any) -> Device:
+    return Device(
+        f"cuda{index}",
+        kind="gpu",
+        memory_bytes=float(properties.total_memory),
+        peak_flops=_peak_flops(properties),
+        memory_bandwidth=_memory_bandwidth(properties),
+        launch_overhead_s=5e-6,
+    )
+
+
+def _peak_flops(properties: Any) -> float | None:
+    """Multiprocessors x lanes x clock x 2 (multiply and add), where the driver tells the clock."""
+    clock_khz = getattr(properties, "clock_rate", 0)
+    lanes = 64 if (properties.major, properties.minor) == (8, 0) else None
+    lanes = lanes or _CORES_PER_SM.get(properties.major)
+    if not clock_khz or lanes is None:
+        return None
+    return float(properties.multi_processor_count * lanes * clock_khz * 1e3 * 2)
+
+
+def _memory_bandwidth(properties: Any) -> float | None:
+    """Bus width x clock x 2 (both edges), where the driver tells them."""
+    clock_khz = getattr(properties, "memory_clock_rate", 0)
+    width = getattr(properties, "memory_bus_width", 0)
+    return float(clock_khz * 1e3 * 2 * width / 8) if clock_khz and width else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

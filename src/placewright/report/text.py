@@ -1,0 +1,183 @@
+"""Short plain-text tables: what objects print when they are asked who they are.
+
+They are called by ``repr``, so they must work on whatever is there and never raise for a
+missing part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, show
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+    from placewright.graph.graph import Graph
+    from placewright.result import Candidate, Result
+
+Row = Sequence[str]
+
+
+def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
+    """Columns aligned with spaces; `right` has an ``r`` for each column that ends flush."""
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[c]) for row in cells) for c in range(len(header))]
+    sides = right.ljust(len(header))
+    lines = [
+        "  ".join(
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def seconds(value: float) -> str:
+    """``12.3 ms``; ``-`` where there is no value."""
+    return show(value, SECONDS)
+
+
+def percent(value: float) -> str:
+    """``3.2 %``; ``-`` where there is no value."""
+    return f"{value * 100:.1f} %" if math.isfinite(value) else "-"
+
+
+def size(value: float) -> str:
+    """``1.95 GiB``; ``-`` where unlimited."""
+    return show(value, BYTES)
+
+
+def cluster_table(cluster: Cluster) -> str:
+    """Devices, then links."""
+    header = ("device", "kind", "node", "cores", "speed", "memory", "peak", "bandwidth")
+    rows = [
+        (
+            d.name,
+            d.kind,
+            d.node,
+            str(d.cores),
+            f"{d.speed:g}",
+            size(d.memory_bytes),
+            "-" if d.peak_flops is None else show(d.peak_flops, FLOPS),
+            "-" if d.memory_bandwidth is None else show(d.memory_bandwidth, BANDWIDTH),
+        )
+        for d in cluster.devices
+    ]
+    parts = [
+        f"cluster {cluster.name}: {_count(cluster.devices, 'device')} on "
+        f"{_count(cluster.nodes, 'node')}, {_count(cluster.links, 'link')}",
+        plain_table(header, rows, "   rrrrr"),
+    ]
+    return "\n".join(parts + ([_links(cluster)] if cluster.links else []))
+
+
+def _links(cluster: Cluster, most: int = 16) -> str:
+    header = ("link", "bandwidth", "latency", "channel")
+    rows = [
+        (
+            f"{k.source} -> {k.target}",
+            show(k.bandwidth, BANDWIDTH),
+            seconds(k.latency_s),
+            k.channel if k.channel != f"{k.source}->{k.target}" else "own",
+        )
+        for k in cluster.links[:most]
+    ]
+    more = len(cluster.links) - len(rows)
+    return plain_table(header, rows, " rr") + (f"\n... and {more} more links" if more else "")
+
+
+def graph_table(graph: Graph) -> str:
+    """Sizes, and the kinds of operator that compute most."""
+    phases = Counter(op.phase for op in graph.operators if op.phase)
+    phase_text = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+    moved = sum(t.bytes for t in graph.tensors)
+    head = (
+        f"graph {graph.name}: {_count(graph.operators, 'operator')}"
+        + (f" ({phase_text})" if phase_text else "")
+        + f", {_count(graph.tensors, 'tensor')}, {graph.flops / 1e9:.3g} GFLOP, "
+        f"{size(graph.resident_bytes)} resident, {size(moved)} of tensors"
+    )
+    return f"{head}\n{_kinds(graph)}"
+
+
+def _kinds(graph: Graph, most: int = 8) -> str:
+    count: Counter[str] = Counter(op.kind for op in graph.operators)
+    flops: Counter[str] = Counter()
+    for op in graph.operators:
+        flops[op.kind] += op.flops  # type: ignore[assignment]  # Counter sums floats as well
+    top = sorted(count, key=lambda kind: (-flops[kind], -count[kind], kind))[:most]
+    rows = [(kind, str(count[kind]), f"{flops[kind] / 1e9:.3g}") for kind in top]
+    more = len(count) - len(rows)
+    table = plain_table(("kind", "operators", "GFLOP"), rows, " rr")
+    return table + (f"\n... and {more} more kinds" if more else "")
+
+
+def problem_table(problem: Any) -> str:
+    """What is asked, and each device with what it would take to do everything there."""
+    moved = float(np.sum(problem.tensor_bytes))
+    head = (
+        f"problem {problem.name}: {problem.n} operators, {problem.t} tensors "
+        f"({size(moved)}), {problem.m} devices; "
+        f"{problem.objective}, links {problem.links}, overlap {problem.overlap}"
+    )
+    need = float(np.sum(problem.resident_bytes))
+    rows = [
+        (name, seconds(float(total)), size(need), size(float(limit)))
+        for name, total, limit in zip(
+            problem.device_names[:16],
+            np.sum(problem.compute_s, axis=0)[:16],
+            problem.memory_bytes[:16],
+            strict=True,
+        )
+    ]
+    return f"{head}\n{plain_table(('device', 'all on it', 'resident', 'memory'), rows, ' rrr')}"
+
+
+def result_table(result: Result) -> str:
+    """Value, bound, gap and status; then every candidate, the chosen one marked."""
+    head = (
+        f"{result.objective} {seconds(result.value)} by {result.planner}: "
+        f"lower bound {seconds(result.lower_bound)}, gap {percent(result.gap)}, "
+        f"{result.status} in {seconds(result.runtime_s)}"
+    )
+    notes = [result.note] if result.note else []
+    return "\n".join([head, candidates_text(result.candidates, result), *notes])
+
+
+def candidates_text(candidates: Sequence[Candidate], result: Result) -> str:
+    """One line per candidate."""
+    rows = [
+        ("*" if c.planner == result.planner else "", *candidate_cells(c, result.lower_bound))
+        for c in candidates
+    ]
+    return plain_table(("", "planner", "value", "gap", "time", "status", "note"), rows, "  rrr")
+
+
+def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]:
+    """Planner, value, gap, time, status and note as text."""
+    from placewright.result import relative_gap
+
+    return (
+        candidate.planner,
+        seconds(candidate.value),
+        percent(relative_gap(candidate.value, lower_bound)),
+        seconds(candidate.runtime_s),
+        str(candidate.status),
+        shorten(candidate.note),
+    )
+
+
+def shorten(text: str, most: int = 72) -> str:
+    """One line of at most `most` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def _count(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
