@@ -26,7 +26,7 @@ class FileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Refused(ValueError):
+class RefusedError(ValueError):
     """Carries an `InputError` out of a pydantic validator whole."""
 
     def __init__(self, error: InputError) -> None:
@@ -83,10 +83,9 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
         loc = first["loc"]
         place = f"{where}{_line(text, loc)}: {field_path(loc)}"
         if first["type"] == "extra_forbidden":
-            raise UnknownNameError(
-                "key", str(loc[-1]), _keys(_inner(model, loc)), where=place
-            ) from None
-        raise InputError(_reason(first), where=place, by=_given(first)) from None
+            known = _keys(_inner(model, loc))
+            raise UnknownNameError("key", str(loc[-1]), known, where=place) from None
+        raise _refusal(first, place) from None
 
 
 def field_path(loc: Location) -> str:
@@ -133,7 +132,7 @@ def _leaves(annotation: Any) -> list[type]:
 def _refusal(error: Any, place: str) -> InputError:
     """What pydantic found, in our words."""
     cause = (error.get("ctx") or {}).get("error")
-    if isinstance(cause, Refused):
+    if isinstance(cause, RefusedError):
         own = cause.error
         return InputError(own.what, where=place, by=own.by, hint=own.hint)
     if error["type"] == "missing":

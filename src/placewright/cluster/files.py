@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field
 
-from placewright.boundary import FileModel, Refused, parse_yaml, read_text, validate
+from placewright.boundary import FileModel, RefusedError, parse_yaml, read_text, validate
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 from placewright.errors import InputError, UnknownNameError
@@ -32,7 +32,7 @@ def _unit(quantity: Quantity) -> BeforeValidator:
         try:
             return parse(value, quantity)
         except InputError as error:
-            raise Refused(error) from None
+            raise RefusedError(error) from None
 
     return BeforeValidator(read, json_schema_input_type=str | float)
 
