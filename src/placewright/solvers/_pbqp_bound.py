@@ -1,0 +1,131 @@
+"""Lower bound of a PBQP by equivalent shifts of costs, compiled.
+
+Sequential tree-reweighted message passing (Kolmogorov 2006, doi 10.1109/TPAMI.2006.200), with
+the messages written into the costs: every visit moves the minima of all edges into the node and
+hands equal shares on to the edges that lead onwards. Each step keeps the cost of every
+assignment, so the sum of all minima never exceeds the optimum, whatever the order of steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from placewright.solvers._pbqp_kernels import Work, _alive, _options, _view
+
+
+@njit(cache=True)
+def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
+    """Shift costs for at most `sweeps` passes there and back; the bound that is reached.
+
+    Options and pairs whose bound reaches `upper` are forbidden: nothing cheaper has them.
+    """
+    before = _bound(w)
+    _forbid(w, before, upper - tolerance)
+    for _ in range(sweeps):
+        for node in range(len(w.head)):
+            _visit(w, node, True)
+        for node in range(len(w.head) - 1, -1, -1):
+            _visit(w, node, False)
+        bound = _bound(w)
+        _forbid(w, bound, upper - tolerance)
+        if not (bound - before > 0.01 * tolerance + 1e-4 * abs(upper - bound)):
+            return bound
+        before = bound
+        if bound >= upper - tolerance:
+            break
+    return before
+
+
+@njit(cache=True)
+def _bound(w: Work) -> float:
+    total = 0.0
+    for i in range(len(w.head)):
+        total += w.cost[w.start[i] : w.start[i + 1]].min()
+    for k in range(len(w.ends)):
+        if _alive(w, k):
+            total += _edge_minimum(w, k)
+    return total
+
+
+@njit(cache=True)
+def _edge_minimum(w: Work, edge: int) -> float:
+    """Smallest entry among allowed options, 0 where a node has none left."""
+    m, si, sj, other = _view(w, 2 * edge)
+    node = w.ends[edge, 0]
+    least = np.inf
+    for i in range(_options(w, node)):
+        for j in range(_options(w, other)):
+            both = w.cost[w.start[node] + i] + w.cost[w.start[other] + j]
+            if both < np.inf:
+                least = min(least, w.pool[m + i * si + j * sj])
+    return least if least < np.inf else 0.0
+
+
+@njit(cache=True)
+def _visit(w: Work, node: int, forward: bool) -> None:
+    """Gather all minima at `node`, then share its costs among the edges ahead."""
+    ahead = behind = 0
+    h = w.head[node]
+    while h >= 0:
+        _gather(w, node, h)
+        if (w.ends[h // 2, 1 - h % 2] > node) == forward:
+            ahead += 1
+        else:
+            behind += 1
+        h = w.after[h]
+    low = w.cost[w.start[node] : w.start[node + 1]].min()
+    if ahead == 0 or low == np.inf:
+        return
+    share = 1.0 / max(ahead, behind)
+    h = w.head[node]
+    while h >= 0:
+        if (w.ends[h // 2, 1 - h % 2] > node) == forward:
+            _hand_on(w, node, h, share, low)
+        h = w.after[h]
+    for i in range(w.start[node], w.start[node + 1]):
+        if w.cost[i] < np.inf:
+            w.cost[i] -= ahead * share * (w.cost[i] - low)
+
+
+@njit(cache=True)
+def _gather(w: Work, node: int, h: int) -> None:
+    m, si, sj, other = _view(w, h)
+    for i in range(_options(w, node)):
+        if w.cost[w.start[node] + i] == np.inf:
+            continue
+        least = np.inf
+        for j in range(_options(w, other)):
+            if w.cost[w.start[other] + j] < np.inf:
+                least = min(least, w.pool[m + i * si + j * sj])
+        w.cost[w.start[node] + i] += least
+        if least < np.inf:
+            for j in range(_options(w, other)):
+                w.pool[m + i * si + j * sj] -= least
+
+
+@njit(cache=True)
+def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
+    m, si, sj, other = _view(w, h)
+    for i in range(_options(w, node)):
+        c = w.cost[w.start[node] + i]
+        if c < np.inf:
+            for j in range(_options(w, other)):
+                w.pool[m + i * si + j * sj] += share * (c - low)
+
+
+@njit(cache=True)
+def _forbid(w: Work, bound: float, upper: float) -> None:
+    """Forbid options and pairs that no assignment cheaper than `upper` can have."""
+    for i in range(len(w.head)):
+        low = w.cost[w.start[i] : w.start[i + 1]].min()
+        for a in range(w.start[i], w.start[i + 1]):
+            if bound - low + w.cost[a] >= upper:
+                w.cost[a] = np.inf
+    for k in range(len(w.ends)):
+        if _alive(w, k):
+            low = _edge_minimum(w, k)
+            size = _options(w, w.ends[k, 0]) * _options(w, w.ends[k, 1])
+            for a in range(w.matrix[k], w.matrix[k] + size):
+                if bound - low + w.pool[a] >= upper:
+                    w.pool[a] = np.inf
