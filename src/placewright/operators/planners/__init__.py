@@ -1,0 +1,31 @@
+"""Planners of wing 1, one algorithm a file. This dict is the list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+
+from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.random_ import Random
+from placewright.operators.planners.single import Single
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Planner
+
+ENTRY_POINTS = "placewright.operators.planners"
+"""Group under which other distributions offer planners: classes that take no arguments."""
+
+
+def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
+    """Every planner by name; one per single device first."""
+    own: list[Planner] = [
+        *(Single(device) for device in problem.device_names),
+        Random(),
+        Heft(),
+    ]
+    plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
+    return {planner.name: planner for planner in (*own, *plugged)}
+
+
+def portfolio(problem: OperatorProblem) -> Sequence[str]:
+    """What ``auto`` tries, in order."""
+    return [name for name in planners(problem)]

@@ -1,0 +1,72 @@
+"""Memory over time of a played plan, from its spans."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators.problem import OperatorProblem
+from placewright.trace import MemoryCurve
+
+
+def memory_curves(
+    problem: OperatorProblem,
+    placement: IntArray,
+    ends: tuple[FloatArray, FloatArray],
+    moves: tuple[IntArray, IntArray, FloatArray],
+) -> tuple[MemoryCurve, ...]:
+    """One curve per device.
+
+    Parameters
+    ----------
+    ends
+        Start and end seconds of every operator.
+    moves
+        Tensor, target and end seconds of every transfer.
+    """
+    device, from_s, until_s, held = _lives(problem, placement, ends, moves)
+    resident = np.bincount(placement, np.ceil(problem.resident_bytes), minlength=problem.m)
+    return tuple(
+        _curve(d, resident[d], from_s[at], until_s[at], held[at], problem.memory_bytes[d])
+        for d in range(problem.m)
+        for at in [np.flatnonzero(device == d)]
+    )
+
+
+def _lives(
+    p: OperatorProblem,
+    placement: IntArray,
+    ends: tuple[FloatArray, FloatArray],
+    moves: tuple[IntArray, IntArray, FloatArray],
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Device, birth, death and bytes of every copy of every tensor."""
+    start_s, end_s = ends
+    sent, target, arrived_s = moves
+    source = placement[p.tensor_producer]
+    from_s = np.full((p.t, p.m), np.inf)
+    until_s = np.full((p.t, p.m), -np.inf)
+    from_s[np.arange(p.t), source] = start_s[p.tensor_producer]
+    until_s[np.arange(p.t), source] = end_s[p.tensor_producer]
+    from_s[sent, target] = arrived_s
+    np.maximum.at(until_s, (sent, source[sent]), arrived_s)
+    read = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    np.maximum.at(until_s, (read, placement[p.consumers]), end_s[p.consumers])
+    tensor, device = np.nonzero(np.isfinite(from_s))
+    lives = from_s[tensor, device], until_s[tensor, device]
+    return device, *lives, np.ceil(p.tensor_bytes)[tensor]
+
+
+def _curve(
+    lane: int,
+    resident: float,
+    from_s: FloatArray,
+    until_s: FloatArray,
+    held: FloatArray,
+    capacity: float,
+) -> MemoryCurve:
+    """Sum of half-open intervals, one entry per time at which it changes."""
+    times = np.concatenate([[0.0], from_s, until_s])
+    change = np.concatenate([[resident], held, -held])
+    at, inverse = np.unique(times, return_inverse=True)
+    level = np.cumsum(np.bincount(inverse, change, minlength=len(at)))
+    return MemoryCurve(lane, at, level, float(capacity))

@@ -1,0 +1,314 @@
+"""The judge of wing 1: the only code that says what a plan is worth.
+
+**Latency.** Every device runs one operator at a time, without preemption. Under
+``Dispatch.READY`` a free device at once starts the ready operator that comes first in the
+plan's order (upward rank under this very placement where the plan has none; ties by operator
+index); under ``Dispatch.IN_ORDER`` it runs its operators in the plan's order and waits. A
+finished tensor is sent once to every other device that consumes it, takes ``latency_s + bytes *
+seconds_per_byte``, and holds its channel for all of that time. A channel serves first come,
+first served by the time the producer ended; ties by the best place in the order among the
+consumers there, then tensor, then target. All that ends at one time is taken note of before
+channels and then devices choose. With ``links=free`` no transfer waits; with ``overlap=serial``
+one operator or transfer is at work in the whole system, and transfers follow their producer.
+
+**Memory.** Resident bytes always. A tensor on its sender from its producer's start until its
+last local consumer and its last outgoing transfer have ended; on a receiver from its arrival
+until its last consumer there has ended. Intervals are half-open: what ends at a time makes room
+for what starts then. Tensor and resident bytes are rounded up to whole bytes.
+
+**Throughput.** The largest load of a device: its compute and every transfer on both of its
+ends, each tensor once per pair of devices, latency included, channels not contended. Spans and
+memory are then those of one sample played as for latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError, InputError
+from placewright.operators import _kernels as kernels
+from placewright.operators._memory import memory_curves
+from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.trace import Trace
+
+_NO_ORDER = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """What was sent, by start time; one entry per tensor and receiving device.
+
+    Attributes
+    ----------
+    tensor, source, target
+        Indices into the problem's tensors and devices.
+    start_s, end_s
+        When the channel was held.
+    """
+
+    tensor: IntArray
+    source: IntArray
+    target: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorJudgement:
+    """What a plan is worth, and how it plays.
+
+    Attributes
+    ----------
+    value
+        Seconds; lower is better.
+    feasible
+        Whether every device's peak fits its memory.
+    violation
+        The worst device and its bytes over, empty if feasible.
+    violation_bytes
+        Bytes over, summed over devices.
+    op_start_s, op_end_s
+        Shape (n,).
+    peak_bytes
+        Shape (m,), int64.
+    busy_s
+        Shape (m,), seconds of compute.
+    """
+
+    problem: OperatorProblem
+    placement: IntArray
+    value: float
+    feasible: bool
+    violation: str
+    violation_bytes: int
+    op_start_s: FloatArray
+    op_end_s: FloatArray
+    transfers: Transfers
+    peak_bytes: IntArray
+    busy_s: FloatArray
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the last operator of one sample; equals `value` for latency."""
+        return float(self.op_end_s.max())
+
+    def trace(self) -> Trace:
+        """Spans on devices and channels, and memory over time."""
+        p, moves = self.problem, self.transfers
+        lane = p.m + p.channel[moves.source, moves.target]
+        return Trace(
+            lanes=(*p.device_names, *p.channel_names),
+            devices=p.m,
+            labels=(*p.operator_names, *p.tensor_names),
+            lane=np.concatenate([self.placement, lane]),
+            label=np.concatenate([np.arange(p.n), p.n + moves.tensor]),
+            start_s=np.concatenate([self.op_start_s, moves.start_s]),
+            end_s=np.concatenate([self.op_end_s, moves.end_s]),
+            memory=memory_curves(
+                p,
+                self.placement,
+                (self.op_start_s, self.op_end_s),
+                (moves.tensor, moves.target, moves.end_s),
+            ),
+            title=f"{p.name}, predicted",
+        )
+
+
+def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
+    """Play a plan.
+
+    Raises
+    ------
+    InputError
+        The plan does not match the problem, or its order contradicts the graph.
+    InfeasibleError
+        An operator on a device that cannot run it, a tensor between devices without a link.
+    """
+    check_plan(problem, plan)
+    return Judge(problem)(plan)
+
+
+class Judge:
+    """A problem's arrays and buffers, made once and played many times.
+
+    Not to be shared between threads.
+
+    Attributes
+    ----------
+    costs, work
+        What the kernels of `placewright.operators._kernels` take, for compiled searches.
+    """
+
+    __slots__ = ("costs", "problem", "work")
+
+    def __init__(self, problem: OperatorProblem) -> None:
+        self.problem = problem
+        self.costs = kernel_costs(problem)
+        self.work = kernels.make_work(self.costs, len(problem.channel_names))
+
+    def mode(self, dispatch: Dispatch = Dispatch.READY) -> kernels.Mode:
+        """What the problem asks to be played."""
+        return kernels.Mode(
+            contended=self.problem.links is Links.CONTENDED,
+            serial=self.problem.overlap is Overlap.SERIAL,
+            in_order=dispatch is Dispatch.IN_ORDER,
+        )
+
+    def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
+        """Play a plan that `check_plan` has passed."""
+        order = _NO_ORDER if plan.order is None else plan.order
+        code = kernels.run(self.costs, self.work, self.mode(plan.dispatch), plan.placement, order)
+        if code != kernels.DONE:
+            raise self._error(code, plan)
+        return self._judgement(plan)
+
+    def many(
+        self,
+        placements: npt.ArrayLike,
+        order: npt.ArrayLike | None = None,
+        dispatch: Dispatch = Dispatch.READY,
+    ) -> tuple[FloatArray, IntArray]:
+        """Value and violation of every row of `placements`; see `evaluate_many`."""
+        rows = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int64))
+        if rows.shape[1] != self.problem.n or rows.min() < 0 or rows.max() >= self.problem.m:
+            raise InputError(
+                "placements must have one valid device index per operator",
+                where=self.problem.name,
+                by=f"shape {rows.shape} for {self.problem.n} operators, {self.problem.m} devices",
+            )
+        fixed = _NO_ORDER if order is None else np.ascontiguousarray(order, dtype=np.int64)
+        value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
+        throughput = self.problem.objective is Objective.THROUGHPUT
+        kernels.run_many(
+            self.costs, self.work, self.mode(dispatch), throughput, rows, fixed, value_s, over
+        )
+        return value_s, over
+
+    def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
+        p, work, place = self.problem, self.work, plan.placement
+        busy = np.bincount(place, p.compute_s[np.arange(p.n), place], minlength=p.m)
+        over = np.maximum(0, work.peak - self.costs.memory_bytes)
+        return OperatorJudgement(
+            problem=p,
+            placement=place,
+            value=self._value(place),
+            feasible=not over.any(),
+            violation=_violation(p, over),
+            violation_bytes=int(over.sum()),
+            op_start_s=work.start_s.copy(),
+            op_end_s=work.end_s.copy(),
+            transfers=self._transfers(place),
+            peak_bytes=work.peak.copy(),
+            busy_s=busy,
+        )
+
+    def _value(self, place: IntArray) -> float:
+        if self.problem.objective is Objective.LATENCY:
+            return float(self.work.end_s.max())
+        load_s = np.zeros(self.problem.m)
+        kernels.loads(self.costs, self.work, place, load_s)
+        return float(load_s.max())
+
+    def _transfers(self, place: IntArray) -> Transfers:
+        work, m = self.work, self.problem.m
+        count = int(work.counts[kernels.MOVES])
+        tensor, target = work.move_tensor[:count], work.move_target[:count]
+        start, end = work.sent_s[:count], work.event_s[m : m + count]
+        by = np.lexsort((target, tensor, start))
+        source = place[self.problem.tensor_producer[tensor]]
+        return Transfers(tensor[by], source[by], target[by], start[by], end[by])
+
+    def _error(self, code: int, plan: OperatorPlan) -> InputError | InfeasibleError:
+        p, work = self.problem, self.work
+        culprit = int(work.counts[kernels.CULPRIT])
+        where = f"plan for {p.name}"
+        if code == kernels.NO_LINK:
+            tensor, target = int(work.move_tensor[culprit]), int(work.move_target[culprit])
+            source = int(plan.placement[p.tensor_producer[tensor]])
+            return InfeasibleError(
+                f"no link from {p.device_names[source]!r} to {p.device_names[target]!r} "
+                f"for tensor {p.tensor_names[tensor]!r}",
+                where=where,
+                hint="add a link to the cluster or keep both operators on one device",
+            )
+        return InputError(
+            f"the order contradicts the graph: {p.operator_names[culprit]!r} waits forever",
+            where=where,
+            hint="list producers before their consumers",
+        )
+
+
+def evaluate_many(
+    problem: OperatorProblem,
+    placements: npt.ArrayLike,
+    order: npt.ArrayLike | None = None,
+    dispatch: Dispatch = Dispatch.READY,
+) -> tuple[FloatArray, IntArray]:
+    """Value and memory violation of many placements at once.
+
+    Groups and pins are not checked. A search that comes back often keeps a `Judge` and calls
+    its `many`.
+
+    Parameters
+    ----------
+    placements
+        Shape (k, n), device indices.
+    order
+        Shape (n,), for all of them; by default the upward rank under each placement.
+
+    Returns
+    -------
+    value_s
+        Shape (k,), seconds, ``inf`` where the placement cannot be played.
+    violation_bytes
+        Shape (k,), bytes over, summed over devices.
+    """
+    return Judge(problem).many(placements, order, dispatch)
+
+
+def kernel_costs(problem: OperatorProblem) -> kernels.Costs:
+    """A problem's arrays as the kernels take them."""
+    topology = problem.topology
+    limited = np.isfinite(problem.memory_bytes)
+    memory = np.where(limited, np.floor(problem.memory_bytes), kernels.UNLIMITED)
+    return kernels.Costs(
+        compute_s=problem.compute_s,
+        producer=problem.tensor_producer,
+        tensor_bytes=problem.tensor_bytes,
+        offsets=problem.consumer_offsets,
+        consumers=problem.consumers,
+        latency_s=problem.latency_s,
+        seconds_per_byte=problem.seconds_per_byte,
+        channel=problem.channel,
+        order=topology.order,
+        in_offsets=topology.in_offsets,
+        in_tensors=topology.in_tensors,
+        out_offsets=topology.out_offsets,
+        out_tensors=topology.out_tensors,
+        kept_bytes=whole_bytes(problem.tensor_bytes),
+        resident_bytes=whole_bytes(problem.resident_bytes),
+        memory_bytes=whole_bytes(memory),
+    )
+
+
+def whole_bytes(values: FloatArray) -> IntArray:
+    """Rounded up to int64, read-only."""
+    result = np.ceil(values).astype(np.int64)
+    result.setflags(write=False)
+    return result
+
+
+def _violation(problem: OperatorProblem, over: IntArray) -> str:
+    """The worst device in words."""
+    if not over.any():
+        return ""
+    worst = int(over.argmax())
+    return f"{problem.device_names[worst]!r} needs {int(over[worst])} bytes more than it has"

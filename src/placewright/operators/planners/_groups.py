@@ -1,0 +1,54 @@
+"""Colocation groups: what is placed as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.problem import OperatorProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Colocation groups, numbered by their first operator.
+
+    Attributes
+    ----------
+    group
+        Shape (n,), group of every operator.
+    allowed
+        Shape (groups, m), whether every member can run there.
+    resident_bytes
+        Shape (groups,).
+    """
+
+    group: IntArray
+    allowed: BoolArray
+    resident_bytes: FloatArray
+
+
+def groups_of(problem: OperatorProblem) -> Groups:
+    """The problem's groups.
+
+    Raises
+    ------
+    InfeasibleError
+        A group that no device can run as a whole.
+    """
+    _, first, inverse = np.unique(problem.colocation, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    first = np.sort(first)
+    allowed = problem.allowed()[first]
+    nowhere = np.flatnonzero(~allowed.any(axis=1))
+    if len(nowhere):
+        raise InfeasibleError(
+            "no device can run all of a group",
+            where=f"{problem.name}: the group of {problem.operator_names[first[nowhere[0]]]!r}",
+            hint="split the group, or drop a pin",
+        )
+    group = rank[inverse]
+    return Groups(group, allowed, np.bincount(group, problem.resident_bytes))

@@ -1,0 +1,224 @@
+"""Insertion-based list scheduling, compiled: what HEFT, CPOP and PEFT share.
+
+Every device (and, where links are reserved, every channel) has a timeline of busy slots sorted
+by time. A gap is searched from the first slot that ends after the operator is ready, between any
+two slots and before the first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators._heaps import pop, push
+from placewright.operators._kernels import Costs, move_time
+
+
+class Rules(NamedTuple):
+    """Where operators may go.
+
+    Attributes
+    ----------
+    allowed
+        Shape (n, m).
+    group, group_bytes
+        Colocation group of every operator; resident bytes of every group.
+    budget_bytes
+        Shape (m,), for resident bytes and the operator's own outputs.
+    forced
+        Shape (n,), device an operator should go to if its group allows, -1 for any.
+    """
+
+    allowed: BoolArray
+    group: IntArray
+    group_bytes: FloatArray
+    budget_bytes: FloatArray
+    forced: IntArray
+
+
+class Timeline(NamedTuple):
+    """Busy slots of each lane, by time."""
+
+    start_s: FloatArray
+    end_s: FloatArray
+    count: IntArray
+
+
+@njit(cache=True)
+def linked_time(c: Costs, k: int, source: int, target: int) -> float:
+    """Seconds from `source` to `target`: zero on one device, ``inf`` without a link."""
+    if source == target:
+        return 0.0
+    if c.channel[source, target] < 0:
+        return np.inf  # type: ignore[no-any-return]
+    return move_time(c, k, source, target)  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
+    """Operators by (least key, topological position), none before its producers."""
+    n = len(key)
+    at = np.empty(n, dtype=np.int64)
+    placed = np.empty(n)
+    for x in range(n):
+        at[c.order[x]] = x
+        placed[x] = key[c.order[x]]
+    waiting = c.in_offsets[1:] - c.in_offsets[:-1]
+    heap = np.empty(n, dtype=np.int64)
+    size = 0
+    for i in range(n):
+        if waiting[i] == 0:
+            push(heap, 0, size, placed, at[i])
+            size += 1
+    sequence = np.empty(n, dtype=np.int64)
+    for step in range(n):
+        i = c.order[pop(heap, 0, size, placed)]
+        size -= 1
+        sequence[step] = i
+        for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
+            k = c.out_tensors[a]
+            for b in range(c.offsets[k], c.offsets[k + 1]):
+                j = c.consumers[b]
+                waiting[j] -= 1
+                if waiting[j] == 0:
+                    push(heap, 0, size, placed, at[j])
+                    size += 1
+    return sequence
+
+
+@njit(cache=True)
+def _grown(line: Timeline) -> Timeline:
+    """The same slots with room for twice as many."""
+    lanes, room = line.start_s.shape
+    start_s, end_s = np.empty((lanes, 2 * room)), np.empty((lanes, 2 * room))
+    start_s[:, :room] = line.start_s
+    end_s[:, :room] = line.end_s
+    return Timeline(start_s, end_s, line.count)
+
+
+@njit(cache=True)
+def _gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
+    """Earliest start from `ready_s` on, and the place of the new slot."""
+    starts, ends = line.start_s[lane], line.end_s[lane]
+    low, high = 0, line.count[lane]
+    while low < high:
+        middle = (low + high) >> 1
+        if ends[middle] > ready_s:
+            high = middle
+        else:
+            low = middle + 1
+    at = ready_s
+    while low < line.count[lane] and at + took_s > starts[low]:
+        at = max(at, ends[low])
+        low += 1
+    return at, low
+
+
+@njit(cache=True)
+def _book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
+    """Insert a slot."""
+    starts, ends = line.start_s[lane], line.end_s[lane]
+    for x in range(line.count[lane], slot, -1):
+        starts[x], ends[x] = starts[x - 1], ends[x - 1]
+    starts[slot], ends[slot] = start_s, end_s
+    line.count[lane] += 1
+
+
+@njit(cache=True)
+def _unbook(line: Timeline, lane: int, slot: int) -> None:
+    """Remove a slot."""
+    starts, ends = line.start_s[lane], line.end_s[lane]
+    line.count[lane] -= 1
+    for x in range(slot, line.count[lane]):
+        starts[x], ends[x] = starts[x + 1], ends[x + 1]
+
+
+@njit(cache=True)
+def _candidates(
+    c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
+) -> None:
+    """Mark the devices open to operator `i`: group first, then force, then room."""
+    g = r.group[i]
+    out[:] = r.allowed[i]
+    if chosen[g] >= 0:
+        out[:] = False
+        out[chosen[g]] = True
+        return
+    if r.forced[i] >= 0 and out[r.forced[i]]:
+        out[:] = False
+        out[r.forced[i]] = True
+        return
+    own = r.group_bytes[g]
+    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
+        own += c.kept_bytes[c.out_tensors[a]]
+    room = False
+    for d in range(len(out)):
+        room = room or (out[d] and used[d] + own <= r.budget_bytes[d])
+    for d in range(len(out)):
+        out[d] = out[d] and (not room or used[d] + own <= r.budget_bytes[d])
+
+
+@njit(cache=True)
+def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
+    """When all inputs of `i` are on `d` if transfers do not wait."""
+    ready = 0.0
+    for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
+        k = c.in_tensors[a]
+        source = c.producer[k]
+        ready = max(ready, end_s[source] + linked_time(c, k, place[source], d))
+    return ready
+
+
+@njit(cache=True)
+def list_schedule(
+    c: Costs, r: Rules, sequence: IntArray, ahead_s: FloatArray
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Each operator of the sequence on the device of least finish plus `ahead_s`.
+
+    Transfers do not wait. Ties go to the earlier device.
+
+    Parameters
+    ----------
+    ahead_s
+        Shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
+
+    Returns
+    -------
+    place, start_s, end_s
+        Shape (n,); -1 in `place` where no device can be reached.
+    """
+    n, m = c.compute_s.shape
+    place = np.full(n, -1)
+    start_s, end_s = np.zeros(n), np.zeros(n)
+    chosen = np.full(len(r.group_bytes), -1)
+    used = np.zeros(m)
+    open_ = np.empty(m, dtype=np.bool_)
+    line = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
+    for i in sequence:
+        _candidates(c, r, chosen, used, i, open_)
+        best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
+        for d in range(m):
+            if not open_[d]:
+                continue
+            ready = _arrivals_free(c, place, end_s, i, d)
+            if ready == np.inf:
+                continue
+            start, slot = _gap(line, d, ready, c.compute_s[i, d])
+            score = start + c.compute_s[i, d] + ahead_s[i, d]
+            if best < 0 or score < best_score:
+                best, best_score, best_start, best_slot = d, score, start, slot
+        if best < 0:
+            place[i] = -1
+            return place, start_s, end_s
+        place[i], start_s[i] = best, best_start
+        end_s[i] = best_start + c.compute_s[i, best]
+        if line.count[best] == line.start_s.shape[1]:
+            line = _grown(line)
+        _book(line, best, best_slot, start_s[i], end_s[i])
+        if chosen[r.group[i]] < 0:
+            chosen[r.group[i]] = best
+            used[best] += r.group_bytes[r.group[i]]
+    return place, start_s, end_s
