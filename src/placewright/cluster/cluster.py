@@ -168,7 +168,7 @@ class Cluster:
         latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
         channel = np.full((m, m), -1, dtype=np.int64)
         names: dict[str, int] = {}
-        for link in (*self.links, *self._local_links()):
+        for link in (*self.links, *self.local_links()):
             i, j = self.index(link.source), self.index(link.target)
             latency[i, j], per_byte[i, j] = link.latency_s, 1.0 / link.bandwidth
             channel[i, j] = names.setdefault(link.channel, len(names))
@@ -176,7 +176,8 @@ class Cluster:
         np.fill_diagonal(per_byte, 0.0)
         return latency, per_byte, channel, tuple(names)
 
-    def _local_links(self) -> list[Link]:
+    def local_links(self) -> list[Link]:
+        """The host-memory copies between devices of one node that no given link joins."""
         given = {(link.source, link.target) for link in self.links}
         return [
             Link(a.name, b.name, LOCAL_BANDWIDTH, LOCAL_LATENCY_S)

@@ -1,0 +1,181 @@
+"""A graph and a cluster on worker processes of this machine, ready to take placements."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from placewright.arrays import FloatArray
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import UnsupportedError
+from placewright.execute.emulation import ShapedLink
+from placewright.execute.group import WorkerGroup
+from placewright.execute.partition import Part, partition
+from placewright.execute.worker import StepLog, WorkerSpec
+from placewright.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step as all workers saw it, times from the step's start.
+
+    Attributes
+    ----------
+    duration_s
+        From the first start to the last end.
+    logs
+        One per device, times still on the machine's clock.
+    """
+
+    origin_s: float
+    duration_s: float
+    logs: tuple[StepLog, ...]
+
+
+class Session:
+    """A context manager: starts the workers, loads placements, executes steps.
+
+    Parameters
+    ----------
+    state
+        A real tensor for every program input; inputs that are all zeros may be left out.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> None:
+        check_can_run(cluster)
+        self.graph, self.cluster = graph, cluster
+        self.group = WorkerGroup(_specs(cluster))
+        self._state_file = str(self.group.folder / "initial.safetensors")
+        save_file({n: t.detach().contiguous().clone() for n, t in state.items()}, self._state_file)
+        self.parts: tuple[Part, ...] = ()
+
+    def __enter__(self) -> Session:
+        self.group.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.group.__exit__(kind, error, trace)
+
+    def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
+        """Cut the program, hand out the parts and the initial state, set the seeds."""
+        self.parts = partition(self.graph, placement, order, len(self.cluster.devices))
+        self.group.order("load", [(part, self._state_file) for part in self.parts])
+        self.group.order_all("seed", seed)
+
+    def run(self, steps: int, *, watched: bool = False) -> list[StepRecord]:
+        """Execute steps of the loaded placement."""
+        answers = self.group.order_all("steps", steps, watched)
+        return [_record(logs) for logs in zip(*answers, strict=True)]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last step."""
+        return self._collect("outputs")
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the steps have changed: parameters, buffers, optimizer state."""
+        return self._collect("state")
+
+    def _collect(self, verb: str) -> dict[str, torch.Tensor]:
+        paths = [str(self.group.folder / f"{verb}-{r}") for r in range(len(self.parts))]
+        self.group.order(verb, [(path,) for path in paths])
+        found: dict[str, torch.Tensor] = {}
+        for path in paths:
+            found.update(load_file(path))
+            os.unlink(path)
+        return found
+
+
+def check_can_run(cluster: Cluster) -> None:
+    """Raise where this machine can neither be nor emulate a device.
+
+    Raises
+    ------
+    UnsupportedError
+        A device of a kind that is not here, or faster than this machine.
+    """
+    for device in cluster.devices:
+        if device.kind != "cpu":
+            raise UnsupportedError(
+                f"this machine has no device of kind {device.kind!r} to run on",
+                where=f"{cluster.name}: device {device.name!r}",
+                hint="plan for it with `operators plan`, run on a cluster of cpu devices",
+            )
+        if device.speed > 1:
+            raise UnsupportedError(
+                "this machine cannot emulate a device faster than itself",
+                where=f"{cluster.name}: device {device.name!r}",
+                by=f"speed {device.speed}",
+                hint="scale all speeds so that the fastest is 1",
+            )
+
+
+def emulated(cluster: Cluster) -> str:
+    """What a session on this cluster emulates, in words; empty if nothing."""
+    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cluster.devices if d.speed < 1]
+    links = [f"{len(cluster.links)} links by waiting"] if cluster.links else []
+    crowd = sum(d.cores for d in cluster.devices) - len(os.sched_getaffinity(0))
+    crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
+    return ", ".join(slow + links + crowded)
+
+
+def _specs(cluster: Cluster) -> list[WorkerSpec]:
+    cores = _cores(cluster.devices)
+    latency, per_byte, channel, _ = cluster.link_arrays()
+    given = {(link.source, link.target) for link in cluster.links}
+    names = cluster.device_names
+    return [
+        WorkerSpec(
+            rank=i,
+            world=len(names),
+            rendezvous="",
+            device_name=device.name,
+            threads=device.cores,
+            stretch=1.0 / device.speed,
+            links={
+                j: ShapedLink(float(latency[i, j]), float(per_byte[i, j]), int(channel[i, j]))
+                for j in range(len(names))
+                if (device.name, names[j]) in given
+            },
+            cores=cores[i],
+        )
+        for i, device in enumerate(cluster.devices)
+    ]
+
+
+def _cores(devices: Sequence[Device]) -> list[tuple[int, ...]]:
+    """Cores of its own for every device where there are enough, else none pinned."""
+    free = sorted(os.sched_getaffinity(0))
+    if sum(d.cores for d in devices) > len(free):
+        return [()] * len(devices)
+    taken = []
+    for device in devices:
+        taken.append(tuple(free[: device.cores]))
+        free = free[device.cores :]
+    return taken
+
+
+def _record(logs: tuple[StepLog, ...]) -> StepRecord:
+    origin = min(log.start_s for log in logs)
+    return StepRecord(origin, max(log.end_s for log in logs) - origin, logs)
+
+
+def operator_seconds(records: Sequence[StepRecord], operators: int) -> FloatArray:
+    """Median seconds of every operator over watched steps, shape (operators,)."""
+    times = np.full((len(records), operators), np.nan)
+    for row, record in zip(times, records, strict=True):
+        for log in record.logs:
+            spans = np.asarray(log.spans_s).reshape(-1, 2)
+            row[list(log.operators)] = spans[:, 1] - spans[:, 0]
+    median: FloatArray = np.median(times, axis=0)
+    return median

@@ -1,0 +1,52 @@
+"""Costs by formula where a device is not here: the roofline of Williams et al. 2009.
+
+Source: doi 10.1145/1498765.1498785.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.cluster.cluster import Device
+from placewright.graph.graph import Operator
+
+PEAK_FLOPS = {"cpu": 40e9, "gpu": 15e12, "npu": 4e12}
+"""FLOP/s assumed for a device that does not say; per core for ``cpu``."""
+
+MEMORY_BANDWIDTH = {"cpu": 12e9, "gpu": 700e9, "npu": 60e9}
+"""Bytes/s assumed for a device that does not say."""
+
+LAUNCH_OVERHEAD_S = {"cpu": 5e-6, "gpu": 8e-6, "npu": 20e-6}
+"""Seconds per operator assumed for a device that does not say."""
+
+
+def analytic_seconds(operators: Sequence[Operator], device: Device) -> FloatArray:
+    """Seconds of each operator on one device, shape (operators,).
+
+    ``max(flops / peak_flops, bytes / memory_bandwidth) + launch overhead``; an operator that
+    neither computes nor moves bytes (a view) takes the overhead alone.
+    """
+    default = device.kind if device.kind in PEAK_FLOPS else "cpu"
+    per_core = device.cores if default == "cpu" else 1
+    peak = device.peak_flops or PEAK_FLOPS[default] * per_core * device.speed
+    bandwidth = device.memory_bandwidth or MEMORY_BANDWIDTH[default] * device.speed
+    overhead = device.launch_overhead_s or LAUNCH_OVERHEAD_S[default] / device.speed
+    flops = np.array([op.flops for op in operators]) / kind_factors(operators, device)
+    moved = np.array([op.bytes_accessed for op in operators], dtype=np.float64)
+    roofline: FloatArray = np.maximum(flops / peak, moved / bandwidth) + overhead
+    return roofline
+
+
+def kind_factors(operators: Sequence[Operator], device: Device) -> FloatArray:
+    """The device's extra speed for each operator, 1 where it says nothing.
+
+    A key of ``speed_by_kind`` applies to every kind that contains it: ``convolution`` to
+    ``aten.convolution.default`` and to ``aten.convolution_backward.default``.
+    """
+    factors = np.ones(len(operators))
+    for key, factor in device.speed_by_kind.items():
+        factors[[key in op.kind for op in operators]] = factor
+    return factors

@@ -1,0 +1,166 @@
+"""profile(graph, cluster) -> OperatorProblem: what each operator costs on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import InputError
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.profile.analytic import analytic_seconds, kind_factors
+from placewright.profile.table import ProfileTable, profile_key
+
+if TYPE_CHECKING:
+    import torch
+
+Method = Literal["auto", "in-place", "isolated", "analytic"]
+
+
+def profile(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    state: Mapping[str, torch.Tensor] | None = None,
+    method: Method = "auto",
+    table: ProfileTable | None = None,
+    objective: Objective | str = Objective.LATENCY,
+    links: Links | str = Links.CONTENDED,
+    overlap: Overlap | str = Overlap.PARALLEL,
+) -> OperatorProblem:
+    """Give a graph its costs on a cluster.
+
+    Parameters
+    ----------
+    state
+        Real tensors for the program inputs; needed for ``in-place``.
+    method
+        ``in-place`` executes the step here and times every operator; ``isolated`` times one
+        operator per signature; ``analytic`` computes from FLOPs and bytes; ``auto`` takes the
+        first of these that is possible. Devices that are not CPUs are always analytic.
+    table
+        Kept profile: what it holds is not measured again, what is measured is added to it.
+
+    Returns
+    -------
+    A problem whose operators and tensors are those of the graph, in the same order.
+    """
+    table = table if table is not None else ProfileTable()
+    chosen = _method(graph, state, method)
+    compute_s = np.stack(
+        [_device_seconds(graph, d, chosen, state, table) for d in cluster.devices], axis=1
+    )
+    return operator_problem(
+        graph,
+        cluster,
+        compute_s,
+        objective=Objective(objective),
+        links=Links(links),
+        overlap=Overlap(overlap),
+    )
+
+
+def _method(graph: Graph, state: object, method: Method) -> Method:
+    runnable = isinstance(graph.program, Program)
+    if method == "in-place" and (state is None or not runnable):
+        raise InputError(
+            "in-place profiling executes the model and needs its program and its weights",
+            where=graph.name,
+            hint="give the model itself, or use --method isolated or analytic",
+        )
+    if method != "auto":
+        return method
+    if not runnable:
+        return "analytic"
+    return "in-place" if state is not None else "isolated"
+
+
+def _device_seconds(
+    graph: Graph,
+    device: Device,
+    method: Method,
+    state: Mapping[str, torch.Tensor] | None,
+    table: ProfileTable,
+) -> FloatArray:
+    formula = analytic_seconds(graph.operators, device)
+    if device.kind != "cpu" or method == "analytic":
+        return formula
+    base = _measured(graph, device, method, state, table, formula)
+    scaled: FloatArray = base / (device.speed * kind_factors(graph.operators, device))
+    return scaled
+
+
+def _measured(
+    graph: Graph,
+    device: Device,
+    method: Method,
+    state: Mapping[str, torch.Tensor] | None,
+    table: ProfileTable,
+    formula: FloatArray,
+) -> FloatArray:
+    """Seconds on `device.cores` threads of this machine, from the table where it has them."""
+    key = profile_key(graph, method, device.cores)
+    if key in table.entries:
+        return table.seconds(key, graph)
+    if method == "in-place":
+        from placewright.profile.in_place import in_place_seconds
+
+        assert state is not None
+        seconds = in_place_seconds(graph, state, cores=device.cores)
+    else:
+        from placewright.profile.isolated import by_signature, isolated_seconds
+
+        seconds = by_signature(graph, isolated_seconds(graph, cores=device.cores), formula)
+    table.add(key, graph, seconds)
+    return seconds
+
+
+def operator_problem(
+    graph: Graph,
+    cluster: Cluster,
+    compute_s: FloatArray,
+    *,
+    objective: Objective = Objective.LATENCY,
+    links: Links = Links.CONTENDED,
+    overlap: Overlap = Overlap.PARALLEL,
+) -> OperatorProblem:
+    """The problem of placing `graph` on `cluster` at these costs, shape (operators, devices)."""
+    position = {op.name: i for i, op in enumerate(graph.operators)}
+    latency, per_byte, channel, channel_names = cluster.link_arrays()
+    consumers = [[position[c] for c in tensor.consumers] for tensor in graph.tensors]
+    return OperatorProblem(
+        name=graph.name,
+        operator_names=graph.operator_names,
+        device_names=cluster.device_names,
+        compute_s=compute_s,
+        tensor_names=tuple(t.name for t in graph.tensors),
+        tensor_producer=np.array([position[t.producer] for t in graph.tensors], dtype=np.int64),
+        tensor_bytes=np.array([t.bytes for t in graph.tensors], dtype=np.float64),
+        consumer_offsets=np.cumsum([0, *map(len, consumers)]),
+        consumers=np.array([c for group in consumers for c in group], dtype=np.int64),
+        latency_s=latency,
+        seconds_per_byte=per_byte,
+        channel=channel,
+        channel_names=channel_names,
+        resident_bytes=np.array([op.resident_bytes for op in graph.operators], dtype=np.float64),
+        memory_bytes=np.array([d.memory_bytes for d in cluster.devices]),
+        colocation=_groups(graph),
+        pinned=np.full(len(graph.operators), -1, dtype=np.int64),
+        objective=objective,
+        links=links,
+        overlap=overlap,
+    )
+
+
+def _groups(graph: Graph) -> IntArray:
+    """A number per colocation group; operators without one get a number of their own."""
+    numbers: dict[str, int] = {}
+    keys = [
+        f"group {op.colocation}" if op.colocation else f"own {op.name}" for op in graph.operators
+    ]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)

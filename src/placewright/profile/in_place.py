@@ -1,0 +1,43 @@
+"""Measured costs: the whole step is executed here, every operator is timed where it stands.
+
+This is the reference: the medians add up to the step within a few per cent, because caches,
+allocator and memory are in the state that the step leaves them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from placewright.arrays import FloatArray
+from placewright.cluster.cluster import Cluster, Device
+from placewright.execute.session import Session, operator_seconds
+from placewright.graph.graph import Graph
+
+
+def in_place_seconds(
+    graph: Graph,
+    state: Mapping[str, torch.Tensor],
+    *,
+    cores: int = 1,
+    steps: int = 7,
+    warmup: int = 2,
+) -> FloatArray:
+    """Median seconds of each operator on `cores` threads of this machine.
+
+    Parameters
+    ----------
+    state
+        Real tensors for the program inputs (see `placewright.capture.state`).
+
+    Returns
+    -------
+    Shape (operators,).
+    """
+    here = Cluster((Device("here", cores=cores),), name="profiling")
+    everything = range(len(graph.operators))
+    with Session(graph, here, state) as session:
+        session.load([0] * len(graph.operators), everything)
+        session.run(warmup)
+        return operator_seconds(session.run(steps, watched=True), len(graph.operators))

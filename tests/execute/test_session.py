@@ -1,0 +1,115 @@
+"""Worker processes compute what one process computes, and never outlive their caller."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import UnsupportedError, WorkerError
+from placewright.execute.session import Session, check_can_run, emulated
+from tests.execute.chain import answer, diamond
+
+DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")
+
+
+def test_every_placement_gives_the_same_bits() -> None:
+    """All sixteen placements of the diamond on two workers, transposed layouts included."""
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        for placement in itertools.product(range(2), repeat=4):
+            session.load(placement, range(4))
+            session.run(2)
+            assert torch.equal(session.outputs()["output"], answer(state))
+
+
+def test_a_shaped_link_takes_its_time() -> None:
+    """A transfer over an emulated link lasts at least its latency and bytes / bandwidth."""
+    graph, state = diamond()
+    links = (Link("a", "b", 1e5, 0.02), Link("b", "a", 1e5, 0.02))
+    with Session(graph, Cluster(DUO.devices, links), state) as session:
+        session.load([0, 1, 1, 1], range(4))
+        (record,) = session.run(1, watched=True)
+    (transfer,) = record.logs[0].transfers
+    assert transfer[3] - transfer[2] >= 0.02 + 128 / 1e5
+
+
+def test_a_worker_that_raises_is_named_with_its_own_words() -> None:
+    """The error carries the device and the worker's last line; nothing is left running."""
+    graph, state = diamond(first="aten.mm.default")
+    with pytest.raises(WorkerError, match="device 'a'"), Session(graph, DUO, state) as session:
+        processes = session.group.processes
+        session.load([0, 1, 1, 1], range(4))
+        session.run(1)
+    assert not any(p.is_alive() for p in processes)
+
+
+def test_a_killed_worker_is_named_with_its_signal() -> None:
+    """SIGKILL in the middle of a run is reported as such, and the other worker ends too."""
+    graph, state = diamond()
+    with pytest.raises(WorkerError, match="killed by signal 9"):
+        with Session(graph, DUO, state) as session:
+            processes = session.group.processes
+            session.load([0, 1, 1, 1], range(4))
+            os.kill(processes[1].pid or 0, signal.SIGKILL)
+            session.run(1)
+    assert not any(p.is_alive() for p in processes)
+
+
+def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
+    """SIGKILL of the caller leaves no worker behind."""
+    script = (
+        "import sys, time\n"
+        "from tests.execute.chain import diamond\n"
+        "from tests.execute.test_session import DUO\n"
+        "from placewright.execute.session import Session\n"
+        "if __name__ == '__main__':\n"
+        "    graph, state = diamond()\n"
+        "    with Session(graph, DUO, state) as session:\n"
+        "        print(*[p.pid for p in session.group.processes], flush=True)\n"
+        "        time.sleep(60)\n"
+    )
+    path = tmp_path / "caller.py"
+    path.write_text(script)
+    root = Path(__file__).parents[2]
+    caller = subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        text=True,
+    )
+    assert caller.stdout is not None
+    pids = [int(pid) for pid in caller.stdout.readline().split()]
+    caller.kill()
+    caller.wait()
+    caller.stdout.close()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_what_cannot_be_emulated_is_refused_and_what_is_emulated_is_said() -> None:
+    """A GPU that is not here and a faster board are errors; a slower board is named."""
+    with pytest.raises(UnsupportedError, match="kind 'gpu'"):
+        check_can_run(Cluster((Device("g", kind="gpu"),)))
+    with pytest.raises(UnsupportedError, match="faster than itself"):
+        check_can_run(Cluster((Device("a", speed=2.0),)))
+    assert "b at 0.5x" in emulated(Cluster((Device("a"), Device("b", speed=0.5))))
