@@ -97,10 +97,19 @@ class ProgramOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Instructions in a valid order, one per operator of the Graph and in the same order."""
+    """Instructions in a valid order, one per operator of the Graph and in the same order.
+
+    Attributes
+    ----------
+    optimizer
+        ``{"name": "adam", "lr": 0.001, ...}``; empty for inference.
+    constants
+        Base64 of the raw row-major bytes of every input whose role is ``constant``.
+    """
 
     inputs: tuple[ProgramInput, ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[ProgramOutput, ...]
     training: bool = False
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)

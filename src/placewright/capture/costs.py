@@ -1,0 +1,74 @@
+"""What an operator costs as far as shapes tell: FLOPs, bytes, and a signature."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.flop_counter import flop_registry
+
+from placewright.capture.draft import Draft, reads
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Const, Ref
+
+aten = torch.ops.aten
+
+
+def flops(node: fx.Node) -> float:
+    """Floating-point operations of a node, by PyTorch's own formulas; 0 where it has none."""
+    packet = getattr(node.target, "overloadpacket", None)
+    args = fx.node.map_arg(node.args, lambda n: n.meta["val"])
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
+    if packet in _RECURRENT:
+        return float(_RECURRENT[packet]) * _recurrent_flops(args)
+    if packet is None or packet not in flop_registry:
+        return 0.0
+    return float(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
+
+
+def _recurrent_flops(args: Any) -> float:
+    """One layer over a sequence: each step multiplies by both weight matrices."""
+    steps: Tensor = args[0]
+    return 2.0 * math.prod(steps.shape[:-1]) * (args[1].numel() + args[2].numel())
+
+
+_RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}
+"""Passes over the weights: the backward makes gradients of weights and of inputs."""
+
+
+def spec_bytes(spec: TensorSpec) -> int:
+    """Bytes of the elements of one value."""
+    if spec.dtype == "none":
+        return 0
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return math.prod(spec.shape) * dtype.itemsize
+
+
+def bytes_accessed(draft: Draft, specs: Mapping[str, TensorSpec]) -> float:
+    """Bytes read and written, every argument and every result once."""
+    read = sum(spec_bytes(specs[name]) for name in reads(draft))
+    changed = sum(spec_bytes(specs[name]) for name in draft.call.mutates)
+    return float(read + changed + sum(map(spec_bytes, draft.outputs)))
+
+
+def signature(draft: Draft, specs: Mapping[str, TensorSpec]) -> str:
+    """The operation and a digest of shapes, dtypes, strides and constants."""
+    call = draft.call
+    told = _told((call.args, tuple(sorted(call.kwargs.items())), call.results == ()), specs)
+    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    return f"{call.target}/{digest}"
+
+
+def _told(argument: Any, specs: Mapping[str, TensorSpec]) -> str:
+    if isinstance(argument, Ref):
+        spec = specs[argument.name]
+        return f"<{spec.dtype}{spec.shape}{spec.stride}>"
+    if isinstance(argument, Const):
+        return f"<{argument.kind}:{argument.value}>"
+    if isinstance(argument, tuple | list):
+        return "(" + ",".join(_told(part, specs) for part in argument) + ")"
+    return repr(argument)

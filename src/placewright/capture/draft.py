@@ -1,0 +1,86 @@
+"""Draft: an instruction with what is known about it, before groups and order are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
+
+ABSENT = TensorSpec((0,), "none")
+"""Stands for an output that is ``None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One call, aligned `outputs` and its annotations.
+
+    Attributes
+    ----------
+    outputs
+        One spec per name in ``call.results``, `ABSENT` for an output that is ``None``.
+    """
+
+    call: Instruction
+    outputs: tuple[TensorSpec, ...]
+    phase: str = ""
+    module: str = ""
+    flops: float = 0.0
+
+
+@dataclass(slots=True)
+class Sketch:
+    """A program in the making: grows while a graph is lowered and an optimizer appended."""
+
+    inputs: list[ProgramInput] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    outputs: list[ProgramOutput] = field(default_factory=list)
+    gradients: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+
+    def add_input(self, value: ProgramInput) -> str:
+        """Add a program input; its name."""
+        self.inputs.append(value)
+        self.specs[value.name] = value.spec
+        return value.name
+
+    def add(self, draft: Draft) -> str:
+        """Add a call; the name of its only result, or of the call."""
+        self.drafts.append(draft)
+        for name, spec in zip(draft.call.results, draft.outputs, strict=True):
+            if name:
+                self.specs[name] = spec
+        return draft.call.name
+
+
+def input_name(role: str, key: str) -> str:
+    """``parameter:conv1.weight``; the colon keeps it apart from operator names."""
+    return f"{role}:{key}"
+
+
+def spec_of(value: Tensor) -> TensorSpec:
+    """Shape, dtype and strides of a tensor."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorSpec(tuple(value.shape), dtype, tuple(value.stride()))
+
+
+def refs(arguments: Any) -> Iterator[str]:
+    """Names of all values in nested arguments, in order, repeats included."""
+    if isinstance(arguments, Ref):
+        yield arguments.name
+    elif isinstance(arguments, tuple | list):
+        for argument in arguments:
+            yield from refs(argument)
+    elif isinstance(arguments, dict):
+        yield from refs(tuple(arguments.values()))
+
+
+def reads(draft: Draft) -> Sequence[str]:
+    """Names of the values that a call is given, each once, in order."""
+    call = draft.call
+    return tuple(dict.fromkeys((*refs(call.args), *refs(tuple(call.kwargs.values())))))

@@ -1,0 +1,79 @@
+"""capture(model, inputs) -> Graph: the way from a PyTorch model into Placewright."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from placewright.errors import MissingDependencyError
+from placewright.graph.graph import Graph
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependencyError("torch", extra="torch", purpose="capturing a model") from error
+
+from placewright.capture.assemble import assemble
+from placewright.capture.inference import trace_inference
+from placewright.capture.lower import lower
+from placewright.capture.optimizer import append_updates
+from placewright.capture.source import ModelSource, load_model, mean_square
+from placewright.capture.training import trace_training
+
+__all__ = ["ModelSource", "capture", "capture_source", "load_model"]
+
+
+def capture(
+    model: torch.nn.Module,
+    inputs: Any,
+    *,
+    training: bool = False,
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
+    targets: Any = None,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+    name: str = "",
+) -> Graph:
+    """What one step of `model` computes, as operators and tensors, with a program to run it.
+
+    Nothing is computed: the model is traced on fake tensors, so it may live on the meta device.
+    The model is left as it was, its training mode included.
+
+    Parameters
+    ----------
+    inputs
+        A tuple or list of positional arguments, a dict of keyword arguments, or one tensor.
+    training
+        Take the whole step: forward, loss, backward, update of parameters and buffers.
+    loss_fn
+        ``loss_fn(outputs, targets) -> scalar``; the mean square of the outputs stands in.
+    optimizer
+        ``adam`` (as ``torch.optim.Adam(fused=True)``) or ``sgd``.
+    lr
+        Learning rate.
+
+    Raises
+    ------
+    UnsupportedError
+        The model cannot be traced; says where in it and why.
+    InputError
+        The model does not run on these inputs.
+    """
+    name = name or type(model).__name__
+    if not training:
+        return assemble(lower(trace_inference(model, inputs)), name, training=False, optimizer={})
+    sketch = lower(trace_training(model, inputs, loss_fn or mean_square, targets))
+    settings = append_updates(sketch, optimizer, lr)
+    return assemble(sketch, name, training=True, optimizer=settings)
+
+
+def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:
+    """`capture` of what `load_model` returned."""
+    return capture(
+        source.model,
+        source.inputs,
+        training=training,
+        loss_fn=source.loss_fn,
+        targets=source.targets,
+        **{"name": source.name, **settings},
+    )

@@ -1,0 +1,183 @@
+"""A plain step function becomes one functional ATen graph, on fake tensors.
+
+Two traces, because autograd and functionalization do not mix. The first records what the step
+does: forward, loss, backward, with in-place operations as they are. In-place operations are
+hidden dependencies: before an operator may move, the second trace replays the first under
+`torch.func.functionalize`, which leaves values that never change and, at the end, one ``copy_``
+for every buffer that the step updates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
+from placewright.capture.feed import Slot
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
+
+Step = Callable[..., Sequence[Tensor]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """A functional graph and what its placeholders and outputs mean.
+
+    Attributes
+    ----------
+    module
+        Every node carries ``meta["custom"]`` with ``module`` and ``phase``.
+    slots
+        One per placeholder, in order.
+    outputs
+        Names of the first outputs.
+    gradients
+        Keys of the parameters whose gradients are the outputs after those.
+    """
+
+    module: fx.GraphModule
+    slots: tuple[Slot, ...]
+    outputs: tuple[str, ...]
+    gradients: tuple[str, ...] = ()
+
+
+def trace(step: Step, slots: Sequence[Slot], model: nn.Module) -> fx.GraphModule:
+    """The functional graph of ``step(*values)``, dead code removed.
+
+    Raises
+    ------
+    UnsupportedError
+        The step cannot be traced: says where in the model and why.
+    """
+    values = [slot.value for slot in slots]
+    recorded = _record(step, values, model)
+    _name_backward(recorded.graph)
+    return _functional(recorded, values)
+
+
+def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphModule:
+    path: list[str] = []
+    try:
+        with traceback.preserve_node_meta(), _modules_named(model, path), _quiet():
+            return make_fx(
+                step,
+                tracing_mode="fake",
+                decomposition_table=FUNCTIONAL_BATCH_NORM,
+                _allow_non_fake_inputs=True,
+            )(*values)
+    except PlacewrightError:
+        raise
+    except Exception as error:
+        raise _refusal(error, path[-1] if path else "", type(model).__name__) from error
+
+
+def _functional(recorded: fx.GraphModule, values: Sequence[Tensor]) -> fx.GraphModule:
+    replay = _Replay(recorded)
+
+    def call(*values: Tensor) -> Any:
+        return replay.run(*values)
+
+    with traceback.preserve_node_meta(), torch.no_grad(), _quiet():
+        plain = [value.detach() for value in values]
+        result = make_fx(
+            torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
+        )(*plain)
+    result.graph.eliminate_dead_code(_has_effect)
+    return result
+
+
+class _Replay(fx.Interpreter):
+    """Runs a graph so that what it records inherits each node's annotations."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        with traceback.set_current_meta(n):
+            return super().run_node(n)
+
+
+@contextmanager
+def _modules_named(model: nn.Module, path: list[str]) -> Iterator[None]:
+    """Annotate what a module records with its path; `path` is left as it was at an error."""
+    with ExitStack() as hooks:
+        open_: list[Any] = []
+        for name, module in model.named_modules():
+
+            def enter(_m: nn.Module, _args: Any, name: str = name) -> None:
+                annotation = traceback.annotate({"module": name})
+                annotation.__enter__()
+                open_.append(annotation)
+                path.append(name)
+
+            def leave(_m: nn.Module, _args: Any, output: Any) -> None:
+                open_.pop().__exit__(None, None, None)
+                if output is not None:
+                    path.pop()
+
+            first = module.register_forward_pre_hook(enter)
+            last = module.register_forward_hook(leave, always_call=True)
+            hooks.callback(first.remove)
+            hooks.callback(last.remove)
+        yield
+
+
+def _name_backward(graph: fx.Graph) -> None:
+    """Give backward nodes the module of the forward node they differentiate (``seq_nr``)."""
+    module_of: dict[int, str] = {}
+    for node in graph.nodes:
+        custom, number = node.meta.get("custom") or {}, node.meta.get("seq_nr", -1)
+        if custom.get("phase") != "backward" and "module" in custom:
+            module_of.setdefault(number, custom["module"])
+    for node in graph.nodes:
+        custom = node.meta.get("custom") or {}
+        if custom.get("phase") == "backward" and node.meta.get("seq_nr") in module_of:
+            node.meta["custom"] = {**custom, "module": module_of[node.meta["seq_nr"]]}
+
+
+def _has_effect(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    random = isinstance(node.target, torch._ops.OpOverload) and (
+        torch.Tag.nondeterministic_seeded in node.target.tags
+    )
+    # A draw that nobody reads still moves the generator on for the draws after it.
+    return node.op in ("placeholder", "output") or random or getattr(schema, "is_mutable", False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tracing warns about its own inner workings; a user can do nothing about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _refusal(error: Exception, module: str, model: str) -> PlacewrightError:
+    where = f"model {model}" + (f", module {module!r}" if module else "")
+    said = " ".join(str(error).split())[:300]
+    kind = type(error).__name__
+    if "DataDependent" in kind or "data-dependent" in said or "DynamicOutputShape" in kind:
+        return UnsupportedError(
+            "what it computes depends on values, not on shapes alone",
+            where=where,
+            by=f"{kind}: {said}",
+            hint="replace `.item()`, `if tensor:` and boolean indexing by torch.where, or capture "
+            "a part of the model that has none",
+        )
+    if "UnsupportedOperator" in kind:
+        return UnsupportedError(
+            "an operator has no shape rule for fake tensors",
+            where=where,
+            by=said,
+            hint="register one with torch.library.register_fake",
+        )
+    return InputError(
+        f"calling it raised {kind}: {said}",
+        where=where,
+        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch",
+    )
