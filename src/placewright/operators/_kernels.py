@@ -293,10 +293,11 @@ def _send(c: Costs, w: Work, source: int, e: int, now: float) -> None:
 
 @njit(cache=True)
 def _ask(c: Costs, w: Work, source: int, e: int, now: float, contended: bool) -> None:
-    """Move `e` is wanted; it starts at once or queues for its channel."""
+    """Move `e` is wanted; it queues for its channel or, where links are free, for nothing."""
     w.asked_s[e] = now
     if not contended:
-        _send(c, w, source, e, now)
+        w.lane_queue[w.counts[DIRTY]] = e
+        w.counts[DIRTY] += 1
         return
     x = c.channel[source, w.move_target[e]]
     push_request(
@@ -345,6 +346,15 @@ def _channels_choose(c: Costs, w: Work, place: IntArray, now: float) -> None:
         )
         w.lane_size[x] -= 1
         w.lane_busy[x] = True
+        _send(c, w, place[c.producer[w.move_tensor[e]]], e, now)
+    w.counts[DIRTY] = 0
+
+
+@njit(cache=True)
+def _send_all(c: Costs, w: Work, place: IntArray, now: float) -> None:
+    """Links are free: whatever was asked for starts."""
+    for s in range(w.counts[DIRTY]):
+        e = w.lane_queue[s]
         _send(c, w, place[c.producer[w.move_tensor[e]]], e, now)
     w.counts[DIRTY] = 0
 
@@ -409,7 +419,10 @@ def _play_parallel(c: Costs, w: Work, place: IntArray, mode: Mode) -> None:
                 _finish_operator(c, w, place, mode, slot, now)
             else:
                 _finish_move(c, w, place, mode, slot - m, now)
-        _channels_choose(c, w, place, now)
+        if mode.contended:
+            _channels_choose(c, w, place, now)
+        else:
+            _send_all(c, w, place, now)
         _devices_choose(c, w, mode.in_order, now)
 
 
