@@ -26,6 +26,10 @@ class ShapedLink:
         """How long a message of `size` bytes holds the channel."""
         return self.latency_s + size * self.seconds_per_byte
 
+    def wait_s(self, size: int) -> float:
+        """How long to wait before really sending, so that both together take `duration_s`."""
+        return max(0.0, self.duration_s(size) - _SEND_S - size * _SEND_S_PER_BYTE)
+
 
 @dataclass(slots=True)
 class Stretch:
@@ -53,6 +57,9 @@ class Stretch:
 
 
 _WORTH_A_SLEEP_S = 1e-3
+
+_SEND_S, _SEND_S_PER_BYTE = 7e-5, 2e-10
+"""What waking up and sending over loopback take by themselves (see `profile.links`)."""
 
 
 def precise_sleeps() -> None:

@@ -126,7 +126,8 @@ def _specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
     return {
         value: spec
         for operator, instruction in pairs
-        for value, spec in zip([r for r in instruction.results if r], operator.outputs, strict=True)
+        for value, spec in zip(instruction.results, operator.outputs, strict=True)
+        if value
     }
 
 

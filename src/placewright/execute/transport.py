@@ -113,7 +113,7 @@ class Courier:
         start = time.perf_counter()
         link = self.links.get(message.target)
         if link is not None:
-            time.sleep(link.duration_s(wire.numel()))
+            time.sleep(link.wait_s(wire.numel()))
         dist.send(wire, dst=message.target, tag=message.tag)
         self.log.append(Sent(message.tag, message.target, start, time.perf_counter()))
 

@@ -58,8 +58,7 @@ def value_specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
     """Spec of every value of the program: inputs and results."""
     specs = {item.name: item.spec for item in program.inputs}
     for operator, instruction in zip(graph.operators, program.instructions, strict=True):
-        made = [r for r in instruction.results if r]
-        specs.update(zip(made, operator.outputs, strict=True))
+        specs.update(zip(instruction.results, operator.outputs, strict=True))
     return specs
 
 

@@ -1,0 +1,153 @@
+"""``placewright quickstart``: the main job on this machine, start to finish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.options import BatchOption, QuietOption
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+    from placewright.result import Measurement, Result
+
+OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
+OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
+StepsOption = Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Measured steps.")]
+
+JOBS = (("zoo:inception_v3", False), ("zoo:resnet50", True))
+"""What is placed: a model and whether the whole training step is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One job's answer and what was measured."""
+
+    title: str
+    result: Result
+    measured: Measurement
+    single: Result | None
+    single_measured: Measurement | None
+
+
+def quickstart(
+    on: OnOption = "edge-duo",
+    out: OutOption = Path("quickstart"),
+    steps: StepsOption = 10,
+    batch: BatchOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Capture, profile, plan, compare, run and report two real models on this machine.
+
+    Places Inception-v3 inference and a ResNet-50 training step on two unlike boards, which
+    worker processes of this machine stand in for; then runs the chosen plan and the best
+    single device, and prints what was predicted beside what was measured.
+
+    [bold]Example:[/bold]  placewright quickstart --on edge-duo --out demo
+    """
+    from placewright.cluster.files import load_cluster
+
+    face = Face(quiet=quiet)
+    cluster = load_cluster(on)
+    out.mkdir(parents=True, exist_ok=True)
+    print(cluster)
+    outcomes = [_job(face, name, training, cluster, out, steps, batch) for name, training in JOBS]
+    print()
+    for outcome in outcomes:
+        print(_verdict(outcome))
+
+
+def _job(
+    face: Face,
+    name: str,
+    training: bool,
+    cluster: Cluster,
+    out: Path,
+    steps: int,
+    batch: int | None,
+) -> Outcome:
+    """One model from its source to its report."""
+    from placewright.capture.model import capture
+    from placewright.capture.source import load_model
+    from placewright.capture.state import initial_state
+    from placewright.operators.run import best_single, running
+    from placewright.profile.build import profile
+    from placewright.report.text import compare_table
+    from placewright.solve import compare
+
+    title = f"{name} {'training step' if training else 'inference'}"
+    with face.meter(title) as meter:
+        meter.step("building the model")
+        source = load_model(name, batch=batch, training=training)
+        meter.step("capturing")
+        graph = capture(
+            source.model,
+            source.inputs,
+            training=training,
+            loss_fn=source.loss_fn,
+            targets=source.targets,
+            name=source.name,
+        )
+        state = initial_state(source, graph.program)
+        meter.step("profiling: executing the step and timing every operator")
+        problem = profile(graph, cluster, state=state)
+    face.show(dict, lambda: f"\n{title}\n{graph}")
+    with face.meter(f"{title}: planning") as meter:
+        result = compare(problem, progress=meter)
+    face.show(dict, lambda: compare_table(result))
+    single = best_single(problem)
+    with (
+        face.meter(f"{title}: running") as meter,
+        running(graph, cluster, state) as runner,
+    ):
+        measured = runner.measure(result, steps=steps, check=source, progress=meter)
+        alone = runner.measure(single, steps=steps, progress=meter) if single else None
+    stem = source.name + ("-training" if training else "")
+    face.kept(result.report(out / f"{stem}.html", measured))
+    face.kept(result.trace(out / f"{stem}-trace.json.gz", measured))
+    face.kept(result.save(out / f"{stem}-plan.json"))
+    outcome = Outcome(title, result, measured, single, alone)
+    print(_numbers(outcome))
+    return outcome
+
+
+def _numbers(outcome: Outcome) -> str:
+    """Predicted beside measured, for the plan and for the best single device."""
+    rows = [(f"plan by {outcome.result.planner}", outcome.measured)]
+    if outcome.single is not None and outcome.single_measured is not None:
+        rows.append((f"best single device {outcome.single.planner}", outcome.single_measured))
+    lines = [f"{'':44s}{'predicted':>12s}{'measured':>12s}{'error':>9s}"]
+    for label, run in rows:
+        error = run.predicted_s / run.measured_s - 1
+        lines.append(
+            f"{label:44s}{run.predicted_s * 1e3:9.1f} ms{run.measured_s * 1e3:9.1f} ms{error:+9.1%}"
+        )
+    lines.append(f"largest difference from eager PyTorch: {outcome.measured.max_abs_error:g}")
+    if outcome.measured.emulated:
+        lines.append(f"emulated: {outcome.measured.emulated}")
+    return "\n".join(lines)
+
+
+def _verdict(outcome: Outcome) -> str:
+    """One honest sentence on the speed-up."""
+    title, plan = outcome.title, outcome.measured.measured_s
+    if outcome.single_measured is None:
+        return (
+            f"{title}: fits on no single device; placed on "
+            f"{len(set(outcome.result.plan.placement.tolist()))} devices it takes "
+            f"{plan * 1e3:.0f} ms (measured)."
+        )
+    alone = outcome.single_measured.measured_s
+    if outcome.single is not None and outcome.result.value >= outcome.single.value:
+        return (
+            f"{title}: no plan is faster than {outcome.single.planner} by the judge "
+            f"(lower bound {outcome.result.lower_bound * 1e3:.0f} ms)."
+        )
+    return (
+        f"{title}: {alone / plan:.2f}x the speed of the best single device "
+        f"({alone * 1e3:.0f} -> {plan * 1e3:.0f} ms, measured)."
+    )

@@ -1,0 +1,31 @@
+"""The roofline formula on hand-computed cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.cluster.cluster import Device
+from placewright.graph.graph import Operator
+from placewright.profile.analytic import analytic_seconds
+
+DEVICE = Device("d", kind="gpu", peak_flops=1e12, memory_bandwidth=1e11, launch_overhead_s=1e-6)
+
+
+def test_the_slower_of_compute_and_memory_decides() -> None:
+    """2 GFLOP at 1 TFLOP/s is 2 ms; 1 GB at 100 GB/s is 10 ms; a view costs the overhead."""
+    operators = [
+        Operator("a", "aten.mm.default", flops=2e9, bytes_accessed=1e6),
+        Operator("b", "aten.add.Tensor", flops=1e6, bytes_accessed=1e9),
+        Operator("c", "aten.view.default"),
+    ]
+    assert analytic_seconds(operators, DEVICE) == pytest.approx([2.001e-3, 10.001e-3, 1e-6])
+
+
+def test_speed_by_kind_scales_only_its_kind() -> None:
+    """A device twice as good at matrix products halves those and nothing else."""
+    device = Device("d", peak_flops=1e12, memory_bandwidth=1e30, speed_by_kind={"mm": 2.0})
+    operators = [
+        Operator("a", "aten.mm.default", flops=2e12),
+        Operator("b", "aten.convolution.default", flops=2e12),
+    ]
+    assert analytic_seconds(operators, device) == pytest.approx([1, 2], rel=1e-3)
