@@ -45,7 +45,9 @@ def seconds(value: float) -> str:
 
 def percent(value: float) -> str:
     """``3.2 %``; ``-`` where there is no value."""
-    return f"{value * 100:.1f} %" if math.isfinite(value) else "-"
+    if not math.isfinite(value):
+        return "-"
+    return f"{value * 100:.0f} %" if abs(value) >= 1 else f"{value * 100:.1f} %"
 
 
 def size(value: float) -> str:

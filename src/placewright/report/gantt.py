@@ -1,0 +1,104 @@
+"""A trace as a Gantt chart: a lane per device and per link that carried something."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.report.spans import Block, visible_blocks
+from placewright.report.svg import device_class, drawing, label, number, tag, ticks
+from placewright.report.text import percent, seconds
+from placewright.trace import Trace
+
+WIDTH, LEFT, RIGHT = 1120.0, 132.0, 58.0
+DEVICE_LANE, LINK_LANE, GAP = 30.0, 15.0, 6.0
+FINEST_PX = 1.2
+MOST_LINKS = 24
+
+
+def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
+    """The trace as SVG.
+
+    Parameters
+    ----------
+    title
+        Said to screen readers.
+    until_s
+        End of the time axis, to draw two traces to one scale; by default the trace's own.
+    """
+    top = until_s or trace.duration_s or 1.0
+    lanes = [*range(trace.devices), *_busy_links(trace)]
+    y, parts = 6.0, []
+    for lane in lanes:
+        height = DEVICE_LANE if lane < trace.devices else LINK_LANE
+        parts.append(_lane(trace, lane, y, height, top))
+        y += height + GAP
+    height = y + 22
+    end = _end_mark(trace.duration_s, top, y)
+    return drawing(WIDTH, height, _axis(top, y), *parts, end, title=title)
+
+
+def _busy_links(trace: Trace) -> list[int]:
+    """Links that carried something, the busiest first if there are many."""
+    busy = np.zeros(len(trace.lanes))
+    np.add.at(busy, trace.lane, trace.end_s - trace.start_s)
+    used = [k for k in range(trace.devices, len(trace.lanes)) if busy[k] > 0]
+    return sorted(sorted(used, key=lambda k: -busy[k])[:MOST_LINKS])
+
+
+def _lane(trace: Trace, lane: int, y: float, height: float, top: float) -> str:
+    is_device = lane < trace.devices
+    class_ = device_class(lane) if is_device else "link"
+    finest_s = top * FINEST_PX / (WIDTH - LEFT - RIGHT)
+    blocks = visible_blocks(trace, lane, finest_s)
+    busy = sum(b.busy_s for b in blocks) / (trace.duration_s or 1.0)
+    parts = [
+        tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height, class_="lane", rx=2),
+        label(LEFT - 10, y + height / 2 + 4, _short(trace.lanes[lane]), "name", "end"),
+        *[_bar(trace, block, y, height, top) for block in blocks],
+        label(WIDTH - RIGHT + 8, y + height / 2 + 4, percent(busy), "busy"),
+    ]
+    return tag("g", *parts, class_=class_, data_device=lane if is_device else None)
+
+
+def _bar(trace: Trace, block: Block, y: float, height: float, top: float) -> str:
+    x, length = _x(block.start_s, top), _x(block.end_s, top) - _x(block.start_s, top)
+    dense = block.busy_s / max(block.end_s - block.start_s, 1e-30)
+    return tag(
+        "rect",
+        x=x,
+        y=y,
+        width=max(length - (0.4 if length > 3 else 0), 0.6),
+        height=height,
+        class_="span",
+        opacity=None if dense > 0.9 else number(max(0.25, dense)),
+        data_tip=_tip(trace, block),
+    )
+
+
+def _tip(trace: Trace, block: Block) -> str:
+    what = trace.labels[block.label]
+    if block.count > 1:
+        what = f"{block.count} short spans, longest {what}"
+    return f"{what}\n{seconds(block.start_s)} to {seconds(block.end_s)} ({seconds(block.busy_s)})"
+
+
+def _axis(top: float, y: float) -> str:
+    lines = [
+        tag("line", x1=_x(t, top), x2=_x(t, top), y1=2.0, y2=y, class_="grid")
+        + label(_x(t, top), y + 15, seconds(t), "tick", "middle")
+        for t in ticks(top, 8)
+    ]
+    return tag("g", *lines)
+
+
+def _end_mark(end_s: float, top: float, y: float) -> str:
+    x = _x(end_s, top)
+    return tag("line", x1=x, x2=x, y1=2.0, y2=y, class_="end")
+
+
+def _x(time_s: float, top: float) -> float:
+    return LEFT + time_s / top * (WIDTH - LEFT - RIGHT)
+
+
+def _short(name: str, most: int = 20) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

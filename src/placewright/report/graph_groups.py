@@ -1,0 +1,134 @@
+"""What the picture of a graph shows: operators, or groups of them where there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.arrays import IntArray
+
+if TYPE_CHECKING:
+    from placewright.graph.graph import Graph
+    from placewright.operators.problem import OperatorProblem
+
+MOST_NODES = 400
+MOST_COLUMNS = 72
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator or group.
+
+    Attributes
+    ----------
+    depth
+        Mean number of operators on the longest path that leads to it.
+    seconds
+        Compute on its device.
+    """
+
+    name: str
+    device: int
+    depth: float
+    seconds: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Tensors from one node to another (indices), and their bytes."""
+
+    source: int
+    target: int
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges to be drawn; `grouped` says by what, empty if not."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    grouped: str = ""
+
+
+def picture(problem: OperatorProblem, placement: IntArray, graph: Graph | None = None) -> Picture:
+    """At most about `MOST_NODES` nodes: operators, else modules, else steps of the depth."""
+    depth = operator_depths(problem)
+    if problem.n <= MOST_NODES:
+        return _contract(problem, placement, depth, list(problem.operator_names), "")
+    if graph is not None and graph.operator_names == problem.operator_names:
+        keys = _module_keys(graph, placement)
+        if keys is not None:
+            return _contract(problem, placement, depth, keys, "module and device")
+    step = max(1.0, (depth.max() + 1) / MOST_COLUMNS)
+    by_depth = [
+        (f"depth {int(d // step * step)} and on", problem.device_names[p])
+        for d, p in zip(depth, placement, strict=True)
+    ]
+    return _contract(problem, placement, depth, by_depth, "depth and device")
+
+
+def operator_depths(problem: OperatorProblem) -> IntArray:
+    """Shape (n,): operators on the longest path before each operator."""
+    depth = np.zeros(problem.n, dtype=np.int64)
+    offsets, topology = problem.consumer_offsets, problem.topology
+    for i in topology.order.tolist():
+        for k in topology.out_tensors[topology.out_offsets[i] : topology.out_offsets[i + 1]]:
+            readers = problem.consumers[offsets[k] : offsets[k + 1]]
+            depth[readers] = np.maximum(depth[readers], depth[i] + 1)
+    return depth
+
+
+def _module_keys(graph: Graph, placement: IntArray) -> list[tuple[str, str, int]] | None:
+    """The deepest cut of the module tree that gives few enough groups, ``None`` without one."""
+    best = None
+    for level in range(1, 12):
+        keys = [
+            (".".join(op.module.split(".")[:level]) or op.kind, op.phase, int(device))
+            for op, device in zip(graph.operators, placement, strict=True)
+        ]
+        if len(set(keys)) > MOST_NODES or (best is not None and len(set(keys)) == len(set(best))):
+            break
+        best = keys
+    return best if best is not None and len(set(best)) > 2 else None
+
+
+def _contract(
+    problem: OperatorProblem,
+    placement: IntArray,
+    depth: IntArray,
+    keys: Sequence[Hashable],
+    grouped: str,
+) -> Picture:
+    number: dict[Hashable, int] = {}
+    group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
+    count = np.bincount(group)
+    seconds = np.bincount(group, problem.compute_s[np.arange(problem.n), placement])
+    mean_depth = np.bincount(group, depth) / count
+    first = np.unique(group, return_index=True)[1]
+    nodes = tuple(
+        Node(_words(key), int(placement[i]), float(d), float(s), int(c))
+        for key, i, d, s, c in zip(number, first, mean_depth, seconds, count, strict=True)
+    )
+    return Picture(nodes, _edges(problem, group), grouped)
+
+
+def _edges(problem: OperatorProblem, group: IntArray) -> tuple[Edge, ...]:
+    """Between different groups, each tensor once per pair."""
+    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    source = group[problem.tensor_producer[tensor]]
+    target = group[problem.consumers]
+    moved = np.unique(np.stack([tensor, source, target], axis=1)[source != target], axis=0)
+    pairs, inverse = np.unique(moved[:, 1:], axis=0, return_inverse=True)
+    sizes = np.bincount(inverse.ravel(), problem.tensor_bytes[moved[:, 0]], minlength=len(pairs))
+    return tuple(Edge(int(s), int(t), float(b)) for (s, t), b in zip(pairs, sizes, strict=True))
+
+
+def _words(key: Hashable) -> str:
+    if isinstance(key, tuple):
+        return ", ".join(str(part) for part in key[:2] if part)
+    return str(key)

@@ -1,0 +1,98 @@
+"""The operator graph, coloured by device; what crosses between devices stands out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from placewright.arrays import IntArray
+from placewright.report.graph_groups import Edge, Node, Picture, picture
+from placewright.report.graph_layout import columns
+from placewright.report.svg import device_class, drawing, number, tag
+from placewright.report.text import seconds, size
+
+if TYPE_CHECKING:
+    from placewright.graph.graph import Graph
+    from placewright.operators.problem import OperatorProblem
+
+WIDTH, PAD, ROW = 1120.0, 16.0, 20.0
+SMALLEST, LARGEST = 2.5, 9.0
+
+Point = tuple[float, float]
+
+
+def graph_view(
+    problem: OperatorProblem, placement: IntArray, graph: Graph | None = None
+) -> tuple[str, str]:
+    """The picture as SVG, and one sentence on what it shows."""
+    shown = picture(problem, placement, graph)
+    return draw(shown, problem.device_names), _caption(problem, shown)
+
+
+def draw(shown: Picture, device_names: tuple[str, ...]) -> str:
+    """A layered picture as SVG."""
+    filled = columns(shown)
+    height = max(len(column) for column in filled) * ROW + 2 * PAD
+    at = _positions(filled, height)
+    largest = max((node.seconds for node in shown.nodes), default=0.0) or 1.0
+    most = max((edge.bytes for edge in shown.edges), default=0.0) or 1.0
+    inside = [e for e in shown.edges if not _crosses(shown, e)]
+    across = [e for e in shown.edges if _crosses(shown, e)]
+    edges = [_edge(shown, e, at, most) for e in (*inside, *across)]
+    nodes = [_node(n, at[k], largest, device_names) for k, n in enumerate(shown.nodes)]
+    return drawing(WIDTH, height, *edges, *nodes, title="graph coloured by device")
+
+
+def _positions(filled: list[list[int]], height: float) -> dict[int, Point]:
+    step = (WIDTH - 2 * PAD) / max(1, len(filled) - 1)
+    return {
+        node: (PAD + c * step, height / 2 + (k - (len(column) - 1) / 2) * ROW)
+        for c, column in enumerate(filled)
+        for k, node in enumerate(column)
+    }
+
+
+def _crosses(shown: Picture, edge: Edge) -> bool:
+    return shown.nodes[edge.source].device != shown.nodes[edge.target].device
+
+
+def _edge(shown: Picture, edge: Edge, at: dict[int, Point], most: float) -> str:
+    (x1, y1), (x2, y2) = at[edge.source], at[edge.target]
+    middle = number((x1 + x2) / 2)
+    path = f"M{number(x1)} {number(y1)}C{middle} {number(y1)} {middle} {number(y2)} "
+    path += f"{number(x2)} {number(y2)}"
+    if not _crosses(shown, edge):
+        return tag("path", d=path, class_="edge")
+    names = f"{shown.nodes[edge.source].name} → {shown.nodes[edge.target].name}"
+    width = number(1.0 + 2.5 * math.sqrt(edge.bytes / most))
+    tip = f"{names}\n{size(edge.bytes)} between devices"
+    return tag("path", d=path, class_="edge cross", stroke_width=width, data_tip=tip)
+
+
+def _node(node: Node, at: Point, largest: float, device_names: tuple[str, ...]) -> str:
+    radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(node.seconds / largest)
+    many = f" ({node.count} operators)" if node.count > 1 else ""
+    tip = f"{node.name}{many}\n{device_names[node.device]}, {seconds(node.seconds)}"
+    return tag(
+        "circle",
+        cx=at[0],
+        cy=at[1],
+        r=radius,
+        class_=f"node {device_class(node.device)}",
+        data_device=node.device,
+        data_tip=tip,
+    )
+
+
+def _caption(problem: OperatorProblem, shown: Picture) -> str:
+    across = [e for e in shown.edges if _crosses(shown, e)]
+    moved = sum(e.bytes for e in across)
+    what = (
+        f"{problem.n} operators as {len(shown.nodes)} groups by {shown.grouped}"
+        if shown.grouped
+        else f"{problem.n} operators"
+    )
+    return (
+        f"{what}, from left to right as data flows. Area grows with compute time; the bold "
+        f"lines are the {len(across)} connections that cross devices ({size(moved)})."
+    )

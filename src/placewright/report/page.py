@@ -1,0 +1,199 @@
+"""A result as one self-contained HTML page, and as a fragment for a notebook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.report.candidates import candidates_table
+from placewright.report.gantt import gantt
+from placewright.report.graph_view import graph_view
+from placewright.report.memory import memory_charts
+from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
+from placewright.report.svg import tag, text
+from placewright.report.text import percent, seconds, size
+from placewright.result import Candidate, Measurement, Result
+from placewright.trace import Trace
+
+if TYPE_CHECKING:
+    from placewright.graph.graph import Graph
+
+SINGLE = "only:"
+"""How planners that put everything on one device are called."""
+
+
+def write_page(
+    result: Result,
+    path: str | Path,
+    measurement: Measurement | None = None,
+    graph: Graph | None = None,
+) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    measurement
+        Of a run of the plan: drawn beside the prediction.
+    graph
+        The graph that the problem was made of: large ones are then drawn by module.
+    """
+    target = Path(path)
+    target.write_text(result_page(result, measurement, graph), encoding="utf-8")
+    return target
+
+
+def result_page(
+    result: Result, measurement: Measurement | None = None, graph: Graph | None = None
+) -> str:
+    """The page as text."""
+    trace = result.judgement.trace()
+    body = [
+        heading(result.problem.name, f"{result.objective} plan", _verdict(result)),
+        facts(_facts(result, measurement)),
+        _devices(result, trace),
+        _timeline(trace, measurement),
+        _candidates(result),
+        _memory(trace),
+        _graph(result, graph),
+        _provenance(result, measurement),
+    ]
+    return sheet(f"{result.problem.name}: {seconds(result.value)}", *body)
+
+
+def result_fragment(result: Result) -> str:
+    """What a notebook shows: the numbers, the Gantt chart and the memory."""
+    trace = result.judgement.trace()
+    return fragment(
+        heading(result.problem.name, f"{result.objective} plan", _verdict(result)),
+        facts(_facts(result, None)),
+        _devices(result, trace),
+        _timeline(trace, None),
+        _memory(trace),
+    )
+
+
+def _verdict(result: Result) -> str:
+    """The sentence under the title (markup)."""
+    first = f"<b>{text(seconds(result.value))}</b> per step"
+    best = best_single(result)
+    if best is None and any(c.planner.startswith(SINGLE) for c in result.candidates):
+        first += ". No single device can take it alone"
+    elif best is not None and best.planner == result.planner:
+        first += f" on {text(best.planner.removeprefix(SINGLE))} alone: splitting does not pay"
+    elif best is not None:
+        times = best.value / result.value if result.value else math.inf
+        name = text(best.planner.removeprefix(SINGLE))
+        first += f", <b>{times:.2f}&times;</b> as fast as {name}, the best single device that fits"
+        first += f" ({text(seconds(best.value))})"
+    return f"{first}. {_bound_sentence(result)}"
+
+
+def _bound_sentence(result: Result) -> str:
+    if result.lower_bound <= 0:
+        return "No lower bound is known."
+    if result.gap <= 1e-9:
+        return "This is proved to be the best possible."
+    return f"No plan can be faster than {text(seconds(result.lower_bound))}."
+
+
+def best_single(result: Result) -> Candidate | None:
+    """The best plan that uses one device, ``None`` where no device takes everything."""
+    fit = [
+        c
+        for c in result.candidates
+        if c.planner.startswith(SINGLE) and math.isfinite(c.value) and c.status != "INFEASIBLE"
+    ]
+    return min(fit, key=lambda c: c.value, default=None)
+
+
+def _facts(result: Result, measurement: Measurement | None) -> Iterator[tuple[str, str, str]]:
+    yield "predicted", seconds(result.value), "lead"
+    if measurement is not None:
+        emulated = ", emulated" if measurement.emulated else ""
+        yield f"measured{emulated}", seconds(measurement.measured_s), "lead"
+        yield "prediction error", percent(result.value / measurement.measured_s - 1), ""
+    yield "lower bound", seconds(result.lower_bound) if result.lower_bound > 0 else "-", ""
+    yield "gap", percent(result.gap), ""
+    yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
+    yield "planner", result.planner, ""
+    yield "planned in", seconds(result.runtime_s), ""
+
+
+def _devices(result: Result, trace: Trace) -> str:
+    """The legend: each device with what it does."""
+    top = trace.duration_s or 1.0
+    remarks = []
+    for k in range(trace.devices):
+        mine = trace.lane == k
+        busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
+        remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
+    return legend(trace.lanes[: trace.devices], remarks)
+
+
+def _timeline(trace: Trace, measurement: Measurement | None) -> str:
+    measured = None if measurement is None else measurement.trace
+    if measured is None:
+        told = "Who runs what when. Coloured lanes are devices, grey ones the links between them."
+        return section("Timeline", told, _scroll(gantt(trace, title="predicted timeline")))
+    assert measurement is not None
+    until = max(trace.duration_s, measured.duration_s)
+    with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
+    return section(
+        "Timeline, predicted and measured",
+        f"Both to one scale. Measured by {measurement.engine}{with_emulation}, the median of "
+        f"{len(measurement.step_s)} steps.",
+        tag("h3", tag("b", "Predicted"), f" {text(seconds(trace.duration_s))}"),
+        _scroll(gantt(trace, title="predicted timeline", until_s=until)),
+        tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
+        _scroll(gantt(measured, title="measured timeline", until_s=until)),
+    )
+
+
+def _candidates(result: Result) -> str:
+    told = "Every plan that was tried, as the same judge saw it. The line is the lower bound."
+    return section("Candidates", told, candidates_table(result))
+
+
+def _memory(trace: Trace) -> str:
+    if not trace.memory:
+        return ""
+    told = "Weights and state that stay, and tensors while they are needed."
+    return section("Memory", told, tag("div", memory_charts(trace), class_="charts"))
+
+
+def _graph(result: Result, graph: Graph | None) -> str:
+    if not hasattr(result.plan, "placement") or not hasattr(result.problem, "compute_s"):
+        return ""
+    picture, caption = graph_view(result.problem, result.plan.placement, graph)
+    return section("Graph", caption, _scroll(picture))
+
+
+def _provenance(result: Result, measurement: Measurement | None) -> str:
+    origin = result.provenance
+    entries = {
+        "problem": result.problem.name,
+        "problem hash": origin.problem_hash,
+        "seed": str(origin.seed),
+        "placewright": origin.placewright,
+        "python": origin.python,
+        **{f"bound: {name}": seconds(value) for name, value in result.bound_names.items()},
+    }
+    if measurement is not None:
+        entries |= {"engine": measurement.engine, "emulated": measurement.emulated or "nothing"}
+        if measurement.max_abs_error is not None:
+            entries["largest difference from eager"] = f"{measurement.max_abs_error:g}"
+    moved = float(result.problem.tensor_bytes.sum()) if _has_tensors(result) else math.inf
+    entries["tensors in the graph"] = size(moved)
+    return section(
+        "Provenance", "What is needed to get the same answer again.", definitions(entries)
+    )
+
+
+def _has_tensors(result: Result) -> bool:
+    return hasattr(result.problem, "tensor_bytes")
+
+
+def _scroll(picture: str) -> str:
+    return tag("div", picture, class_="scroll")

@@ -1,0 +1,87 @@
+"""One page: what every Placewright page has around what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+
+from placewright._version import __version__
+from placewright.report.svg import device_class, tag, text
+
+_MARK = (
+    '<svg viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="2" width="11" height="4" rx="1.4" '
+    'style="fill:var(--c0)"/><rect x="5" y="8" width="14" height="4" rx="1.4" '
+    'style="fill:var(--c1)"/><rect x="3" y="14" width="9" height="4" rx="1.4" '
+    'style="fill:var(--c2)"/></svg>'
+)
+
+
+def sheet(title: str, *body: str) -> str:
+    """A whole self-contained page; nothing in it asks the network for anything."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{text(title)}</title><style>{_part('style.css')}</style></head>"
+        f'<body class="pw"><main>{"".join(body)}{_footer()}</main><div id="tip"></div>'
+        f"<script>{_part('page.js')}</script></body></html>\n"
+    )
+
+
+def fragment(*body: str) -> str:
+    """A part of a page for a notebook; its style stays inside."""
+    return f'<div class="pw"><style>{_part("style.css")}</style>{"".join(body)}</div>'
+
+
+def heading(name: str, subtitle: str, verdict: str = "") -> str:
+    """Who we are, what is shown, and the one sentence that matters (markup)."""
+    brand = tag("div", _MARK, f"Placewright · {text(subtitle)}", class_="brand")
+    told = tag("p", verdict, class_="verdict") if verdict else ""
+    return brand + tag("h1", text(name)) + told
+
+
+def facts(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Numbers in a row: name, value, and ``lead`` or ``good`` or nothing."""
+    cells = [
+        tag("div", tag("span", text(k)), tag("b", text(v)), class_=f"fact {style}".strip())
+        for k, v, style in entries
+    ]
+    return tag("div", *cells, class_="facts")
+
+
+def section(title: str, subtitle: str, *body: str) -> str:
+    """A card."""
+    told = tag("p", text(subtitle)) if subtitle else ""
+    return tag("section", tag("h2", text(title)), told, *body)
+
+
+def legend(names: Iterable[str], remarks: Iterable[str]) -> str:
+    """A chip per device: its colour, and a switch that shows it alone."""
+    chips = [
+        tag(
+            "button",
+            tag("i", ""),
+            text(name),
+            tag("em", text(remark)),
+            class_=f"chip {device_class(k)}",
+            type="button",
+            aria_pressed="false",
+            data_chip=k,
+        )
+        for k, (name, remark) in enumerate(zip(names, remarks, strict=True))
+    ]
+    return tag("div", *chips, class_="legend")
+
+
+def definitions(entries: Mapping[str, str]) -> str:
+    """Names and values, one below the other."""
+    parts = [tag("dt", text(k)) + tag("dd", text(v) or "-") for k, v in entries.items()]
+    return tag("dl", *parts)
+
+
+def _footer() -> str:
+    return tag("footer", f"Placewright {__version__}. Self-contained: no network access.")
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
