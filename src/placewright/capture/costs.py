@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -32,8 +32,8 @@ def flops(node: fx.Node) -> float:
 
 def _recurrent_flops(args: Any) -> float:
     """One layer over a sequence: each step multiplies by both weight matrices."""
-    steps: Tensor = args[0]
-    return 2.0 * math.prod(steps.shape[:-1]) * (args[1].numel() + args[2].numel())
+    steps, *weights = cast(Sequence[Tensor], args[:3])
+    return 2.0 * math.prod(steps.shape[:-1]) * sum(weight.numel() for weight in weights)
 
 
 _RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}

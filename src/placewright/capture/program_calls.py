@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+import placewright.capture.draws  # noqa: F401  registers placewright.bernoulli
 from placewright.errors import InputError
 from placewright.graph.program import Const
 
-NEEDS_GRAD_MODE = ("aten.mkldnn_rnn_layer.default",)
-"""Operations that leave out results their backward needs, unless gradients are on."""
+RECURRENT = "aten.mkldnn_rnn_layer.default"
+"""Looks at the gradient mode, beside its argument `train`, to choose its kernel."""
 
 
 @cache
@@ -25,7 +26,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
         This PyTorch does not have the operation.
     """
     overload = operation(target)
-    return _with_gradients(overload) if target in NEEDS_GRAD_MODE else overload
+    return _in_own_mode(overload) if target == RECURRENT else overload
 
 
 @cache
@@ -73,15 +74,14 @@ _KINDS = {
 }
 
 
-def _with_gradients(call: Callable[..., Any]) -> Callable[..., Any]:
-    def graded(*args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad():
-            made = call(*args, **kwargs)
-        if isinstance(made, tuple | list):
-            return tuple(x if x is None else x.detach() for x in made)
-        return made.detach()
+def _in_own_mode(recurrent: Callable[..., Any]) -> Callable[..., Any]:
+    def layer(*args: Any) -> Any:
+        train = bool(args[-1])
+        with torch.set_grad_enabled(train):
+            made = recurrent(*args)
+        return tuple(part if part is None else part.detach() for part in made)
 
-    return graded
+    return layer
 
 
 def _unknown(target: str) -> InputError:

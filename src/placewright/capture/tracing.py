@@ -21,6 +21,7 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
+from placewright.capture.draws import is_mask, mask
 from placewright.capture.feed import Slot
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 
@@ -95,10 +96,15 @@ def _functional(recorded: fx.GraphModule, values: Sequence[Tensor]) -> fx.GraphM
 
 
 class _Replay(fx.Interpreter):
-    """Runs a graph so that what it records inherits each node's annotations."""
+    """Runs a graph so that what it records inherits each node's annotations.
+
+    Masks of dropout are drawn by an operation of our own, see `placewright.capture.draws`.
+    """
 
     def run_node(self, n: fx.Node) -> Any:
         with traceback.set_current_meta(n):
+            if is_mask(n):
+                return mask(*self.fetch_args_kwargs_from_env(n)[0])
             return super().run_node(n)
 
 
