@@ -107,11 +107,19 @@ class Result:
         """``value / lower_bound - 1``."""
         return relative_gap(self.value, self.lower_bound)
 
-    def report(self, path: str | Path, measurement: Measurement | None = None) -> Path:
-        """Write a self-contained HTML page."""
+    def report(
+        self, path: str | Path, measurement: Measurement | None = None, graph: Any = None
+    ) -> Path:
+        """Write a self-contained HTML page; with its `graph` a large model is drawn by module."""
         from placewright.report.page import write_page
 
-        return write_page(self, path, measurement)
+        return write_page(self, path, measurement, graph)
+
+    def explain(self, operator: str) -> Any:
+        """Where an operator runs, whether it is critical, and what moving it would cost."""
+        from placewright.operators.explain import explain
+
+        return explain(self.problem, self.plan, operator)
 
     def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""

@@ -127,7 +127,7 @@ def write(value: float, quantity: Quantity) -> str:
     exact = Decimal(repr(value))
     texts = [f"{_plain(exact / size)}{unit}" for unit, size in quantity.units.items()]
     faithful = [text for text in texts if parse(text, quantity) == value]
-    return min(faithful, key=len)
+    return min(faithful, key=lambda text: (len(text), "." in text))
 
 
 def show(value: float, quantity: Quantity) -> str:

@@ -18,6 +18,7 @@ from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, show
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
+    from placewright.operators.explain import Explanation
     from placewright.result import Candidate, Result
 
 Row = Sequence[str]
@@ -161,6 +162,13 @@ def candidates_text(candidates: Sequence[Candidate], result: Result) -> str:
     return plain_table(("", "planner", "value", "gap", "time", "status", "note"), rows, "  rrr")
 
 
+def compare_table(result: Result) -> Any:
+    """Every candidate, best first; see `placewright.report.terminal.compare_table`."""
+    from placewright.report.terminal import compare_table
+
+    return compare_table(result)
+
+
 def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]:
     """Planner, value, gap, time, status and note as text."""
     from placewright.result import relative_gap
@@ -173,6 +181,32 @@ def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]
         str(candidate.status),
         shorten(candidate.note),
     )
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Where an operator is, and where else it could be."""
+    e = explanation
+    mates = f", with {e.group - 1} that move with it" if e.group > 1 else ""
+    crossing = [f"  receives {name} from {device}" for name, device in e.received.items()]
+    crossing += [f"  sends {name} to {', '.join(to)}" for name, to in e.sent.items()]
+    header = ("moved to", "runs", "value then", "change", "note")
+    rows = [
+        (a.device, seconds(a.compute_s), seconds(a.value_s), _change(a.value_s, e.value_s), a.note)
+        for a in e.alternatives
+    ]
+    return "\n".join(
+        [
+            f"{e.operator} runs on {e.device} for {seconds(e.compute_s)}{mates}",
+            f"  from {seconds(e.start_s)} to {seconds(e.end_s)} of {seconds(e.value_s)}, "
+            + ("on the critical path" if e.critical else "not on the critical path"),
+            *crossing,
+            plain_table(header, rows, " rrr"),
+        ]
+    )
+
+
+def _change(then: float, now: float) -> str:
+    return f"{(then / now - 1) * 100:+.2f} %" if math.isfinite(then) and now else "-"
 
 
 def shorten(text: str, most: int = 72) -> str:

@@ -1,0 +1,106 @@
+"""placewright doctor: versions and environment for a bug report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from placewright._version import __version__
+from placewright.cli.face import Face
+from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+
+PACKAGES = (
+    "numpy",
+    "numba",
+    "pydantic",
+    "typer",
+    "rich",
+    "torch",
+    "transformers",
+    "ortools",
+    "highspy",
+    "torch-geometric",
+    "onnxruntime",
+    "openvino",
+    "tensorflow-cpu",
+    "ray",
+)
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+
+
+def doctor(
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Print versions and the environment: paste it into a bug report.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright doctor -f json[/cyan]
+    """
+    face = Face(format, output, quiet, verbose)
+    findings = examine()
+    face.show(lambda: findings, lambda: _table(findings))
+    face.keep(lambda: findings)
+
+
+def examine() -> dict[str, dict[str, str]]:
+    """Versions, machine, environment variables and checks, each a mapping of texts."""
+    return {
+        "versions": {
+            "placewright": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "machine": _machine(),
+        "environment": {name: os.environ.get(name, "") for name in VARIABLES},
+        "checks": _checks(),
+    }
+
+
+def _machine() -> dict[str, str]:
+    from placewright.cluster.detect import cpu_cores, cpu_model, host_memory_bytes
+    from placewright.report.text import size
+
+    return {
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": str(cpu_cores()),
+        "memory": size(host_memory_bytes()),
+    }
+
+
+def _checks() -> dict[str, str]:
+    torch_missing = "no: capture and run need it; pip install 'placewright[torch]'"
+    shared = Path("/dev/shm")
+    free = shutil.disk_usage(shared).free / 2**20 if shared.exists() else 0.0
+    return {
+        "capture and run": "ok" if _version("torch") != "-" else torch_missing,
+        "temporary files": "ok" if os.access(tempfile.gettempdir(), os.W_OK) else "not writable",
+        "shared memory": f"{free:.0f} MiB free" if free else "none",
+        "root": "yes" if hasattr(os, "geteuid") and os.geteuid() == 0 else "no",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
+
+
+def _table(findings: dict[str, dict[str, str]]) -> str:
+    from placewright.report.text import plain_table
+
+    rows = [
+        (section if k == 0 else "", key, value or "-")
+        for section, entries in findings.items()
+        for k, (key, value) in enumerate(entries.items())
+    ]
+    return plain_table(("", "what", "value"), rows)

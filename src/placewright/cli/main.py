@@ -1,0 +1,89 @@
+"""The command line: one thin file per verb; here they are put together.
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from placewright.cli import capture, devices, doctor, operators, profile, schema, show
+from placewright.errors import PlacewrightError
+
+INTERRUPTED = 1
+
+app = typer.Typer(
+    name="placewright",
+    help="Decides where deep learning runs, says how far from the best possible that is, and runs "
+    "it.\n\n[bold]Start here:[/bold]  placewright quickstart",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from placewright._version import __version__
+
+        print(f"placewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """The options before the verb; the help text is that of the app."""
+
+
+def _register() -> None:
+    """The verbs, in the order of the story they tell."""
+    from placewright.cli import quickstart
+
+    app.command("quickstart")(quickstart.quickstart)
+    app.command("devices")(devices.devices)
+    app.command("doctor")(doctor.doctor)
+    app.command("capture")(capture.capture)
+    app.command("profile")(profile.profile)
+    app.add_typer(operators.app, name="operators")
+    app.command("show")(show.show)
+    app.command("schema")(schema.schema)
+
+
+_register()
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(given)
+    except PlacewrightError as error:
+        if _wants_traceback(given):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader has left (`| head`); keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    raise SystemExit(0)
+
+
+def _wants_traceback(arguments: Sequence[str]) -> bool:
+    """Whether ``-v`` was given twice."""
+    short = sum(len(a) - 1 for a in arguments if re.fullmatch(r"-v+", a))
+    return short + list(arguments).count("--verbose") >= 2

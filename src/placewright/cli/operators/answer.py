@@ -1,0 +1,51 @@
+"""How a verb hands over a Result: on stdout, in files, with a word on what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from placewright.cli.face import Face
+from placewright.graph.graph import Graph
+from placewright.result import Measurement, Result, Status
+
+
+def give(
+    face: Face,
+    result: Result,
+    *,
+    report: Path | None = None,
+    trace: Path | None = None,
+    graph: Graph | None = None,
+    table: Callable[[], Any] | None = None,
+) -> None:
+    """Show a plan and keep what was asked for."""
+    from placewright.operators.files import result_json
+
+    if result.status is Status.INTERRUPTED:
+        face.note("interrupted: this is the best plan so far")
+    face.show(lambda: result_json(result), table or (lambda: repr(result)))
+    if face.output is not None:
+        face.kept(result.save(face.output))
+    keep_pictures(face, result, report=report, trace=trace, graph=graph)
+    for name, value in result.bound_names.items():
+        face.detail(f"bound {name}: {value:.6g} s")
+
+
+def keep_pictures(
+    face: Face,
+    result: Result,
+    *,
+    report: Path | None,
+    trace: Path | None,
+    graph: Graph | None = None,
+    measurement: Measurement | None = None,
+) -> None:
+    """Write the page and the trace, where they were asked for."""
+    from placewright.report.page import write_page
+
+    if report is not None:
+        face.kept(write_page(result, report, measurement, graph))
+    if trace is not None:
+        face.kept(result.trace(trace, measurement))

@@ -1,0 +1,75 @@
+"""placewright operators compare: every planner on one problem."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.operators.answer import give
+from placewright.cli.options import (
+    BatchOption,
+    ContiguousOption,
+    FormatOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    QuietOption,
+    ReportOption,
+    SeedOption,
+    Source,
+    TimeLimitOption,
+    TraceOption,
+    TrainingOption,
+    VerboseOption,
+)
+
+PlannersOption = Annotated[
+    list[str] | None,
+    typer.Option("--planner", metavar="NAME", help="Only these; may be given several times."),
+]
+
+
+def compare(
+    source: Source,
+    on: OnOption = None,
+    planner: PlannersOption = None,
+    objective: ObjectiveOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    contiguous: ContiguousOption = False,
+    time_limit: TimeLimitOption = 60.0,
+    seed: SeedOption = 0,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Let every planner try, judge them alike, and show all of them in one table.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright operators compare zoo:inception_v3 --on edge-quad[/cyan]
+
+    [cyan]placewright operators compare dag:tasks.json --planner heft --planner peft[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+    from placewright.report.terminal import compare_table
+    from placewright.solve import compare as compete
+
+    face = Face(format, output, quiet, verbose)
+    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous)
+    loaded = load(asked, face)
+    with face.meter(f"comparing planners on {loaded.problem.name}") as meter:
+        result = compete(
+            loaded.problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter
+        )
+    table = lambda: compare_table(result)  # noqa: E731
+    give(face, result, report=report, trace=trace, graph=loaded.graph, table=table)

@@ -1,0 +1,60 @@
+"""placewright operators explain: why an operator is where it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.operators.given import judged_plan
+from placewright.cli.options import (
+    BatchOption,
+    FormatOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    PlanFile,
+    QuietOption,
+    Source,
+    TrainingOption,
+    VerboseOption,
+)
+
+OperatorName = Annotated[
+    str, typer.Argument(metavar="OP", show_default=False, help="The operator's name.")
+]
+
+
+def explain(
+    source: Source,
+    plan: PlanFile,
+    operator: OperatorName,
+    on: OnOption = None,
+    objective: ObjectiveOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Say where an operator runs, whether it is critical, and what moving it would cost.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright operators explain problem.json plan.json layer1.0.conv1[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+    from placewright.operators.explain import explain as answer
+
+    face = Face(format, output, quiet, verbose)
+    loaded = load(Ask(source, on, training, batch, objective, links, overlap), face)
+    result = judged_plan(loaded.problem, plan)
+    explanation = answer(result.problem, result.plan, operator)
+    face.show(explanation.as_json, lambda: str(explanation))
+    face.keep(explanation.as_json)

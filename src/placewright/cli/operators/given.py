@@ -1,0 +1,41 @@
+"""A plan from a file, in the place of a planner: the judge and the bounds take it from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from placewright.planning import Context
+from placewright.result import Result
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Answers with the plan that it was given."""
+
+    plan: Any
+    name: str = "given"
+
+    def supports(self, problem: Any) -> str | None:
+        """Always; whether the plan fits the problem is for the judge to say."""
+        return None
+
+    def __call__(self, problem: Any, context: Context) -> Any:
+        """The plan."""
+        return self.plan
+
+
+def judged_plan(problem: Any, path: Path) -> Result:
+    """The plan in the file, judged on the problem.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit; says by how much.
+    """
+    from placewright.operators.files import read_plan
+    from placewright.solve import solve
+
+    return solve(problem, Given(read_plan(path, problem), name=path.name))

@@ -1,0 +1,67 @@
+"""placewright operators plan: the best plan that is found in the time given."""
+
+from __future__ import annotations
+
+from placewright.cli.face import Face
+from placewright.cli.operators.answer import give
+from placewright.cli.options import (
+    BatchOption,
+    ContiguousOption,
+    FormatOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    PlannerOption,
+    QuietOption,
+    ReportOption,
+    SeedOption,
+    Source,
+    TimeLimitOption,
+    TraceOption,
+    TrainingOption,
+    VerboseOption,
+)
+
+
+def plan(
+    source: Source,
+    on: OnOption = None,
+    planner: PlannerOption = "auto",
+    objective: ObjectiveOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    contiguous: ContiguousOption = False,
+    time_limit: TimeLimitOption = 60.0,
+    seed: SeedOption = 0,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Decide which device runs which operator, with a bound on what could be better.
+
+    Ctrl-C stops the search and gives the best plan so far.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright operators plan zoo:resnet50 --training --on edge-duo -o plan.json[/cyan]
+
+    [cyan]placewright operators plan dag:tasks.json --planner heft -f json[/cyan]
+
+    [cyan]placewright operators plan problem.json --report plan.html --trace plan.json.gz[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+    from placewright.solve import solve
+
+    face = Face(format, output, quiet, verbose)
+    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous)
+    loaded = load(asked, face)
+    with face.meter(f"planning {loaded.problem.name}") as meter:
+        result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+    give(face, result, report=report, trace=trace, graph=loaded.graph)

@@ -1,0 +1,120 @@
+"""placewright operators run: carry a plan out and measure it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.operators.answer import keep_pictures
+from placewright.cli.operators.given import judged_plan
+from placewright.cli.options import (
+    BatchOption,
+    FormatOption,
+    LinksOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    PlannerOption,
+    QuietOption,
+    ReportOption,
+    SeedOption,
+    Source,
+    TimeLimitOption,
+    TraceOption,
+    TrainingOption,
+    VerboseOption,
+)
+from placewright.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from placewright.cli.sources import Loaded
+    from placewright.result import Measurement, Result
+
+OptionalPlan = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
+]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=1, metavar="N", help="Measured steps, after warm-up.")
+]
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Compare with plain eager PyTorch, bit for bit.")
+]
+
+
+def run(
+    source: Source,
+    plan: OptionalPlan = None,
+    on: OnOption = None,
+    steps: StepsOption = 10,
+    check: CheckOption = False,
+    planner: PlannerOption = "auto",
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    time_limit: TimeLimitOption = 60.0,
+    seed: SeedOption = 0,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Run a placed step on one worker process per device, beside the best single device.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright operators run zoo:resnet50 --training --on edge-duo --steps 5 --check[/cyan]
+
+    [cyan]placewright operators run zoo:alexnet plan.json --on edge-duo --report run.html[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+    from placewright.operators.run import as_json
+    from placewright.report.terminal import run_table
+    from placewright.solve import solve
+
+    face = Face(format, output, quiet, verbose)
+    asked = Ask(source, on, training, batch, links=links, overlap=overlap)
+    loaded = load(asked, face)
+    if plan is not None:
+        result = judged_plan(loaded.problem, plan)
+    else:
+        with face.meter(f"planning {loaded.problem.name}") as meter:
+            result = solve(
+                loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter
+            )
+    measured, baseline = _measure(face, loaded, result, steps=steps, seed=seed, check=check)
+    data = as_json(measured, baseline)
+    face.show(lambda: data, lambda: run_table(result, measured, baseline))
+    face.keep(lambda: data)
+    keep_pictures(
+        face, result, report=report, trace=trace, graph=loaded.graph, measurement=measured
+    )
+
+
+def _measure(
+    face: Face, loaded: Loaded, result: Result, *, steps: int, seed: int, check: bool
+) -> tuple[Measurement, tuple[str, Measurement] | None]:
+    """The plan, and the best single device that fits, on the same workers."""
+    from placewright.operators.run import best_single, running
+
+    if loaded.graph is None or loaded.cluster is None or loaded.model is None:
+        raise UnsupportedError(
+            "only a model can be run",
+            where=loaded.problem.name,
+            hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
+        )
+    single = best_single(loaded.problem)
+    with running(loaded.graph, loaded.cluster, loaded.state) as runner:
+        with face.meter("running the plan") as meter:
+            source = loaded.model if check else None
+            measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)
+        if single is None:
+            return measured, None
+        with face.meter(f"running {single.planner}") as meter:
+            alone = runner.measure(single, steps=steps, seed=seed, progress=meter)
+    return measured, (single.planner.removeprefix("only:"), alone)

@@ -1,0 +1,55 @@
+"""placewright operators simulate: what a plan from a file is worth."""
+
+from __future__ import annotations
+
+from placewright.cli.face import Face
+from placewright.cli.operators.answer import give
+from placewright.cli.operators.given import judged_plan
+from placewright.cli.options import (
+    BatchOption,
+    FormatOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    PlanFile,
+    QuietOption,
+    ReportOption,
+    Source,
+    TraceOption,
+    TrainingOption,
+    VerboseOption,
+)
+
+
+def simulate(
+    source: Source,
+    plan: PlanFile,
+    on: OnOption = None,
+    objective: ObjectiveOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Play a plan by the judge: its value, its schedule, its memory. Exit 3 if it does not fit.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright operators simulate problem.json plan.json[/cyan]
+
+    [cyan]placewright operators simulate dag:tasks.json plan.json --links contended[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+
+    face = Face(format, output, quiet, verbose)
+    loaded = load(Ask(source, on, training, batch, objective, links, overlap), face)
+    result = judged_plan(loaded.problem, plan)
+    give(face, result, report=report, trace=trace, graph=loaded.graph)

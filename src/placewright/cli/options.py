@@ -1,0 +1,79 @@
+"""The options that several verbs share, described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+Format: TypeAlias = Literal["table", "json", "yaml"]
+
+_FORMAT_HELP = "What stdout shows."
+_OUTPUT_HELP = "Keep the document in FILE too (JSON, or YAML by its ending)."
+_ON_HELP = "A cluster file or a preset's name; by default this machine."
+_SOURCE_HELP = (
+    "zoo:NAME, package.module:factory, graph.json, problem.json, "
+    "or a published instance such as dag:FILE.json."
+)
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help=_FORMAT_HELP)]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT_HELP)
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose", "-v", count=True, show_default=False, help="More notes; -vv: tracebacks."
+    ),
+]
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", show_default=False, help=_SOURCE_HELP)]
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", show_default=False, help="zoo:NAME or package.module:factory."),
+]
+PlanFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PLAN", show_default=False, help="A plan.json, as `operators plan -o` writes it."
+    ),
+]
+OnOption = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help=_ON_HELP)]
+TrainingOption = Annotated[
+    bool, typer.Option("--training", help="The whole step: forward, loss, backward, optimizer.")
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help="Samples per step.")
+]
+PlannerOption = Annotated[
+    str, typer.Option("--planner", metavar="NAME", help="See `placewright operators compare`.")
+]
+ObjectiveOption = Annotated[
+    Literal["latency", "throughput"] | None,
+    typer.Option("--objective", help="What is minimised; by default latency."),
+]
+LinksOption = Annotated[
+    Literal["contended", "free"] | None,
+    typer.Option("--links", help="Do transfers on one channel wait for each other?"),
+]
+OverlapOption = Annotated[
+    Literal["parallel", "serial"] | None,
+    typer.Option("--overlap", help="Do devices and links work at the same time?"),
+]
+ContiguousOption = Annotated[
+    bool, typer.Option("--contiguous", help="Each device holds one contiguous part (throughput).")
+]
+TimeLimitOption = Annotated[
+    float, typer.Option("--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="All randomness.")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write a self-contained HTML page."),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a Perfetto/Chrome trace (.json.gz)."),
+]

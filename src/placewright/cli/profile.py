@@ -1,0 +1,50 @@
+"""placewright profile: a graph on a cluster gets its costs."""
+
+from __future__ import annotations
+
+from placewright.cli.face import Face
+from placewright.cli.options import (
+    BatchOption,
+    FormatOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OutputOption,
+    OverlapOption,
+    QuietOption,
+    Source,
+    TrainingOption,
+    VerboseOption,
+)
+
+
+def profile(
+    source: Source,
+    on: OnOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    objective: ObjectiveOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Measure or compute what each operator costs on each device: a problem to be planned.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright profile zoo:resnet50 --training --on edge-duo -o problem.json[/cyan]
+
+    [cyan]placewright profile graph.json --on server-4gpu -o problem.json[/cyan]
+    """
+    from placewright.cli.sources import Ask, load
+    from placewright.operators.files import problem_json, write_problem
+
+    face = Face(format, output, quiet, verbose)
+    ask = Ask(source, on, training, batch, objective, links, overlap)
+    problem = load(ask, face).problem
+    face.show(lambda: problem_json(problem), lambda: repr(problem))
+    if output is not None:
+        face.kept(write_problem(problem, output))

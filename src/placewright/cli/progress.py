@@ -1,0 +1,77 @@
+"""The progress line: what is being tried, best value, bound, gap, elapsed time."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from placewright.result import relative_gap
+
+SHOWN_AFTER_S = 0.3
+"""Whatever ends sooner shows nothing."""
+
+
+class Meter:
+    """One line on stderr that keeps itself up to date; `placewright.planning.Progress`.
+
+    Nothing is shown where stderr is no terminal. The line disappears at the end.
+    """
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._title, self._shown = title, shown
+        self._what, self._value, self._bound = "", math.inf, 0.0
+        self._start = time.perf_counter()
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False)
+            self._live = Live(
+                get_renderable=self._line, console=console, transient=True, refresh_per_second=8
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, *, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        """Remember how far the search is; the line is redrawn by a thread of its own."""
+        self._what, self._value, self._bound = what, value, lower_bound
+
+    def step(self, what: str) -> None:
+        """Name the current step of something that has no value."""
+        self._what = what
+
+    def _line(self) -> Any:
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        elapsed_s = time.perf_counter() - self._start
+        if elapsed_s < SHOWN_AFTER_S:
+            return Text("")
+        parts = [self._title, *self._numbers(), f"{elapsed_s:.1f} s"]
+        return Spinner("dots", text=Text("  ".join(parts)))
+
+    def _numbers(self) -> list[str]:
+        from placewright.report.text import percent, seconds
+
+        numbers = [self._what] if self._what else []
+        if math.isfinite(self._value):
+            numbers.append(f"best {seconds(self._value)}")
+        if self._bound > 0:
+            numbers.append(f"bound {seconds(self._bound)}")
+            gap = relative_gap(self._value, self._bound)
+            numbers += [f"gap {percent(gap)}"] if math.isfinite(gap) else []
+        return numbers

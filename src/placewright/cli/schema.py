@@ -1,0 +1,54 @@
+"""placewright schema: the JSON schema of every file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+
+DocumentName = Annotated[
+    Literal["cluster", "graph", "problem", "plan"] | None,
+    typer.Argument(metavar="[FILE-KIND]", help="cluster, graph, problem or plan; all without."),
+]
+
+
+def schema(
+    kind: DocumentName = None,
+    format: FormatOption = "json",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Print the JSON schemas of the files that Placewright reads and writes.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright schema cluster -o cluster.schema.json[/cyan]
+    """
+    face = Face(format, output, quiet, verbose)
+    models = _models()
+    chosen = models if kind is None else {kind: models[kind]}
+    schemas = {name: model.model_json_schema(by_alias=True) for name, model in chosen.items()}
+    data = schemas if kind is None else schemas[kind]
+    face.show(lambda: data, lambda: _table(schemas))
+    face.keep(lambda: data)
+
+
+def _models() -> dict[str, Any]:
+    from placewright.cluster.files import ClusterFile
+
+    return {"cluster": ClusterFile}
+
+
+def _table(schemas: dict[str, Any]) -> str:
+    from placewright.report.text import plain_table
+
+    rows = [
+        (name if k == 0 else "", key, str(field.get("type", field.get("$ref", ""))))
+        for name, document in schemas.items()
+        for k, (key, field) in enumerate(document["properties"].items())
+    ]
+    return plain_table(("file", "key", "type"), rows)

@@ -1,0 +1,182 @@
+"""What SOURCE and CLUSTER on the command line mean, and the way from there to a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.cli.documents import document_kind
+from placewright.cli.face import Face
+from placewright.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from placewright.capture.source import ModelSource
+    from placewright.cluster.cluster import Cluster
+    from placewright.graph.graph import Graph
+    from placewright.operators.problem import OperatorProblem
+
+SCHEMES = {
+    "zoo": "zoo:NAME, a model that ships with Placewright",
+    "dag": "dag:FILE.json, a task graph on unlike nodes",
+}
+LATER = ("msr", "pipedream", "piper", "iopddl")
+LATER_FILES = (".onnx", ".xml", ".pb")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the options say about the problem; ``None`` leaves it to the source."""
+
+    source: str
+    on: str | None = None
+    training: bool = False
+    batch: int | None = None
+    objective: str | None = None
+    links: str | None = None
+    overlap: str | None = None
+    contiguous: bool = False
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The fields of a problem that were asked for."""
+        given = {"objective": self.objective, "links": self.links, "overlap": self.overlap}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A problem and what it was made of, as far as it was made of anything."""
+
+    problem: OperatorProblem
+    graph: Graph | None = None
+    cluster: Cluster | None = None
+    model: ModelSource | None = None
+    state: Any = None
+
+
+def find_cluster(spec: str | None) -> Cluster:
+    """A file, a preset, or this machine where nothing is said."""
+    from placewright.cluster.cluster import Cluster
+    from placewright.cluster.files import load_cluster
+
+    return Cluster.detect() if spec is None else load_cluster(spec)
+
+
+def load(ask: Ask, face: Face) -> Loaded:
+    """The problem that SOURCE and the options ask for.
+
+    Raises
+    ------
+    InputError
+        No such file, scheme or model; says what is known.
+    """
+    if ask.contiguous:
+        raise UnsupportedError(
+            "contiguous plans are not offered yet",
+            where="--contiguous",
+            hint="leave it out; --objective throughput plans without that restriction",
+        )
+    scheme, _, rest = ask.source.partition(":")
+    if scheme in LATER and rest:
+        raise _unknown_scheme(ask.source, f"the format {scheme!r} is not read yet")
+    if scheme == "dag":
+        return Loaded(_dag(rest, ask))
+    if is_file(ask.source):
+        return _from_file(Path(ask.source), ask, face)
+    return _from_model(ask, face)
+
+
+def load_graph(ask: Ask, face: Face, *, weights: bool = False) -> tuple[Graph, ModelSource]:
+    """Build and capture the model that SOURCE names."""
+    if ":" not in ask.source:
+        raise _unknown_scheme(ask.source, "is neither a file nor a model")
+    from placewright.capture.model import capture_source
+    from placewright.capture.source import load_model
+
+    with face.meter(f"capturing {ask.source}"):
+        model = load_model(ask.source, ask.batch, ask.training, weights=weights)
+        return capture_source(model, training=ask.training), model
+
+
+def is_file(source: str) -> bool:
+    """Whether `source` means a file; one in a format that is not read yet says so."""
+    path = Path(source)
+    if path.suffix in LATER_FILES:
+        raise _unknown_scheme(source, f"{path.suffix} models are not read yet")
+    return path.suffix == ".json" or path.is_file()
+
+
+def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
+    _only_models(ask)
+    kind = document_kind(path)
+    if kind == "problem":
+        return Loaded(_kept_problem(path, ask))
+    if kind != "graph":
+        raise InputError(
+            f"is a {kind}, not something to plan",
+            where=str(path),
+            hint="give a graph.json, a problem.json or a model",
+        )
+    from placewright.graph.files import read_graph
+    from placewright.profile.build import profile
+
+    graph, cluster = read_graph(path), find_cluster(ask.on)
+    with face.meter(f"profiling {graph.name}"):
+        problem = profile(graph, cluster)
+    return Loaded(problem.asked(**ask.changes), graph, cluster)
+
+
+def _from_model(ask: Ask, face: Face) -> Loaded:
+    cluster = find_cluster(ask.on)
+    graph, model = load_graph(ask, face, weights=True)
+    from placewright.capture.state import initial_state
+    from placewright.profile.build import profile
+
+    with face.meter(f"profiling {graph.name} on {cluster.name}"):
+        state = initial_state(model, graph.program)
+        problem = profile(graph, cluster, state=state)
+    return Loaded(problem.asked(**ask.changes), graph, cluster, model, state)
+
+
+def _dag(rest: str, ask: Ask) -> OperatorProblem:
+    from placewright.operators.readers.dag import read_dag
+
+    _only_models(ask)
+    _no_cluster(ask)
+    return read_dag(rest, links=ask.links or "free").asked(**ask.changes)
+
+
+def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:
+    from placewright.operators.files import read_problem
+
+    _no_cluster(ask)
+    return read_problem(path).asked(**ask.changes)
+
+
+def _only_models(ask: Ask) -> None:
+    for flag, given in (("--training", ask.training), ("--batch", ask.batch)):
+        if given:
+            raise InputError(
+                f"{flag} is for models",
+                where=ask.source,
+                hint="it is decided when the model is captured; capture it again",
+            )
+
+
+def _no_cluster(ask: Ask) -> None:
+    if ask.on is not None:
+        raise InputError(
+            "--on is for models and graphs",
+            where=ask.source,
+            hint="a problem already says what its devices are; leave --on out",
+        )
+
+
+def _unknown_scheme(source: str, what: str) -> UnsupportedError:
+    known = "; ".join(SCHEMES.values())
+    return UnsupportedError(
+        what,
+        where=source,
+        hint=f"known: {known}; package.module:factory; graph.json; problem.json",
+    )

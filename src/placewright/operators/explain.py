@@ -1,0 +1,187 @@
+"""Why an operator is where it is: its time there, whether it is critical, what moving it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import BoolArray
+from placewright.errors import InfeasibleError, UnknownNameError
+from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+
+SAME_TIME = 1e-9
+"""Relative difference below which two times are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The plan with the operator (and its group) on another device.
+
+    Attributes
+    ----------
+    compute_s
+        The operator alone, there.
+    value_s
+        The judge's word on the changed plan, ``inf`` where it cannot be.
+    note
+        Why it cannot be, empty if it can.
+    """
+
+    device: str
+    compute_s: float
+    value_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is known about one operator of a plan.
+
+    Attributes
+    ----------
+    critical
+        Whether it is on a chain of operators and transfers without a gap that ends last.
+    group
+        How many operators move with it, itself included.
+    sent
+        Tensors of it that cross devices: name -> receiving devices.
+    alternatives
+        Best first.
+    """
+
+    operator: str
+    device: str
+    compute_s: float
+    start_s: float
+    end_s: float
+    critical: bool
+    group: int
+    value_s: float
+    received: Mapping[str, str]
+    sent: Mapping[str, tuple[str, ...]]
+    alternatives: tuple[Alternative, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        from placewright.report.text import explanation_text
+
+        return explanation_text(self)
+
+
+def explain(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Explanation:
+    """Explain one operator of a plan; every alternative is judged, with only it moved.
+
+    Raises
+    ------
+    UnknownNameError
+        The problem has no such operator; offers the nearest.
+    """
+    if operator not in problem.operator_names:
+        raise UnknownNameError("operator", operator, problem.operator_names, where=problem.name)
+    op, played = problem.operator_names.index(operator), judge(problem, plan)
+    here = int(plan.placement[op])
+    others = [_moved(problem, plan, op, d) for d in range(problem.m) if d != here]
+    return Explanation(
+        operator=operator,
+        device=problem.device_names[here],
+        compute_s=float(problem.compute_s[op, here]),
+        start_s=float(played.op_start_s[op]),
+        end_s=float(played.op_end_s[op]),
+        critical=bool(critical_operators(played)[op]),
+        group=int((problem.colocation == problem.colocation[op]).sum()),
+        value_s=float(played.value),
+        received=_received(problem, played, op),
+        sent=_sent(problem, played, op),
+        alternatives=tuple(sorted(others, key=lambda a: a.value_s)),
+    )
+
+
+def critical_operators(played: OperatorJudgement) -> BoolArray:
+    """Shape (n,): whether an operator is on a gapless chain that ends last.
+
+    From what ends last, backwards: whatever ended just when a critical span began, on the same
+    lane (it kept the device or channel busy) or as its cause (a producer or a transfer).
+    Spans without length take part like all others.
+    """
+    trace, n = played.trace(), played.problem.n
+    cause = _causes(played)
+    last = trace.end_s.max(initial=0.0)
+    close = SAME_TIME * max(float(last), 1e-30)
+    critical = np.isclose(trace.end_s, last, rtol=0.0, atol=close)
+    waiting = np.flatnonzero(critical).tolist()
+    by_end = np.argsort(trace.end_s, kind="stable")
+    ends = trace.end_s[by_end]
+    while waiting:
+        span = waiting.pop()
+        begin = trace.start_s[span]
+        low, high = np.searchsorted(ends, (begin - close, begin + close), side="left")
+        for other in by_end[low:high].tolist():
+            near = trace.lane[other] == trace.lane[span] or other in cause[span]
+            if near and not critical[other] and trace.start_s[other] <= begin:
+                critical[other] = True
+                waiting.append(other)
+    result: BoolArray = critical[:n]
+    return result
+
+
+def _causes(played: OperatorJudgement) -> list[set[int]]:
+    """For every span of the trace, the spans whose tensors it waits for."""
+    p, moves = played.problem, played.transfers
+    arrival = {
+        (int(k), int(d)): p.n + i
+        for i, (k, d) in enumerate(zip(moves.tensor, moves.target, strict=True))
+    }
+    causes: list[set[int]] = []
+    topology = p.topology
+    for op in range(p.n):
+        device = int(played.placement[op])
+        read = topology.in_tensors[topology.in_offsets[op] : topology.in_offsets[op + 1]]
+        causes.append({arrival.get((k, device), int(p.tensor_producer[k])) for k in read.tolist()})
+    return causes + [{int(p.tensor_producer[k])} for k in moves.tensor.tolist()]
+
+
+def _moved(problem: OperatorProblem, plan: OperatorPlan, op: int, device: int) -> Alternative:
+    placement = plan.placement.copy()
+    placement[problem.colocation == problem.colocation[op]] = device
+    name, own = problem.device_names[device], float(problem.compute_s[op, device])
+    try:
+        played = judge(problem, replace(plan, placement=placement))
+    except InfeasibleError as error:
+        return Alternative(name, own, float("inf"), error.what)
+    if not played.feasible:
+        return Alternative(name, own, float("inf"), played.violation)
+    return Alternative(name, own, float(played.value))
+
+
+def _received(problem: OperatorProblem, played: OperatorJudgement, op: int) -> dict[str, str]:
+    """Tensors that it waits for from other devices: name -> sending device."""
+    topology, place = problem.topology, played.placement
+    read = topology.in_tensors[topology.in_offsets[op] : topology.in_offsets[op + 1]].tolist()
+    source = {k: int(place[problem.tensor_producer[k]]) for k in read}
+    return {
+        problem.tensor_names[k]: problem.device_names[d]
+        for k, d in source.items()
+        if d != place[op]
+    }
+
+
+def _sent(
+    problem: OperatorProblem, played: OperatorJudgement, op: int
+) -> dict[str, tuple[str, ...]]:
+    topology, place = problem.topology, played.placement
+    made = topology.out_tensors[topology.out_offsets[op] : topology.out_offsets[op + 1]].tolist()
+    sent = {}
+    for k in made:
+        readers = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
+        targets = sorted(set(place[readers].tolist()) - {int(place[op])})
+        if targets:
+            sent[problem.tensor_names[k]] = tuple(problem.device_names[d] for d in targets)
+    return sent
