@@ -109,12 +109,10 @@ def _call(slot: Slot, registers: Registers) -> None:
         out = slot.call(*slot.bind(registers))
     else:
         out = slot.call(*slot.bind(registers), **slot.bind_kwargs(registers))
-    if len(slot.results) == 1:
-        register = slot.results[0]
-        if register >= 0:
-            registers[register] = out[0] if isinstance(out, list | tuple) else out
+    if not slot.results:  # an update in place
         return
-    for register, value in zip(slot.results, out, strict=False):
+    values = out if isinstance(out, list | tuple) else (out,)
+    for register, value in zip(slot.results, values, strict=True):
         if register >= 0:
             registers[register] = value
 

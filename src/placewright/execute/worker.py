@@ -137,7 +137,7 @@ class Worker:
             stored = set(file.keys())
             for item in part.inputs:
                 if item.name in stored:
-                    state[item.name] = file.get_tensor(item.name)
+                    state[item.name] = file.get_tensor(item.name).clone()
                 else:
                     dtype = getattr(torch, item.spec.dtype)
                     state[item.name] = torch.zeros(item.spec.shape, dtype=dtype)
