@@ -16,8 +16,8 @@ from torch import Tensor, fx
 
 aten = torch.ops.aten
 
-_LIBRARY = torch.library.Library("placewright", "DEF")
-_LIBRARY.define(
+_LIBRARY = torch.library.Library("placewright", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
     "bernoulli(SymInt[] size, SymInt[] stride, float p, *, ScalarType dtype, Device device)"
     " -> Tensor",
     tags=(torch.Tag.nondeterministic_seeded,),
@@ -46,7 +46,7 @@ def _shape_only(
     return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
-_LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")
+_LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("placewright::bernoulli", _shape_only, lib=_LIBRARY)
 
 

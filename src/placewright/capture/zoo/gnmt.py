@@ -27,7 +27,7 @@ class Attention(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
         """Shape (batch, hidden): the mean of `memory`, weighted by the scores of `keys`."""
         energy = self.score(torch.tanh(self.query(query).unsqueeze(1) + keys))
-        return (energy.softmax(1) * memory).sum(1)
+        return (energy.softmax(1) * memory).sum(1)  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):

@@ -1,0 +1,66 @@
+"""Whether a program belongs to its graph and can be executed from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.graph.graph import Graph
+from placewright.graph.program import ORDER_ONLY, Program, Ref
+
+
+def check_program(graph: Graph) -> None:
+    """Raise where the graph's program contradicts itself or the graph.
+
+    Raises
+    ------
+    InputError
+        An instruction without its operator, a value used before it is made or made twice, a
+        tensor of the graph that is no value of the program.
+    """
+    program: Program = graph.program
+    where = f"{graph.name}: program"
+    names = tuple(call.name for call in program.instructions)
+    if names != graph.operator_names:
+        raise InputError(
+            "its instructions must be the graph's operators in the same order",
+            where=where,
+            by=f"{len(names)} instructions, {len(graph.operators)} operators",
+        )
+    known = _values(program, where)
+    for tensor in graph.tensors:
+        if not tensor.name.startswith(ORDER_ONLY) and tensor.name not in known:
+            raise UnknownNameError("value", tensor.name, known, where=f"{graph.name}: tensors")
+
+
+def _values(program: Program, where: str) -> set[str]:
+    """Names of all values, after a walk from top to bottom."""
+    known: set[str] = set()
+    for entry in program.inputs:
+        _make(known, entry.name, f"{where}: inputs")
+    for call in program.instructions:
+        place = f"{where}: instruction {call.name!r}"
+        for name in (*_refs((call.args, tuple(call.kwargs.values()))), *call.mutates):
+            if name not in known:
+                raise UnknownNameError("value", name, known, where=place)
+        for name in filter(None, call.results):
+            _make(known, name, place)
+    for output in program.outputs:
+        if output.value not in known:
+            raise UnknownNameError("value", output.value, known, where=f"{where}: outputs")
+    return known
+
+
+def _make(known: set[str], name: str, where: str) -> None:
+    if name in known:
+        raise InputError(f"the value {name!r} is made twice", where=where)
+    known.add(name)
+
+
+def _refs(argument: Any) -> Iterator[str]:
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _refs(part)

@@ -1,0 +1,150 @@
+"""Graphs as JSON (``.json`` or ``.json.gz``), with the program that runs them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from placewright.boundary import FileModel, parse_json, read_text, validate
+from placewright.errors import InputError, UnknownNameError
+from placewright.graph.check import check_program
+from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
+
+SCHEMA_VERSION = 1
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0)]
+
+
+class OperatorEntry(FileModel):
+    """One operator."""
+
+    name: str
+    kind: str
+    flops: Amount = 0.0
+    bytes_accessed: Amount = 0.0
+    resident_bytes: Bytes = 0
+    phase: str = ""
+    module: str = ""
+    signature: str = ""
+    colocation: str = ""
+    outputs: tuple[SpecEntry, ...] = ()
+
+    def operator(self) -> Operator:
+        """As data."""
+        plain = {key: getattr(self, key) for key in _PLAIN}
+        return Operator(**plain, outputs=tuple(entry.spec() for entry in self.outputs))
+
+
+_PLAIN = tuple(key for key in OperatorEntry.model_fields if key != "outputs")
+
+
+class TensorEntry(FileModel):
+    """One tensor."""
+
+    name: str
+    producer: str
+    bytes: Bytes
+    consumers: tuple[str, ...]
+
+
+class GraphFile(FileModel):
+    """A graph file."""
+
+    schema_version: Literal[1] = 1
+    name: str = ""
+    operators: tuple[OperatorEntry, ...]
+    tensors: tuple[TensorEntry, ...] = ()
+    program: ProgramEntry | None = None
+
+
+def write_graph(graph: Graph, path: str | Path) -> Path:
+    """Write a graph file that `read_graph` reads back equal; compressed if it ends in ``.gz``."""
+    target = Path(path)
+    data = json.dumps(graph_json(graph), allow_nan=False).encode() + b"\n"
+    # Without the time of writing, so that the same graph is the same file.
+    target.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
+    return target
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Read a graph file.
+
+    Raises
+    ------
+    InputError
+        Names the file and the field that is wrong.
+    """
+    where = str(path)
+    text = _unpacked(Path(path)) if Path(path).suffix == ".gz" else read_text(path)
+    return graph_from_json(parse_json(text, where=where), where=where)
+
+
+def graph_from_json(data: Any, *, where: str) -> Graph:
+    """A graph from the data of its file; `where` is named in errors."""
+    entry = validate(GraphFile, data, where=where)
+    try:
+        return _graph(entry, Path(where).name.partition(".")[0])
+    except UnknownNameError as error:
+        raise _in_file(error, where, UnknownNameError) from None
+    except InputError as error:
+        raise _in_file(error, where, InputError) from None
+
+
+def graph_json(graph: Graph) -> dict[str, Any]:
+    """A graph as the data of its file."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": graph.name,
+        "operators": [_operator_json(op) for op in graph.operators],
+        "tensors": [_tensor_json(tensor) for tensor in graph.tensors],
+        "program": None if graph.program is None else program_json(graph.program),
+    }
+
+
+def _graph(entry: GraphFile, name: str) -> Graph:
+    graph = Graph(
+        entry.name or name,
+        tuple(op.operator() for op in entry.operators),
+        tuple(Tensor(t.name, t.producer, t.bytes, t.consumers) for t in entry.tensors),
+        None if entry.program is None else entry.program.program(),
+    )
+    if graph.program is not None:
+        check_program(graph)
+    return graph
+
+
+def _operator_json(operator: Operator) -> dict[str, Any]:
+    data = {key: getattr(operator, key) for key in _PLAIN}
+    kept = {key: value for key, value in data.items() if value or key in ("name", "kind")}
+    return kept | {"outputs": [spec_json(spec) for spec in operator.outputs]}
+
+
+def _tensor_json(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "producer": tensor.producer,
+        "bytes": tensor.bytes,
+        "consumers": list(tensor.consumers),
+    }
+
+
+def _unpacked(path: Path) -> str:
+    try:
+        return gzip.decompress(path.read_bytes()).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
+
+
+def _in_file(error: InputError, where: str, kind: type[InputError]) -> InputError:
+    """The same error with the file in front of its place."""
+    made = kind.__new__(kind)
+    place = f"{where}: {error.where}" if error.where else where
+    InputError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
+    return made
