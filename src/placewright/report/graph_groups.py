@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.arrays import BoolArray, IntArray
+from placewright.graph.program import ORDER_ONLY
 
 if TYPE_CHECKING:
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
 
 MOST_NODES = 400
+"""More operators than these are drawn in groups."""
+
+MOST_GROUPS = 200
+BACK = ("backward", "optimizer")
 MOST_COLUMNS = 72
 
 
@@ -28,6 +33,8 @@ class Node:
         Mean number of operators on the longest path that leads to it.
     seconds
         Compute on its device.
+    back
+        Whether it is of the backward or the optimizer phase.
     """
 
     name: str
@@ -35,6 +42,7 @@ class Node:
     depth: float
     seconds: float
     count: int
+    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +66,34 @@ class Picture:
 def picture(problem: OperatorProblem, placement: IntArray, graph: Graph | None = None) -> Picture:
     """At most about `MOST_NODES` nodes: operators, else modules, else steps of the depth."""
     depth = operator_depths(problem)
+    known = graph is not None and graph.operator_names == problem.operator_names
+    back = np.zeros(problem.n, dtype=np.bool_)
+    if known and graph is not None:
+        back = np.array([op.phase in BACK for op in graph.operators])
     if problem.n <= MOST_NODES:
-        return _contract(problem, placement, depth, list(problem.operator_names), "")
-    if graph is not None and graph.operator_names == problem.operator_names:
+        return _contract(problem, placement, depth, list(problem.operator_names), back, "")
+    if known and graph is not None:
         keys = _module_keys(graph, placement)
         if keys is not None:
-            return _contract(problem, placement, depth, keys, "module and device")
+            return _contract(problem, placement, depth, keys, back, "module and device")
     step = max(1.0, (depth.max() + 1) / MOST_COLUMNS)
     by_depth = [
         (f"depth {int(d // step * step)} and on", problem.device_names[p])
         for d, p in zip(depth, placement, strict=True)
     ]
-    return _contract(problem, placement, depth, by_depth, "depth and device")
+    return _contract(problem, placement, depth, by_depth, back, "depth and device")
 
 
 def operator_depths(problem: OperatorProblem) -> IntArray:
-    """Shape (n,): operators on the longest path before each operator."""
+    """Shape (n,): operators on the longest path of data before each operator."""
     depth = np.zeros(problem.n, dtype=np.int64)
+    orders = _only_order(problem)
     offsets, topology = problem.consumer_offsets, problem.topology
     for i in topology.order.tolist():
         for k in topology.out_tensors[topology.out_offsets[i] : topology.out_offsets[i + 1]]:
             readers = problem.consumers[offsets[k] : offsets[k + 1]]
+            if orders[k]:
+                continue
             depth[readers] = np.maximum(depth[readers], depth[i] + 1)
     return depth
 
@@ -86,12 +101,13 @@ def operator_depths(problem: OperatorProblem) -> IntArray:
 def _module_keys(graph: Graph, placement: IntArray) -> list[tuple[str, str, int]] | None:
     """The deepest cut of the module tree that gives few enough groups, ``None`` without one."""
     best = None
+    turns = ["backward" if op.phase in BACK else "forward" for op in graph.operators]
     for level in range(1, 12):
         keys = [
-            (".".join(op.module.split(".")[:level]) or op.kind, op.phase, int(device))
-            for op, device in zip(graph.operators, placement, strict=True)
+            (".".join(op.module.split(".")[:level]) or op.kind, turn, int(device))
+            for op, turn, device in zip(graph.operators, turns, placement, strict=True)
         ]
-        if len(set(keys)) > MOST_NODES or (best is not None and len(set(keys)) == len(set(best))):
+        if len(set(keys)) > MOST_GROUPS or (best is not None and len(set(keys)) == len(set(best))):
             break
         best = keys
     return best if best is not None and len(set(best)) > 2 else None
@@ -102,6 +118,7 @@ def _contract(
     placement: IntArray,
     depth: IntArray,
     keys: Sequence[Hashable],
+    back: BoolArray,
     grouped: str,
 ) -> Picture:
     number: dict[Hashable, int] = {}
@@ -111,21 +128,31 @@ def _contract(
     mean_depth = np.bincount(group, depth) / count
     first = np.unique(group, return_index=True)[1]
     nodes = tuple(
-        Node(_words(key), int(placement[i]), float(d), float(s), int(c))
+        Node(_words(key), int(placement[i]), float(d), float(s), int(c), bool(back[i]))
         for key, i, d, s, c in zip(number, first, mean_depth, seconds, count, strict=True)
     )
     return Picture(nodes, _edges(problem, group), grouped)
 
 
 def _edges(problem: OperatorProblem, group: IntArray) -> tuple[Edge, ...]:
-    """Between different groups, each tensor once per pair."""
+    """Between different groups, each tensor once per pair; what only orders is left out."""
     tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
     source = group[problem.tensor_producer[tensor]]
     target = group[problem.consumers]
-    moved = np.unique(np.stack([tensor, source, target], axis=1)[source != target], axis=0)
+    orders = np.array(
+        [name.startswith(ORDER_ONLY) for name in problem.tensor_names], dtype=np.bool_
+    )
+    shown = (source != target) & ~orders[tensor]
+    moved = np.unique(np.stack([tensor, source, target], axis=1)[shown], axis=0)
     pairs, inverse = np.unique(moved[:, 1:], axis=0, return_inverse=True)
     sizes = np.bincount(inverse.ravel(), problem.tensor_bytes[moved[:, 0]], minlength=len(pairs))
     return tuple(Edge(int(s), int(t), float(b)) for (s, t), b in zip(pairs, sizes, strict=True))
+
+
+def _only_order(problem: OperatorProblem) -> BoolArray:
+    """Shape (t,): tensors that carry no value."""
+    names = problem.tensor_names
+    return np.array([name.startswith(ORDER_ONLY) for name in names], dtype=np.bool_)
 
 
 def _words(key: Hashable) -> str:

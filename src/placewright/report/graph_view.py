@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from placewright.arrays import IntArray
 from placewright.report.graph_groups import Edge, Node, Picture, picture
-from placewright.report.graph_layout import columns
+from placewright.report.graph_layout import bands
 from placewright.report.svg import device_class, drawing, number, tag
 from placewright.report.text import seconds, size
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
 
-WIDTH, PAD, ROW = 1120.0, 16.0, 20.0
+WIDTH, PAD, ROW, BAND_GAP = 1120.0, 16.0, 20.0, 36.0
 SMALLEST, LARGEST = 2.5, 9.0
 
 Point = tuple[float, float]
@@ -31,9 +31,7 @@ def graph_view(
 
 def draw(shown: Picture, device_names: tuple[str, ...]) -> str:
     """A layered picture as SVG."""
-    filled = columns(shown)
-    height = max(len(column) for column in filled) * ROW + 2 * PAD
-    at = _positions(filled, height)
+    at, height = _positions(bands(shown))
     largest = max((node.seconds for node in shown.nodes), default=0.0) or 1.0
     most = max((edge.bytes for edge in shown.edges), default=0.0) or 1.0
     inside = [e for e in shown.edges if not _crosses(shown, e)]
@@ -43,13 +41,19 @@ def draw(shown: Picture, device_names: tuple[str, ...]) -> str:
     return drawing(WIDTH, height, *edges, *nodes, title="graph coloured by device")
 
 
-def _positions(filled: list[list[int]], height: float) -> dict[int, Point]:
-    step = (WIDTH - 2 * PAD) / max(1, len(filled) - 1)
-    return {
-        node: (PAD + c * step, height / 2 + (k - (len(column) - 1) / 2) * ROW)
-        for c, column in enumerate(filled)
-        for k, node in enumerate(column)
-    }
+def _positions(laid: list[list[list[int]]]) -> tuple[dict[int, Point], float]:
+    """Where each node stands, and the height of it all: bands one below the other."""
+    at: dict[int, Point] = {}
+    top = PAD
+    for filled in laid:
+        height = max(len(column) for column in filled) * ROW
+        step = (WIDTH - 2 * PAD) / max(1, len(filled) - 1)
+        for c, column in enumerate(filled):
+            for k, node in enumerate(column):
+                row = top + height / 2 + (k - (len(column) - 1) / 2) * ROW
+                at[node] = (PAD + c * step, row)
+        top += height + BAND_GAP
+    return at, top - BAND_GAP + PAD
 
 
 def _crosses(shown: Picture, edge: Edge) -> bool:
@@ -62,7 +66,8 @@ def _edge(shown: Picture, edge: Edge, at: dict[int, Point], most: float) -> str:
     path = f"M{number(x1)} {number(y1)}C{middle} {number(y1)} {middle} {number(y2)} "
     path += f"{number(x2)} {number(y2)}"
     if not _crosses(shown, edge):
-        return tag("path", d=path, class_="edge")
+        far = abs(x1 - x2) > WIDTH / 5
+        return tag("path", d=path, class_="edge far" if far else "edge")
     names = f"{shown.nodes[edge.source].name} → {shown.nodes[edge.target].name}"
     width = number(1.0 + 2.5 * math.sqrt(edge.bytes / most))
     tip = f"{names}\n{size(edge.bytes)} between devices"
@@ -93,6 +98,13 @@ def _caption(problem: OperatorProblem, shown: Picture) -> str:
         else f"{problem.n} operators"
     )
     return (
-        f"{what}, from left to right as data flows. Area grows with compute time; the bold "
+        f"{what}, {flow_words(shown)}. Area grows with compute time; the bold "
         f"lines are the {len(across)} connections that cross devices ({size(moved)})."
     )
+
+
+def flow_words(shown: Picture) -> str:
+    """How to read the picture."""
+    if any(node.back for node in shown.nodes):
+        return "forward from left to right above, backward and updates from right to left below"
+    return "from left to right as data flows"

@@ -152,6 +152,8 @@ def _timeline(trace: Trace, measurement: Measurement | None) -> str:
 
 
 def _candidates(result: Result) -> str:
+    if len(result.candidates) < 2:
+        return ""
     told = "Every plan that was tried, as the same judge saw it. The line is the lower bound."
     return section("Candidates", told, candidates_table(result))
 

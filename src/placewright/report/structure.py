@@ -9,7 +9,7 @@ import numpy as np
 from placewright.graph.graph import Graph
 from placewright.operators.problem import OperatorProblem
 from placewright.report.graph_groups import picture
-from placewright.report.graph_view import draw
+from placewright.report.graph_view import draw, flow_words
 from placewright.report.svg import DEVICE_COLOURS
 
 
@@ -30,7 +30,7 @@ def structure_view(graph: Graph) -> tuple[str, str, tuple[str, ...]]:
     shown = picture(_as_problem(graph, names), np.array(placed, dtype=np.int64), graph)
     what = f"{len(graph.operators)} operators"
     what += f" as {len(shown.nodes)} groups" if shown.grouped else ""
-    caption = f"{what}, from left to right as data flows. Area grows with FLOPs."
+    caption = f"{what}, {flow_words(shown)}. Area grows with FLOPs."
     return draw(shown, names), caption, names
 
 
