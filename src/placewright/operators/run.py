@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class Runner:
         _same_graph(result.problem, self.session.graph)
         order = execution_order(result.problem, result.judgement)
         self.session.load(result.plan.placement.tolist(), order, seed)
-        error = None if check is None else self._check(check, seed)
+        error = None if check is None else self.check(check, seed)
         self.session.run(warmup if check is None else max(0, warmup - CHECKED_STEPS))
         times = self._timed(steps, result.value, progress)
         watched = self.session.run(WATCHED_STEPS, watched=True)
@@ -124,8 +124,8 @@ class Runner:
             )
         return times
 
-    def _check(self, source: ModelSource, seed: int) -> float:
-        """Largest difference from eager PyTorch after three steps from the same state."""
+    def check(self, source: ModelSource, seed: int) -> float:
+        """Three steps of what was loaded, beside three eager steps from the same state."""
         from placewright.execute.eager import run_eager
 
         program = self.session.graph.program
@@ -156,8 +156,19 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
         return float("inf")
     if not found.numel():
         return 0.0
-    difference = (found.double() - expected.double()).abs()
-    return float(difference.nan_to_num(nan=float("inf")).max())
+    found, expected = found.double(), expected.double()
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    difference = (found - expected).abs().nan_to_num(nan=float("inf"))
+    return float(difference.masked_fill(same, 0.0).max())
+
+
+def compare_with_eager(
+    runner: Runner, problem: OperatorProblem, plan: OperatorPlan, source: ModelSource, seed: int = 0
+) -> float:
+    """Largest difference of any output, parameter or buffer after three steps."""
+    order = execution_order(problem, judge(problem, plan))
+    runner.session.load(plan.placement.tolist(), order, seed)
+    return runner.check(source, seed)
 
 
 def best_single(problem: OperatorProblem) -> Result | None:
@@ -205,12 +216,6 @@ def measured_trace(problem: OperatorProblem, record: StepRecord) -> Trace:
         end_s=array[:, 1].copy(),
         title=f"{problem.name}, measured",
     )
-
-
-def result_of(problem: OperatorProblem, plan: OperatorPlan, like: Result) -> Result:
-    """A Result for a plan that came from elsewhere (a file), judged here."""
-    judgement = judge(problem, plan)
-    return replace(like, plan=plan, judgement=judgement, value=judgement.value)
 
 
 def _same_graph(problem: OperatorProblem, graph: Graph) -> None:

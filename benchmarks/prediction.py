@@ -1,0 +1,98 @@
+"""How well is a step predicted? Every model, several placements, predicted against measured.
+
+    python benchmarks/prediction.py [--models resnet50 bert] [--on edge-duo]
+
+Profiles each training step, then runs plans of different kinds on worker processes and prints
+the scatter, the median error and the rank correlation. Memory limits are lifted: this is about
+time. What the cluster emulates is said at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from placewright.capture.model import capture_source
+from placewright.capture.source import load_model
+from placewright.capture.state import initial_state
+from placewright.capture.zoo import FACTORIES
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import load_cluster
+from placewright.execute.session import emulated
+from placewright.operators.run import running
+from placewright.profile.build import profile
+from placewright.solve import compare
+
+PLANNERS = ("ceft+pbqp", "heft", "topological-split", "random")
+"""A good plan, an optimistic one, a split and a wild one."""
+
+
+def scatter(name: str, cluster: Cluster, steps: int, batch: int) -> list[dict[str, object]]:
+    """One row per placement of one model's training step."""
+    source = load_model(f"zoo:{name}", batch=batch, training=True)
+    graph = capture_source(source, training=True)
+    state = initial_state(source, graph.program)
+    problem = profile(graph, cluster, state=state)
+    rows: list[dict[str, object]] = []
+    with running(graph, cluster, state) as runner:
+        for planner in (f"only:{cluster.devices[0].name}", *PLANNERS):
+            result = compare(problem, [planner])
+            run = runner.measure(result, steps=steps)
+            rows.append(
+                {
+                    "model": name,
+                    "planner": planner,
+                    "transfers": len(result.judgement.transfers),
+                    "predicted_s": run.predicted_s,
+                    "measured_s": run.measured_s,
+                }
+            )
+            print(_row(rows[-1]), flush=True)
+    return rows
+
+
+def _row(row: dict[str, object]) -> str:
+    predicted, measured = float(str(row["predicted_s"])), float(str(row["measured_s"]))
+    return (
+        f"| {row['model']} | {row['planner']} | {row['transfers']} | {predicted * 1e3:.1f} | "
+        f"{measured * 1e3:.1f} | {predicted / measured - 1:+.1%} |"
+    )
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's."""
+    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def main() -> None:
+    """Print the scatter and its summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("--on", default="edge-duo")
+    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    cluster = load_cluster(asked.on)
+    roomy = tuple(replace(d, memory_bytes=float("inf")) for d in cluster.devices)
+    cluster = replace(cluster, devices=roomy)
+    print("| model | planner | transfers | predicted ms | measured ms | error |")
+    print("|---|---|---|---|---|---|")
+    rows = [r for name in asked.models for r in scatter(name, cluster, asked.steps, asked.batch)]
+    predicted = np.array([float(str(r["predicted_s"])) for r in rows])
+    measured = np.array([float(str(r["measured_s"])) for r in rows])
+    errors = np.abs(predicted / measured - 1)
+    print(f"\nmedian error {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}")
+    print(f"rank correlation {rank_correlation(predicted, measured):.3f} over {len(rows)} runs")
+    print(f"emulated: {emulated(cluster)}")
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

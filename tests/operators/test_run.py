@@ -1,0 +1,77 @@
+"""A plan that is carried out computes what eager PyTorch computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.capture.model import capture_source
+from placewright.capture.source import ModelSource
+from placewright.capture.state import initial_state
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import InputError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import as_json, compare_with_eager, running
+from placewright.profile.build import profile
+from placewright.solve import compare
+from placewright.testing.small_zoo import SIZES, small
+
+WORKERS = Cluster((Device("a"), Device("b"), Device("c")), name="workers")
+DUO = Cluster(
+    (Device("a", node="a"), Device("b", node="b", speed=0.5)),
+    (Link("a", "b", 1e9, 1e-4), Link("b", "a", 1e9, 1e-4)),
+    name="duo",
+)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_placed_training_step_is_eager_bit_for_bit(name: str) -> None:
+    """Loss, parameters and buffers after three steps, at random on three workers."""
+    source = small(name)
+    graph = capture_source(source, training=True)
+    problem = profile(graph, WORKERS, method="analytic")
+    rng = np.random.default_rng(0)
+    devices = rng.integers(0, 3, size=problem.colocation.max() + 1)
+    plan = OperatorPlan(devices[problem.colocation])
+    with running(graph, WORKERS, initial_state(source, graph.program)) as runner:
+        assert compare_with_eager(runner, problem, plan, source, seed=1) == 0.0
+
+
+def test_a_measurement_says_what_was_predicted_measured_and_emulated() -> None:
+    """All of it is in the object that the command line prints, and the trace has every span."""
+    source = small("alexnet")
+    graph = capture_source(source)
+    state = initial_state(source, graph.program)
+    problem = profile(graph, DUO, state=state)
+    result = compare(problem, ["round-robin"])
+    with running(graph, DUO, state) as runner:
+        measured = runner.measure(result, steps=3, check=source)
+    said = as_json(measured, None)
+    assert said["steps"] == 3
+    assert said["max_abs_error"] == 0.0
+    assert "b at 0.5x" in said["emulated"]
+    assert measured.trace is not None
+    transfers = len(result.judgement.transfers)
+    assert len(measured.trace.start_s) == problem.n + transfers
+    assert (measured.trace.end_s >= measured.trace.start_s).all()
+
+
+def test_another_model_is_noticed(tmp_path: object) -> None:
+    """A check against different weights reports a difference: the check can fail."""
+    source, other = small("alexnet"), small("alexnet", seed=1)
+    other = ModelSource(other.model, source.inputs, source.loss_fn, source.targets)
+    graph = capture_source(source)
+    problem = profile(graph, DUO, method="analytic")
+    plan = OperatorPlan(np.zeros(problem.n))
+    with running(graph, DUO, initial_state(source, graph.program)) as runner:
+        assert compare_with_eager(runner, problem, plan, other) > 1e-6
+
+
+def test_a_plan_for_another_graph_is_refused() -> None:
+    """The error says that the two do not belong together."""
+    source, other = small("alexnet"), small("vgg16")
+    graph = capture_source(source)
+    result = compare(profile(capture_source(other), DUO, method="analytic"), ["only:a"])
+    with running(graph, DUO, initial_state(source, graph.program)) as runner:
+        with pytest.raises(InputError, match="another graph"):
+            runner.measure(result)
