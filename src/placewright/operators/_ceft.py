@@ -9,8 +9,7 @@ from numba import njit
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
-from placewright.operators._kernels import Costs, move_time
-from placewright.operators.judge import kernel_costs
+from placewright.operators._costs import Costs, kernel_costs, move_time
 from placewright.operators.problem import OperatorProblem
 
 
@@ -79,15 +78,6 @@ def ceft(problem: OperatorProblem) -> Ceft:
 
 
 @njit(cache=True)
-def _link(c: Costs, k: int, source: int, target: int) -> float:
-    if source == target:
-        return 0.0
-    if c.channel[source, target] < 0:
-        return np.inf  # type: ignore[no-any-return]
-    return move_time(c, k, source, target)  # type: ignore[no-any-return]
-
-
-@njit(cache=True)
 def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
     """ceft, and for every tensor and device: earliest arrival and where from."""
     n, m = work.shape
@@ -105,7 +95,7 @@ def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]
             for p in range(m):
                 arrival[k, p] = np.inf
                 for q in range(m):
-                    at = table[i, q] + _link(c, k, q, p)
+                    at = table[i, q] + move_time(c, k, q, p)
                     if at < arrival[k, p]:
                         arrival[k, p], via[k, p] = at, q
     return table, arrival, via
@@ -126,7 +116,7 @@ def _up(c: Costs, work: FloatArray) -> FloatArray:
                     j = c.consumers[b]
                     way = np.inf
                     for q in range(m):
-                        way = min(way, _link(c, k, p, q) + table[j, q])
+                        way = min(way, move_time(c, k, p, q) + table[j, q])
                     tail = max(tail, way)
             table[i, p] = work[i, p] + tail
     return table
@@ -137,7 +127,7 @@ def _path(
     c: Costs, table: FloatArray, arrival: FloatArray, via: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Follow the arg max-min back from the last sink; ties to the earlier operator."""
-    n, m = table.shape
+    n = len(table)
     last, worst = -1, -1.0
     for i in range(n):
         least = table[i].min()

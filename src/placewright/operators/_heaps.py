@@ -1,4 +1,7 @@
-"""Binary heaps on slices of arrays, for compiled event loops: the least item comes first."""
+"""Binary heaps on slices of arrays, for compiled event loops: the least item comes first.
+
+A heap is ``heap[base:base + size]`` and holds items; the key of an item is ``key[at + item]``.
+"""
 
 from __future__ import annotations
 
@@ -7,100 +10,112 @@ from numba import njit
 from placewright.arrays import FloatArray, IntArray
 
 
-@njit(cache=True)
-def push(heap: IntArray, base: int, size: int, key: FloatArray, item: int) -> None:
-    """Add `item`, ordered by (key, item), to the heap of `size` items that starts at `base`."""
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
+@njit(cache=True, _nrt=False)
+def push(heap: IntArray, base: int, size: int, key: FloatArray, at: int, item: int) -> None:
+    """Add `item`, ordered by (key, item), to a heap of `size` items."""
+    mine = key[at + item]
+    child = size
+    while child > 0:
+        up = (child - 1) >> 1
         other = heap[base + up]
-        if key[other] < key[item] or (key[other] == key[item] and other < item):
+        its = key[at + other]
+        if its < mine or (its == mine and other < item):
             break
-        heap[base + at] = other
-        at = up
-    heap[base + at] = item
+        heap[base + child] = other
+        child = up
+    heap[base + child] = item
 
 
-@njit(cache=True)
-def pop(heap: IntArray, base: int, size: int, key: FloatArray) -> int:
+@njit(cache=True, _nrt=False)
+def pop(heap: IntArray, base: int, size: int, key: FloatArray, at: int) -> int:
     """Remove and return the least item; the heap has ``size - 1`` items afterwards."""
     top = heap[base]
     item = heap[base + size - 1]
+    mine = key[at + item]
     size -= 1
-    at = 0
+    hole = 0
     while True:
-        down = 2 * at + 1
+        down = 2 * hole + 1
         if down >= size:
             break
         a = heap[base + down]
         if down + 1 < size:
             b = heap[base + down + 1]
-            if key[b] < key[a] or (key[b] == key[a] and b < a):
+            if key[at + b] < key[at + a] or (key[at + b] == key[at + a] and b < a):
                 a = b
                 down += 1
-        if key[item] < key[a] or (key[item] == key[a] and item < a):
+        if mine < key[at + a] or (mine == key[at + a] and item < a):
             break
-        heap[base + at] = a
-        at = down
-    heap[base + at] = item
+        heap[base + hole] = a
+        hole = down
+    heap[base + hole] = item
     return top  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
-def asks_before(a: int, b: int, asked_s: FloatArray, best: IntArray, key: FloatArray) -> bool:
-    """Whether request `a` is served before `b`: (time asked, best consumer's place, index)."""
-    if asked_s[a] != asked_s[b]:
-        return asked_s[a] < asked_s[b]  # type: ignore[no-any-return]
-    x, y = best[a], best[b]
-    if key[x] != key[y]:
-        return key[x] < key[y]  # type: ignore[no-any-return]
-    if x != y:
-        return x < y  # type: ignore[no-any-return]
+@njit(cache=True, _nrt=False)
+def asks_before(
+    a: int, b: int, x: FloatArray, asked: int, w: IntArray, best: int, priority: int
+) -> bool:
+    """Whether request `a` is served before `b`: (time asked, best consumer's place, index).
+
+    Times asked are ``x[asked + a]``, best consumers ``w[best + a]``, their places
+    ``x[priority + consumer]``.
+    """
+    if x[asked + a] != x[asked + b]:
+        return x[asked + a] < x[asked + b]  # type: ignore[no-any-return]
+    i, j = w[best + a], w[best + b]
+    if x[priority + i] != x[priority + j]:
+        return x[priority + i] < x[priority + j]  # type: ignore[no-any-return]
+    if i != j:
+        return i < j  # type: ignore[no-any-return]
     return a < b
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def push_request(
-    heap: IntArray,
+    w: IntArray,
     base: int,
     size: int,
-    asked_s: FloatArray,
-    best: IntArray,
-    key: FloatArray,
+    x: FloatArray,
+    asked: int,
+    best: int,
+    priority: int,
     item: int,
 ) -> None:
-    """`push` in the order of `asks_before`."""
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
-        other = heap[base + up]
-        if asks_before(other, item, asked_s, best, key):
+    """`push` in the order of `asks_before`; the heap stands in `w`."""
+    child = size
+    while child > 0:
+        up = (child - 1) >> 1
+        other = w[base + up]
+        if asks_before(other, item, x, asked, w, best, priority):
             break
-        heap[base + at] = other
-        at = up
-    heap[base + at] = item
+        w[base + child] = other
+        child = up
+    w[base + child] = item
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def pop_request(
-    heap: IntArray, base: int, size: int, asked_s: FloatArray, best: IntArray, key: FloatArray
+    w: IntArray, base: int, size: int, x: FloatArray, asked: int, best: int, priority: int
 ) -> int:
     """`pop` in the order of `asks_before`."""
-    top = heap[base]
-    item = heap[base + size - 1]
+    top = w[base]
+    item = w[base + size - 1]
     size -= 1
-    at = 0
+    hole = 0
     while True:
-        down = 2 * at + 1
+        down = 2 * hole + 1
         if down >= size:
             break
-        a = heap[base + down]
-        if down + 1 < size and asks_before(heap[base + down + 1], a, asked_s, best, key):
-            down += 1
-            a = heap[base + down]
-        if asks_before(item, a, asked_s, best, key):
+        a = w[base + down]
+        if down + 1 < size:
+            b = w[base + down + 1]
+            if asks_before(b, a, x, asked, w, best, priority):
+                a = b
+                down += 1
+        if asks_before(item, a, x, asked, w, best, priority):
             break
-        heap[base + at] = a
-        at = down
-    heap[base + at] = item
+        w[base + hole] = a
+        hole = down
+    w[base + hole] = item
     return top  # type: ignore[no-any-return]

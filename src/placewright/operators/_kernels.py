@@ -1,9 +1,9 @@
 """The judge's event loop, compiled.
 
-One call of `run` plays one placement on the problem's arrays (`Costs`) in buffers that are made
-once (`Work`), so that a search pays for no allocation. The words of design.md section 4 and of
-`placewright.operators.judge` say what is played; `tests/operators/reference_judge.py` says the
-same in slow, plain Python and must agree to the last bit.
+`run` plays one placement on a board (`placewright.operators._board`): ``w`` holds what is whole,
+``x`` what is real, ``o`` where each part begins. What is played is said by
+`placewright.operators.judge`; ``tests/operators/reference_judge.py`` says it again in slow, plain
+Python and must agree to the last bit.
 """
 
 from __future__ import annotations
@@ -13,534 +13,68 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators._board import Layout
 from placewright.operators._heaps import pop, pop_request, push, push_request
-
-UNLIMITED = np.int64(2**62)
-"""Bytes of a device without a limit."""
 
 DONE, NO_LINK, NO_KERNEL, STUCK = 0, 1, 2, 3
 """What `run` says: played to the end, a pair without a link, an operator its device cannot run,
-an order that contradicts the graph. The culprit (move or operator) is ``counts[CULPRIT]``."""
-
-MOVES, EVENTS, DIRTY, FINISHED, CULPRIT = 0, 1, 2, 3, 4
-
-
-class Costs(NamedTuple):
-    """A problem's arrays as the kernels read them; `kept_bytes` and below in whole bytes."""
-
-    compute_s: FloatArray
-    producer: IntArray
-    tensor_bytes: FloatArray
-    offsets: IntArray
-    consumers: IntArray
-    latency_s: FloatArray
-    seconds_per_byte: FloatArray
-    channel: IntArray
-    order: IntArray
-    in_offsets: IntArray
-    in_tensors: IntArray
-    out_offsets: IntArray
-    out_tensors: IntArray
-    kept_bytes: IntArray
-    resident_bytes: IntArray
-    memory_bytes: IntArray
+an order that contradicts the graph. The culprit (a move or an operator) is ``w[o.culprit]``."""
 
 
 class Mode(NamedTuple):
-    """What is played: `contended` links, `serial` system, `in_order` dispatch."""
+    """What is played.
+
+    Attributes
+    ----------
+    contended
+        Channels carry one transfer at a time.
+    serial
+        One operator or transfer at a time in the whole system.
+    in_order
+        Devices wait for the next operator of the order.
+    memory
+        Peaks are wanted.
+    """
 
     contended: bool
     serial: bool
     in_order: bool
+    memory: bool
 
 
-class Work(NamedTuple):
-    """Buffers of one run; also where its answer stands.
-
-    A *move* is one transfer of one tensor to one device; moves of tensor k are
-    ``first_move[k]:first_move[k + 1]``.
-    """
-
-    priority: FloatArray
-    waiting: IntArray
-    start_s: FloatArray
-    end_s: FloatArray
-    queue: IntArray
-    queue_base: IntArray
-    queue_size: IntArray
-    running: IntArray
-    first_move: IntArray
-    move_tensor: IntArray
-    move_target: IntArray
-    move_best: IntArray
-    move_refs: IntArray
-    asked_s: FloatArray
-    sent_s: FloatArray
-    lane_queue: IntArray
-    lane_base: IntArray
-    lane_size: IntArray
-    lane_busy: BoolArray
-    dirty: IntArray
-    flagged: BoolArray
-    events: IntArray
-    event_s: FloatArray
-    refs: IntArray
-    held: IntArray
-    peak: IntArray
-    changed_s: FloatArray
-    best: IntArray
-    counts: IntArray
-
-
-def make_work(costs: Costs, channels: int) -> Work:
-    """Buffers large enough for any placement."""
-    (n, m), t = costs.compute_s.shape, len(costs.producer)
-    moves = int(np.minimum(np.diff(costs.offsets), m - 1).sum())
-
-    def ints(size: int) -> IntArray:
-        return np.zeros(size, dtype=np.int64)
-
-    def bools(size: int) -> BoolArray:
-        return np.zeros(size, dtype=np.bool_)
-
-    return Work(
-        np.zeros(n), ints(n), np.zeros(n), np.zeros(n),
-        ints(n), ints(m + 1), ints(m), ints(m),
-        ints(t + 1), ints(moves), ints(moves), ints(moves), ints(moves),
-        np.zeros(moves), np.zeros(moves),
-        ints(moves), ints(channels + 1), ints(channels), bools(channels), ints(channels),
-        bools(channels),
-        ints(m + moves), np.zeros(m + moves),
-        ints(t), ints(m), ints(m), np.zeros(m), ints(m), ints(5),
-    )  # fmt: skip
-
-
-@njit(cache=True)
-def move_time(c: Costs, k: int, source: int, target: int) -> float:
-    """Seconds that tensor `k` holds the channel from `source` to `target`."""
-    return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]
-
-
-@njit(cache=True)
-def upward_rank(c: Costs, place: IntArray, out: FloatArray) -> None:
-    """Minus the longest way to the end under this very placement: first comes the least."""
-    for at in range(len(c.order) - 1, -1, -1):
-        i = c.order[at]
-        here = place[i]
-        tail = 0.0
-        for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-            k = c.out_tensors[a]
-            for b in range(c.offsets[k], c.offsets[k + 1]):
-                j = c.consumers[b]
-                way = -out[j]
-                if place[j] != here:
-                    way += move_time(c, k, here, place[j])
-                tail = max(tail, way)
-        out[i] = -(c.compute_s[i, here] + tail)
-
-
-@njit(cache=True)
-def _list_moves(c: Costs, w: Work, place: IntArray) -> int:
-    """Every (tensor, other device) once, with its first consumer there; also the readers' count."""
-    w.best[:] = -1
-    moves = 0
-    for k in range(len(c.producer)):
-        source = place[c.producer[k]]
-        first = moves
-        w.first_move[k] = moves
-        w.refs[k] = 1
-        for b in range(c.offsets[k], c.offsets[k + 1]):
-            j = c.consumers[b]
-            target = place[j]
-            if target == source:
-                w.refs[k] += 1
-                continue
-            e = w.best[target]
-            if e < first:
-                e = moves
-                moves += 1
-                w.best[target] = e
-                w.move_tensor[e], w.move_target[e] = k, target
-                w.move_best[e], w.move_refs[e] = j, 1
-                w.refs[k] += 1
-                if c.channel[source, target] < 0 or not np.isfinite(
-                    c.latency_s[source, target] + c.seconds_per_byte[source, target]
-                ):
-                    w.counts[CULPRIT] = e
-                    return NO_LINK
-                continue
-            w.move_refs[e] += 1
-            o = w.move_best[e]
-            if w.priority[j] < w.priority[o] or (w.priority[j] == w.priority[o] and j < o):
-                w.move_best[e] = j
-    w.first_move[len(c.producer)] = moves
-    w.counts[MOVES] = moves
-    return DONE
-
-
-@njit(cache=True)
-def _reset(c: Costs, w: Work, place: IntArray) -> int:
-    """Empty queues sized for this placement; resident bytes held."""
-    n, m = c.compute_s.shape
-    w.queue_base[:] = 0
-    w.held[:] = 0
-    for i in range(n):
-        d = place[i]
-        if not np.isfinite(c.compute_s[i, d]):
-            w.counts[CULPRIT] = i
-            return NO_KERNEL
-        w.queue_base[d + 1] += 1
-        w.held[d] += c.resident_bytes[i]
-        w.waiting[i] = c.in_offsets[i + 1] - c.in_offsets[i]
-    for d in range(m):
-        w.queue_base[d + 1] += w.queue_base[d]
-        w.peak[d] = w.held[d]
-        w.changed_s[d] = 0.0
-    w.queue_size[:] = 0
-    w.running[:] = -1
-    w.counts[EVENTS] = w.counts[DIRTY] = w.counts[FINISHED] = 0
-    return DONE
-
-
-@njit(cache=True)
-def _reset_lanes(c: Costs, w: Work, place: IntArray) -> None:
-    """Empty channel queues sized for this placement's moves."""
-    w.lane_base[:] = 0
-    for e in range(w.counts[MOVES]):
-        source = place[c.producer[w.move_tensor[e]]]
-        w.lane_base[c.channel[source, w.move_target[e]] + 1] += 1
-    for x in range(len(w.lane_size)):
-        w.lane_base[x + 1] += w.lane_base[x]
-    w.lane_size[:] = 0
-    w.lane_busy[:] = False
-    w.flagged[:] = False
-
-
-@njit(cache=True)
-def _hold(w: Work, d: int, change: int, now: float) -> None:
-    """Change the bytes held from `now` on; a level counts once time has passed over it."""
-    if now > w.changed_s[d]:
-        w.peak[d] = max(w.peak[d], w.held[d])
-        w.changed_s[d] = now
-    w.held[d] += change
-
-
-@njit(cache=True)
-def _drop_sender(c: Costs, w: Work, place: IntArray, k: int, now: float) -> None:
-    """One reader less of tensor `k` where it was made."""
-    w.refs[k] -= 1
-    if w.refs[k] == 0:
-        _hold(w, place[c.producer[k]], -c.kept_bytes[k], now)
-
-
-@njit(cache=True)
-def _drop_inputs(c: Costs, w: Work, place: IntArray, i: int, now: float) -> None:
-    """Operator `i` has ended and reads its inputs no more."""
-    d = place[i]
-    for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
-        k = c.in_tensors[a]
-        if place[c.producer[k]] == d:
-            _drop_sender(c, w, place, k, now)
-            continue
-        e = w.first_move[k]
-        while w.move_target[e] != d:
-            e += 1
-        w.move_refs[e] -= 1
-        if w.move_refs[e] == 0:
-            _hold(w, d, -c.kept_bytes[k], now)
-
-
-@njit(cache=True)
-def _start(c: Costs, w: Work, d: int, i: int, now: float) -> None:
-    """Device `d` starts operator `i`; its outputs take room from now on."""
-    w.start_s[i] = now
-    w.end_s[i] = now + c.compute_s[i, d]
-    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        _hold(w, d, c.kept_bytes[c.out_tensors[a]], now)
-
-
-@njit(cache=True)
-def _arrived(c: Costs, w: Work, place: IntArray, k: int, d: int, in_order: bool) -> None:
-    """Tensor `k` is on device `d`: its consumers there wait for one tensor less."""
-    for b in range(c.offsets[k], c.offsets[k + 1]):
-        j = c.consumers[b]
-        if place[j] == d:
-            w.waiting[j] -= 1
-            if w.waiting[j] == 0 and not in_order:
-                push(w.queue, w.queue_base[d], w.queue_size[d], w.priority, j)
-                w.queue_size[d] += 1
-
-
-@njit(cache=True)
-def _touch(w: Work, x: int) -> None:
-    """Channel `x` has to choose."""
-    if not w.flagged[x]:
-        w.flagged[x] = True
-        w.dirty[w.counts[DIRTY]] = x
-        w.counts[DIRTY] += 1
-
-
-@njit(cache=True)
-def _send(c: Costs, w: Work, source: int, e: int, now: float) -> None:
-    """Move `e` starts."""
-    w.sent_s[e] = now
-    slot = len(w.running) + e
-    w.event_s[slot] = now + move_time(c, w.move_tensor[e], source, w.move_target[e])
-    push(w.events, 0, w.counts[EVENTS], w.event_s, slot)
-    w.counts[EVENTS] += 1
-
-
-@njit(cache=True)
-def _ask(c: Costs, w: Work, source: int, e: int, now: float, contended: bool) -> None:
-    """Move `e` is wanted; it queues for its channel or, where links are free, for nothing."""
-    w.asked_s[e] = now
-    if not contended:
-        w.lane_queue[w.counts[DIRTY]] = e
-        w.counts[DIRTY] += 1
-        return
-    x = c.channel[source, w.move_target[e]]
-    push_request(
-        w.lane_queue, w.lane_base[x], w.lane_size[x], w.asked_s, w.move_best, w.priority, e
-    )
-    w.lane_size[x] += 1
-    _touch(w, x)
-
-
-@njit(cache=True)
-def _finish_operator(c: Costs, w: Work, place: IntArray, mode: Mode, d: int, now: float) -> None:
-    i = w.running[d]
-    w.running[d] = -1
-    w.counts[FINISHED] += 1
-    _drop_inputs(c, w, place, i, now)
-    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        k = c.out_tensors[a]
-        _arrived(c, w, place, k, d, mode.in_order)
-        for e in range(w.first_move[k], w.first_move[k + 1]):
-            _ask(c, w, d, e, now, mode.contended)
-        _drop_sender(c, w, place, k, now)
-
-
-@njit(cache=True)
-def _finish_move(c: Costs, w: Work, place: IntArray, mode: Mode, e: int, now: float) -> None:
-    k, d = w.move_tensor[e], w.move_target[e]
-    source = place[c.producer[k]]
-    _drop_sender(c, w, place, k, now)
-    _hold(w, d, c.kept_bytes[k], now)
-    _arrived(c, w, place, k, d, mode.in_order)
-    if mode.contended:
-        x = c.channel[source, d]
-        w.lane_busy[x] = False
-        _touch(w, x)
-
-
-@njit(cache=True)
-def _channels_choose(c: Costs, w: Work, place: IntArray, now: float) -> None:
-    for s in range(w.counts[DIRTY]):
-        x = w.dirty[s]
-        w.flagged[x] = False
-        if w.lane_busy[x] or w.lane_size[x] == 0:
-            continue
-        e = pop_request(
-            w.lane_queue, w.lane_base[x], w.lane_size[x], w.asked_s, w.move_best, w.priority
-        )
-        w.lane_size[x] -= 1
-        w.lane_busy[x] = True
-        _send(c, w, place[c.producer[w.move_tensor[e]]], e, now)
-    w.counts[DIRTY] = 0
-
-
-@njit(cache=True)
-def _send_all(c: Costs, w: Work, place: IntArray, now: float) -> None:
-    """Links are free: whatever was asked for starts."""
-    for s in range(w.counts[DIRTY]):
-        e = w.lane_queue[s]
-        _send(c, w, place[c.producer[w.move_tensor[e]]], e, now)
-    w.counts[DIRTY] = 0
-
-
-@njit(cache=True)
-def _next(w: Work, d: int, in_order: bool) -> int:
-    """The operator that device `d` starts now, -1 for none."""
-    base, size = w.queue_base[d], w.queue_size[d]
-    if in_order:
-        if base + size == w.queue_base[d + 1] or w.waiting[w.queue[base + size]] > 0:
-            return -1
-        w.queue_size[d] += 1
-        return w.queue[base + size]  # type: ignore[no-any-return]
-    if size == 0:
-        return -1
-    w.queue_size[d] -= 1
-    return pop(w.queue, base, size, w.priority)  # type: ignore[no-any-return]
-
-
-@njit(cache=True)
-def _devices_choose(c: Costs, w: Work, in_order: bool, now: float) -> None:
-    for d in range(len(w.running)):
-        if w.running[d] >= 0:
-            continue
-        i = _next(w, d, in_order)
-        if i < 0:
-            continue
-        _start(c, w, d, i, now)
-        w.running[d] = i
-        w.event_s[d] = w.end_s[i]
-        push(w.events, 0, w.counts[EVENTS], w.event_s, d)
-        w.counts[EVENTS] += 1
-
-
-@njit(cache=True)
-def _fill_queues(w: Work, place: IntArray, order: IntArray, in_order: bool) -> None:
-    """In order: each device's whole sequence. Else: what has no inputs."""
-    for i in order:
-        d = place[i]
-        if in_order:
-            w.queue[w.queue_base[d] + w.queue_size[d]] = i
-            w.queue_size[d] += 1
-        elif w.waiting[i] == 0:
-            push(w.queue, w.queue_base[d], w.queue_size[d], w.priority, i)
-            w.queue_size[d] += 1
-    if in_order:
-        w.queue_size[:] = 0
-
-
-@njit(cache=True)
-def _play_parallel(c: Costs, w: Work, place: IntArray, mode: Mode) -> None:
-    """Events of one time, then channels, then devices, until nothing is left."""
-    m = len(w.running)
-    now = 0.0
-    _devices_choose(c, w, mode.in_order, now)
-    while w.counts[EVENTS] > 0:
-        now = w.event_s[w.events[0]]
-        while w.counts[EVENTS] > 0 and w.event_s[w.events[0]] == now:
-            slot = pop(w.events, 0, w.counts[EVENTS], w.event_s)
-            w.counts[EVENTS] -= 1
-            if slot < m:
-                _finish_operator(c, w, place, mode, slot, now)
-            else:
-                _finish_move(c, w, place, mode, slot - m, now)
-        if mode.contended:
-            _channels_choose(c, w, place, now)
-        else:
-            _send_all(c, w, place, now)
-        _devices_choose(c, w, mode.in_order, now)
-
-
-@njit(cache=True)
-def _serial_outputs(c: Costs, w: Work, place: IntArray, i: int, now: float) -> float:
-    """Move what operator `i` made, one after another: best consumer first."""
-    d = place[i]
-    size = 0
-    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        k = c.out_tensors[a]
-        for e in range(w.first_move[k], w.first_move[k + 1]):
-            w.asked_s[e] = now
-            push_request(w.lane_queue, 0, size, w.asked_s, w.move_best, w.priority, e)
-            size += 1
-    while size > 0:
-        e = pop_request(w.lane_queue, 0, size, w.asked_s, w.move_best, w.priority)
-        size -= 1
-        k, target = w.move_tensor[e], w.move_target[e]
-        w.sent_s[e] = now
-        now += move_time(c, k, d, target)
-        w.event_s[len(w.running) + e] = now
-        _drop_sender(c, w, place, k, now)
-        _hold(w, target, c.kept_bytes[k], now)
-    return now
-
-
-@njit(cache=True)
-def _play_serial(c: Costs, w: Work, place: IntArray, order: IntArray, in_order: bool) -> None:
-    """One operator or transfer at a time: the first ready one in the order, then its moves."""
-    n = len(place)
-    now = 0.0
-    size = 0
-    for i in range(n):
-        if w.waiting[i] == 0 and not in_order:
-            push(w.queue, 0, size, w.priority, i)
-            size += 1
-    while size > 0 or (in_order and w.counts[FINISHED] < n):
-        i = order[w.counts[FINISHED]] if in_order else pop(w.queue, 0, size, w.priority)
-        size -= 1
-        if w.waiting[i] > 0:
-            break
-        _start(c, w, place[i], i, now)
-        now = w.end_s[i]
-        w.counts[FINISHED] += 1
-        _drop_inputs(c, w, place, i, now)
-        for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-            _drop_sender(c, w, place, c.out_tensors[a], now)
-        now = _serial_outputs(c, w, place, i, now)
-        for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-            k = c.out_tensors[a]
-            for b in range(c.offsets[k], c.offsets[k + 1]):
-                j = c.consumers[b]
-                w.waiting[j] -= 1
-                if w.waiting[j] == 0 and not in_order:
-                    push(w.queue, 0, size, w.priority, j)
-                    size += 1
-
-
-@njit(cache=True)
-def run(c: Costs, w: Work, mode: Mode, place: IntArray, order: IntArray) -> int:
-    """Play one placement; the answer stands in `w`.
+@njit(cache=True, _nrt=False)
+def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray) -> int:
+    """Play one placement; the answer stands on the board.
 
     `order` is a permutation, or empty for the upward rank under this placement.
     """
     if len(order) == 0:
-        upward_rank(c, place, w.priority)
+        _rank_upward(w, x, o, place)
     else:
-        for at in range(len(order)):
-            w.priority[order[at]] = at
-    code = _reset(c, w, place)
+        for at in range(o.n):
+            x[o.priority + order[at]] = at
+    code = _reset(w, x, o, place)
     if code == DONE:
-        code = _list_moves(c, w, place)
+        code = _list_moves(w, x, o, place)
     if code != DONE:
         return code  # type: ignore[no-any-return]
     if mode.serial:
-        _play_serial(c, w, place, order, mode.in_order)
+        _play_serial(w, x, o, mode, place, order)
     else:
-        _reset_lanes(c, w, place)
-        _fill_queues(w, place, order if len(order) > 0 else c.order, mode.in_order)
-        _play_parallel(c, w, place, mode)
-    for d in range(len(w.running)):
-        _hold(w, d, 0, np.inf)
-    if w.counts[FINISHED] < len(place):
-        w.counts[CULPRIT] = np.argmax(w.waiting > 0)
-        return STUCK
-    return DONE
-
-
-@njit(cache=True)
-def loads(c: Costs, w: Work, place: IntArray, out: FloatArray) -> None:
-    """Seconds per sample of each device: compute, and every move on both its ends.
-
-    To be called after `run`.
-    """
-    out[:] = 0.0
-    for i in range(len(place)):
-        out[place[i]] += c.compute_s[i, place[i]]
-    for e in range(w.counts[MOVES]):
-        k, target = w.move_tensor[e], w.move_target[e]
-        source = place[c.producer[k]]
-        took = move_time(c, k, source, target)
-        out[source] += took
-        out[target] += took
-
-
-@njit(cache=True)
-def over_bytes(c: Costs, w: Work) -> int:
-    """Bytes over the devices' memories, summed; to be called after `run`."""
-    total = 0
-    for d in range(len(w.peak)):
-        total += max(0, w.peak[d] - c.memory_bytes[d])
-    return total
+        _reset_lanes(w, o, place)
+        _fill_queues(w, x, o, mode, place, order)
+        _play_parallel(w, x, o, mode, place)
+    for d in range(o.m):
+        _hold(w, x, o, d, 0, np.inf)
+    return DONE if w[o.finished] == o.n else _stuck(w, o)
 
 
 @njit(cache=True)
 def run_many(
-    c: Costs,
-    w: Work,
+    w: IntArray,
+    x: FloatArray,
+    o: Layout,
     mode: Mode,
     throughput: bool,
     placements: IntArray,
@@ -549,15 +83,486 @@ def run_many(
     violation_bytes: IntArray,
 ) -> None:
     """`run` for every row; ``inf`` where a placement cannot be played."""
-    load_s = np.zeros(c.compute_s.shape[1])
+    load_s = np.zeros(o.m)
     for row in range(len(placements)):
-        code = run(c, w, mode, placements[row], order)
+        code = run(w, x, o, mode, placements[row], order)
         value_s[row], violation_bytes[row] = np.inf, 0
         if code != DONE:
             continue
-        violation_bytes[row] = over_bytes(c, w)
+        violation_bytes[row] = over_bytes(w, o)
         if throughput:
-            loads(c, w, placements[row], load_s)
+            loads(w, x, o, placements[row], load_s)
             value_s[row] = load_s.max()
         else:
-            value_s[row] = w.end_s.max()
+            value_s[row] = makespan(x, o)
+
+
+@njit(cache=True, _nrt=False)
+def makespan(x: FloatArray, o: Layout) -> float:
+    """End of the last operator; to be called after `run`."""
+    last = 0.0
+    for i in range(o.n):
+        last = max(last, x[o.end_s + i])
+    return last
+
+
+@njit(cache=True, _nrt=False)
+def over_bytes(w: IntArray, o: Layout) -> int:
+    """Bytes over the devices' memories, summed; to be called after `run`."""
+    total = 0
+    for d in range(o.m):
+        total += max(0, w[o.peak + d] - w[o.memory_bytes + d])
+    return total
+
+
+@njit(cache=True, _nrt=False)
+def loads(w: IntArray, x: FloatArray, o: Layout, place: IntArray, out: FloatArray) -> None:
+    """Seconds per sample of each device: compute, and every move on both its ends.
+
+    To be called after `run`.
+    """
+    out[:] = 0.0
+    for i in range(o.n):
+        out[place[i]] += x[o.compute_s + i * o.m + place[i]]
+    for e in range(w[o.moves]):
+        k, target = w[o.move_tensor + e], w[o.move_target + e]
+        source = place[w[o.producer + k]]
+        took = _move_time(w, x, o, k, source, target)
+        out[source] += took
+        out[target] += took
+
+
+@njit(inline="always")
+def _stuck(w: IntArray, o: Layout) -> int:
+    """Name the first operator that waits forever."""
+    for i in range(o.n - 1, -1, -1):
+        if w[o.waiting + i] > 0:
+            w[o.culprit] = i
+    return STUCK
+
+
+# Before a play.
+
+
+@njit(inline="always")
+def _fill(w: IntArray, begin: int, size: int, value: int) -> None:
+    for at in range(begin, begin + size):
+        w[at] = value
+
+
+@njit(inline="always")
+def _move_time(w: IntArray, x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
+    """Seconds that tensor `k` holds the channel from `source` to `target`."""
+    pair = source * o.m + target
+    return x[o.latency_s + pair] + x[o.tensor_bytes + k] * x[o.seconds_per_byte + pair]  # type: ignore[no-any-return]
+
+
+@njit(cache=True, _nrt=False)
+def _rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
+    """Priority is minus the longest way to the end under this very placement: least first."""
+    for at in range(o.n - 1, -1, -1):
+        i = w[o.order + at]
+        here = place[i]
+        tail = 0.0
+        for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
+            k = w[o.out_tensors + a]
+            for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
+                j = w[o.consumers + b]
+                way = -x[o.priority + j]
+                if place[j] != here:
+                    way += _move_time(w, x, o, k, here, place[j])
+                tail = max(tail, way)
+        x[o.priority + i] = -(x[o.compute_s + i * o.m + here] + tail)
+
+
+@njit(inline="always")
+def _reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
+    """Empty queues sized for this placement; resident bytes held."""
+    _fill(w, o.queue_base, o.m + 1, 0)
+    _fill(w, o.queue_size, o.m, 0)
+    _fill(w, o.held, o.m, 0)
+    for i in range(o.n):
+        d = place[i]
+        if not np.isfinite(x[o.compute_s + i * o.m + d]):
+            w[o.culprit] = i
+            return NO_KERNEL
+        w[o.queue_base + d + 1] += 1
+        w[o.held + d] += w[o.resident_bytes + i]
+        w[o.waiting + i] = w[o.in_offsets + i + 1] - w[o.in_offsets + i]
+    for d in range(o.m):
+        w[o.queue_base + d + 1] += w[o.queue_base + d]
+        w[o.peak + d] = w[o.held + d]
+        w[o.running + d] = -1
+        x[o.changed_s + d] = 0.0
+    w[o.pending] = w[o.touched] = w[o.finished] = 0
+    return DONE
+
+
+@njit(inline="always")
+def _list_moves(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
+    """Every (tensor, other device) once, with its best consumer there; and count the readers."""
+    _fill(w, o.best, o.m, -1)
+    moves = 0
+    for k in range(o.t):
+        source = place[w[o.producer + k]]
+        first = moves
+        readers = 1
+        w[o.first_move + k] = first
+        for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
+            j = w[o.consumers + b]
+            target = place[j]
+            if target == source:
+                readers += 1
+                continue
+            e = w[o.best + target]
+            if e >= first:
+                w[o.move_refs + e] += 1
+                if _comes_before(x, o, j, w[o.move_best + e]):
+                    w[o.move_best + e] = j
+                continue
+            w[o.best + target] = moves
+            w[o.move_tensor + moves], w[o.move_target + moves] = k, target
+            w[o.move_best + moves], w[o.move_refs + moves] = j, 1
+            if not _linked(w, x, o, source, target):
+                w[o.culprit] = moves
+                return NO_LINK
+            readers += 1
+            moves += 1
+        w[o.refs + k] = readers
+    w[o.first_move + o.t] = moves
+    w[o.moves] = moves
+    return DONE
+
+
+@njit(inline="always")
+def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
+    a, b = x[o.priority + i], x[o.priority + j]
+    return a < b or (a == b and i < j)  # type: ignore[no-any-return]
+
+
+@njit(inline="always")
+def _linked(w: IntArray, x: FloatArray, o: Layout, source: int, target: int) -> bool:
+    pair = source * o.m + target
+    finite = np.isfinite(x[o.latency_s + pair] + x[o.seconds_per_byte + pair])
+    return w[o.channel + pair] >= 0 and finite  # type: ignore[no-any-return]
+
+
+@njit(inline="always")
+def _lane(w: IntArray, o: Layout, place: IntArray, e: int) -> int:
+    """The channel of move `e`."""
+    source = place[w[o.producer + w[o.move_tensor + e]]]
+    return w[o.channel + source * o.m + w[o.move_target + e]]  # type: ignore[no-any-return]
+
+
+@njit(inline="always")
+def _reset_lanes(w: IntArray, o: Layout, place: IntArray) -> None:
+    """Empty channel queues sized for this placement's moves."""
+    _fill(w, o.lane_base, o.channels + 1, 0)
+    _fill(w, o.lane_size, o.channels, 0)
+    _fill(w, o.lane_busy, o.channels, 0)
+    _fill(w, o.flagged, o.channels, 0)
+    for e in range(w[o.moves]):
+        w[o.lane_base + _lane(w, o, place, e) + 1] += 1
+    for lane in range(o.channels):
+        w[o.lane_base + lane + 1] += w[o.lane_base + lane]
+
+
+@njit(inline="always")
+def _push_ready(w: IntArray, x: FloatArray, o: Layout, d: int, i: int) -> None:
+    push(w, o.queue + w[o.queue_base + d], w[o.queue_size + d], x, o.priority, i)
+    w[o.queue_size + d] += 1
+
+
+@njit(inline="always")
+def _fill_queues(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+) -> None:
+    """In order: each device's whole sequence. Else: what has no inputs."""
+    for at in range(o.n):
+        i = order[at] if mode.in_order else at
+        d = place[i]
+        if mode.in_order:
+            w[o.queue + w[o.queue_base + d] + w[o.queue_size + d]] = i
+            w[o.queue_size + d] += 1
+        elif w[o.waiting + i] == 0:
+            _push_ready(w, x, o, d, i)
+    if mode.in_order:
+        _fill(w, o.queue_size, o.m, 0)
+
+
+# Memory.
+
+
+@njit(inline="always")
+def _hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
+    """Change the bytes held from `now` on; a level counts once time has passed over it."""
+    if now > x[o.changed_s + d]:
+        w[o.peak + d] = max(w[o.peak + d], w[o.held + d])
+        x[o.changed_s + d] = now
+    w[o.held + d] += change
+
+
+@njit(inline="always")
+def _drop_sender(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
+) -> None:
+    """One reader less of tensor `k` where it was made."""
+    w[o.refs + k] -= 1
+    if w[o.refs + k] == 0:
+        _hold(w, x, o, place[w[o.producer + k]], -w[o.kept_bytes + k], now)
+
+
+@njit(inline="always")
+def _drop_inputs(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
+) -> None:
+    """Operator `i` has ended and reads its inputs no more."""
+    d = place[i]
+    for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
+        k = w[o.in_tensors + a]
+        if place[w[o.producer + k]] == d:
+            _drop_sender(w, x, o, place, k, now)
+            continue
+        e = w[o.first_move + k]
+        while w[o.move_target + e] != d:
+            e += 1
+        w[o.move_refs + e] -= 1
+        if w[o.move_refs + e] == 0:
+            _hold(w, x, o, d, -w[o.kept_bytes + k], now)
+
+
+# Events.
+
+
+@njit(inline="always")
+def _expect(w: IntArray, x: FloatArray, o: Layout, slot: int, end_s: float) -> None:
+    """Something ends at `end_s`."""
+    x[o.event_s + slot] = end_s
+    push(w, o.events, w[o.pending], x, o.event_s, slot)
+    w[o.pending] += 1
+
+
+@njit(inline="always")
+def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now: float) -> None:
+    """Device `d` starts operator `i`; its outputs take room from now on."""
+    x[o.start_s + i] = now
+    x[o.end_s + i] = now + x[o.compute_s + i * o.m + d]
+    if mode.memory:
+        for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
+            _hold(w, x, o, d, w[o.kept_bytes + w[o.out_tensors + a]], now)
+
+
+@njit(inline="always")
+def _arrived(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, k: int, d: int
+) -> None:
+    """Tensor `k` is on device `d`: its consumers there wait for one tensor less."""
+    for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
+        j = w[o.consumers + b]
+        if place[j] == d:
+            w[o.waiting + j] -= 1
+            if w[o.waiting + j] == 0 and not mode.in_order:
+                _push_ready(w, x, o, d, j)
+
+
+@njit(inline="always")
+def _touch(w: IntArray, o: Layout, lane: int) -> None:
+    """Channel `lane` has to choose."""
+    if w[o.flagged + lane] == 0:
+        w[o.flagged + lane] = 1
+        w[o.dirty + w[o.touched]] = lane
+        w[o.touched] += 1
+
+
+@njit(inline="always")
+def _ask(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
+) -> None:
+    """Move `e` is wanted; it queues for its channel or, where links are free, for nothing."""
+    if not mode.contended:
+        w[o.lane_queue + w[o.touched]] = e
+        w[o.touched] += 1
+        return
+    x[o.asked_s + e] = now
+    lane = _lane(w, o, place, e)
+    base, size = o.lane_queue + w[o.lane_base + lane], w[o.lane_size + lane]
+    push_request(w, base, size, x, o.asked_s, o.move_best, o.priority, e)
+    w[o.lane_size + lane] = size + 1
+    _touch(w, o, lane)
+
+
+@njit(inline="always")
+def _finish_operator(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, d: int, now: float
+) -> None:
+    i = w[o.running + d]
+    w[o.running + d] = -1
+    w[o.finished] += 1
+    if mode.memory:
+        _drop_inputs(w, x, o, place, i, now)
+    for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
+        k = w[o.out_tensors + a]
+        _arrived(w, x, o, mode, place, k, d)
+        for e in range(w[o.first_move + k], w[o.first_move + k + 1]):
+            _ask(w, x, o, mode, place, e, now)
+        if mode.memory:
+            _drop_sender(w, x, o, place, k, now)
+
+
+@njit(inline="always")
+def _finish_move(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
+) -> None:
+    k, d = w[o.move_tensor + e], w[o.move_target + e]
+    if mode.memory:
+        _drop_sender(w, x, o, place, k, now)
+        _hold(w, x, o, d, w[o.kept_bytes + k], now)
+    _arrived(w, x, o, mode, place, k, d)
+    if mode.contended:
+        lane = _lane(w, o, place, e)
+        w[o.lane_busy + lane] = 0
+        _touch(w, o, lane)
+
+
+@njit(inline="always")
+def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: float) -> None:
+    """Move `e` starts."""
+    k = w[o.move_tensor + e]
+    x[o.sent_s + e] = now
+    took = _move_time(w, x, o, k, place[w[o.producer + k]], w[o.move_target + e])
+    _expect(w, x, o, o.m + e, now + took)
+
+
+@njit(inline="always")
+def _channels_choose(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, now: float
+) -> None:
+    """Every free channel starts its first request; where links are free, all requests start."""
+    for s in range(w[o.touched]):
+        if not mode.contended:
+            _send(w, x, o, place, w[o.lane_queue + s], now)
+            continue
+        lane = w[o.dirty + s]
+        w[o.flagged + lane] = 0
+        size = w[o.lane_size + lane]
+        if w[o.lane_busy + lane] == 1 or size == 0:
+            continue
+        base = o.lane_queue + w[o.lane_base + lane]
+        e = pop_request(w, base, size, x, o.asked_s, o.move_best, o.priority)
+        w[o.lane_size + lane] = size - 1
+        w[o.lane_busy + lane] = 1
+        _send(w, x, o, place, e, now)
+    w[o.touched] = 0
+
+
+@njit(inline="always")
+def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
+    """The operator that device `d` starts now, -1 for none."""
+    base, size = w[o.queue_base + d], w[o.queue_size + d]
+    if not mode.in_order:
+        if size == 0:
+            return -1
+        w[o.queue_size + d] = size - 1
+        return pop(w, o.queue + base, size, x, o.priority)  # type: ignore[no-any-return]
+    if base + size == w[o.queue_base + d + 1]:
+        return -1
+    i = w[o.queue + base + size]
+    if w[o.waiting + i] > 0:
+        return -1
+    w[o.queue_size + d] = size + 1
+    return i  # type: ignore[no-any-return]
+
+
+@njit(inline="always")
+def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: float) -> None:
+    """Every free device starts what it may."""
+    for d in range(o.m):
+        if w[o.running + d] >= 0:
+            continue
+        i = _next(w, x, o, mode, d)
+        if i >= 0:
+            _start(w, x, o, mode, d, i, now)
+            w[o.running + d] = i
+            _expect(w, x, o, d, x[o.end_s + i])
+
+
+@njit(cache=True, _nrt=False)
+def _play_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
+    """Events of one time, then channels, then devices, until nothing is left."""
+    _devices_choose(w, x, o, mode, 0.0)
+    while w[o.pending] > 0:
+        now = x[o.event_s + w[o.events]]
+        while w[o.pending] > 0 and x[o.event_s + w[o.events]] == now:
+            slot = pop(w, o.events, w[o.pending], x, o.event_s)
+            w[o.pending] -= 1
+            if slot < o.m:
+                _finish_operator(w, x, o, mode, place, slot, now)
+            else:
+                _finish_move(w, x, o, mode, place, slot - o.m, now)
+        _channels_choose(w, x, o, mode, place, now)
+        _devices_choose(w, x, o, mode, now)
+
+
+# One thing at a time.
+
+
+@njit(cache=True, _nrt=False)
+def _play_serial(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+) -> None:
+    """The first ready operator in the order, then its moves, and again."""
+    now = 0.0
+    size = 0
+    for i in range(o.n):
+        if w[o.waiting + i] == 0 and not mode.in_order:
+            push(w, o.queue, size, x, o.priority, i)
+            size += 1
+    while w[o.finished] < o.n:
+        if mode.in_order:
+            i = order[w[o.finished]]
+            if w[o.waiting + i] > 0:
+                return
+        else:
+            i = pop(w, o.queue, size, x, o.priority)
+            size -= 1
+        _start(w, x, o, mode, place[i], i, now)
+        now = x[o.end_s + i]
+        w[o.finished] += 1
+        now = _serial_moves(w, x, o, mode, place, i, now)
+        for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
+            k = w[o.out_tensors + a]
+            for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
+                j = w[o.consumers + b]
+                w[o.waiting + j] -= 1
+                if w[o.waiting + j] == 0 and not mode.in_order:
+                    push(w, o.queue, size, x, o.priority, j)
+                    size += 1
+
+
+@njit(inline="always")
+def _serial_moves(
+    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, i: int, now: float
+) -> float:
+    """Move what operator `i` made, best consumer first; returns when the last one has arrived."""
+    size = 0
+    if mode.memory:
+        _drop_inputs(w, x, o, place, i, now)
+    for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
+        k = w[o.out_tensors + a]
+        if mode.memory:
+            _drop_sender(w, x, o, place, k, now)
+        for e in range(w[o.first_move + k], w[o.first_move + k + 1]):
+            x[o.asked_s + e] = now
+            push_request(w, o.lane_queue, size, x, o.asked_s, o.move_best, o.priority, e)
+            size += 1
+    while size > 0:
+        e = pop_request(w, o.lane_queue, size, x, o.asked_s, o.move_best, o.priority)
+        size -= 1
+        k, target = w[o.move_tensor + e], w[o.move_target + e]
+        x[o.sent_s + e] = now
+        now += _move_time(w, x, o, k, place[i], target)
+        x[o.event_s + o.m + e] = now
+        if mode.memory:
+            _drop_sender(w, x, o, place, k, now)
+            _hold(w, x, o, target, w[o.kept_bytes + k], now)
+    return now

@@ -28,9 +28,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray, frozen_int
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators import _kernels as kernels
+from placewright.operators._board import make_board
+from placewright.operators._costs import kernel_costs
 from placewright.operators._memory import memory_curves
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
@@ -137,35 +139,36 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
 
 
 class Judge:
-    """A problem's arrays and buffers, made once and played many times.
+    """A problem on a board, laid out once and played many times.
 
     Not to be shared between threads.
 
     Attributes
     ----------
-    costs, work
-        What the kernels of `placewright.operators._kernels` take, for compiled searches.
+    board
+        What the kernels of `placewright.operators._kernels` play on, for compiled searches:
+        ``run(*judge.board, judge.mode(), placement, order)``.
     """
 
-    __slots__ = ("costs", "problem", "work")
+    __slots__ = ("board", "problem")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
-        self.costs = kernel_costs(problem)
-        self.work = kernels.make_work(self.costs, len(problem.channel_names))
+        self.board = make_board(kernel_costs(problem), len(problem.channel_names))
 
-    def mode(self, dispatch: Dispatch = Dispatch.READY) -> kernels.Mode:
+    def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> kernels.Mode:
         """What the problem asks to be played."""
         return kernels.Mode(
             contended=self.problem.links is Links.CONTENDED,
             serial=self.problem.overlap is Overlap.SERIAL,
             in_order=dispatch is Dispatch.IN_ORDER,
+            memory=memory,
         )
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Play a plan that `check_plan` has passed."""
         order = _NO_ORDER if plan.order is None else plan.order
-        code = kernels.run(self.costs, self.work, self.mode(plan.dispatch), plan.placement, order)
+        code = kernels.run(*self.board, self.mode(plan.dispatch), plan.placement, order)
         if code != kernels.DONE:
             raise self._error(code, plan)
         return self._judgement(plan)
@@ -177,25 +180,21 @@ class Judge:
         dispatch: Dispatch = Dispatch.READY,
     ) -> tuple[FloatArray, IntArray]:
         """Value and violation of every row of `placements`; see `evaluate_many`."""
-        rows = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int64))
-        if rows.shape[1] != self.problem.n or rows.min() < 0 or rows.max() >= self.problem.m:
-            raise InputError(
-                "placements must have one valid device index per operator",
-                where=self.problem.name,
-                by=f"shape {rows.shape} for {self.problem.n} operators, {self.problem.m} devices",
-            )
-        fixed = _NO_ORDER if order is None else np.ascontiguousarray(order, dtype=np.int64)
+        p = self.problem
+        rows = frozen_int(placements).reshape(-1, p.n)
+        if rows.size and (rows.min() < 0 or rows.max() >= p.m):
+            raise InputError("placements name a device that does not exist", where=p.name)
+        fixed = _NO_ORDER if order is None else frozen_int(order)
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
-        throughput = self.problem.objective is Objective.THROUGHPUT
-        kernels.run_many(
-            self.costs, self.work, self.mode(dispatch), throughput, rows, fixed, value_s, over
-        )
+        mode = self.mode(dispatch, memory=bool(np.isfinite(p.memory_bytes).any()))
+        throughput = p.objective is Objective.THROUGHPUT
+        kernels.run_many(*self.board, mode, throughput, rows, fixed, value_s, over)
         return value_s, over
 
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
-        p, work, place = self.problem, self.work, plan.placement
-        busy = np.bincount(place, p.compute_s[np.arange(p.n), place], minlength=p.m)
-        over = np.maximum(0, work.peak - self.costs.memory_bytes)
+        p, (w, x, o), place = self.problem, self.board, plan.placement
+        peak = w[o.peak : o.peak + p.m].copy()
+        over = np.maximum(0, peak - w[o.memory_bytes : o.memory_bytes + p.m])
         return OperatorJudgement(
             problem=p,
             placement=place,
@@ -203,35 +202,36 @@ class Judge:
             feasible=not over.any(),
             violation=_violation(p, over),
             violation_bytes=int(over.sum()),
-            op_start_s=work.start_s.copy(),
-            op_end_s=work.end_s.copy(),
+            op_start_s=x[o.start_s : o.start_s + p.n].copy(),
+            op_end_s=x[o.end_s : o.end_s + p.n].copy(),
             transfers=self._transfers(place),
-            peak_bytes=work.peak.copy(),
-            busy_s=busy,
+            peak_bytes=peak,
+            busy_s=np.bincount(place, p.compute_s[np.arange(p.n), place], minlength=p.m),
         )
 
     def _value(self, place: IntArray) -> float:
+        w, x, o = self.board
         if self.problem.objective is Objective.LATENCY:
-            return float(self.work.end_s.max())
+            return float(kernels.makespan(x, o))
         load_s = np.zeros(self.problem.m)
-        kernels.loads(self.costs, self.work, place, load_s)
+        kernels.loads(w, x, o, place, load_s)
         return float(load_s.max())
 
     def _transfers(self, place: IntArray) -> Transfers:
-        work, m = self.work, self.problem.m
-        count = int(work.counts[kernels.MOVES])
-        tensor, target = work.move_tensor[:count], work.move_target[:count]
-        start, end = work.sent_s[:count], work.event_s[m : m + count]
+        w, x, o = self.board
+        count = int(w[o.moves])
+        tensor = w[o.move_tensor : o.move_tensor + count]
+        target = w[o.move_target : o.move_target + count]
+        start, end = x[o.sent_s : o.sent_s + count], x[o.event_s + o.m : o.event_s + o.m + count]
         by = np.lexsort((target, tensor, start))
         source = place[self.problem.tensor_producer[tensor]]
         return Transfers(tensor[by], source[by], target[by], start[by], end[by])
 
     def _error(self, code: int, plan: OperatorPlan) -> InputError | InfeasibleError:
-        p, work = self.problem, self.work
-        culprit = int(work.counts[kernels.CULPRIT])
-        where = f"plan for {p.name}"
+        p, (w, _, o) = self.problem, self.board
+        culprit, where = int(w[o.culprit]), f"plan for {p.name}"
         if code == kernels.NO_LINK:
-            tensor, target = int(work.move_tensor[culprit]), int(work.move_target[culprit])
+            tensor, target = int(w[o.move_tensor + culprit]), int(w[o.move_target + culprit])
             source = int(plan.placement[p.tensor_producer[tensor]])
             return InfeasibleError(
                 f"no link from {p.device_names[source]!r} to {p.device_names[target]!r} "
@@ -272,38 +272,6 @@ def evaluate_many(
         Shape (k,), bytes over, summed over devices.
     """
     return Judge(problem).many(placements, order, dispatch)
-
-
-def kernel_costs(problem: OperatorProblem) -> kernels.Costs:
-    """A problem's arrays as the kernels take them."""
-    topology = problem.topology
-    limited = np.isfinite(problem.memory_bytes)
-    memory = np.where(limited, np.floor(problem.memory_bytes), kernels.UNLIMITED)
-    return kernels.Costs(
-        compute_s=problem.compute_s,
-        producer=problem.tensor_producer,
-        tensor_bytes=problem.tensor_bytes,
-        offsets=problem.consumer_offsets,
-        consumers=problem.consumers,
-        latency_s=problem.latency_s,
-        seconds_per_byte=problem.seconds_per_byte,
-        channel=problem.channel,
-        order=topology.order,
-        in_offsets=topology.in_offsets,
-        in_tensors=topology.in_tensors,
-        out_offsets=topology.out_offsets,
-        out_tensors=topology.out_tensors,
-        kept_bytes=whole_bytes(problem.tensor_bytes),
-        resident_bytes=whole_bytes(problem.resident_bytes),
-        memory_bytes=whole_bytes(memory),
-    )
-
-
-def whole_bytes(values: FloatArray) -> IntArray:
-    """Rounded up to int64, read-only."""
-    result = np.ceil(values).astype(np.int64)
-    result.setflags(write=False)
-    return result
 
 
 def _violation(problem: OperatorProblem, over: IntArray) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators._costs import Costs, move_time
 from placewright.operators._heaps import pop, push
-from placewright.operators._kernels import Costs, move_time
 
 
 class Rules(NamedTuple):
@@ -48,16 +48,6 @@ class Timeline(NamedTuple):
 
 
 @njit(cache=True)
-def linked_time(c: Costs, k: int, source: int, target: int) -> float:
-    """Seconds from `source` to `target`: zero on one device, ``inf`` without a link."""
-    if source == target:
-        return 0.0
-    if c.channel[source, target] < 0:
-        return np.inf  # type: ignore[no-any-return]
-    return move_time(c, k, source, target)  # type: ignore[no-any-return]
-
-
-@njit(cache=True)
 def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     """Operators by (least key, topological position), none before its producers."""
     n = len(key)
@@ -71,11 +61,11 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     size = 0
     for i in range(n):
         if waiting[i] == 0:
-            push(heap, 0, size, placed, at[i])
+            push(heap, 0, size, placed, 0, at[i])
             size += 1
     sequence = np.empty(n, dtype=np.int64)
     for step in range(n):
-        i = c.order[pop(heap, 0, size, placed)]
+        i = c.order[pop(heap, 0, size, placed, 0)]
         size -= 1
         sequence[step] = i
         for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
@@ -84,7 +74,7 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
                 j = c.consumers[b]
                 waiting[j] -= 1
                 if waiting[j] == 0:
-                    push(heap, 0, size, placed, at[j])
+                    push(heap, 0, size, placed, 0, at[j])
                     size += 1
     return sequence
 
@@ -168,7 +158,7 @@ def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int)
     for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
         k = c.in_tensors[a]
         source = c.producer[k]
-        ready = max(ready, end_s[source] + linked_time(c, k, place[source], d))
+        ready = max(ready, end_s[source] + move_time(c, k, place[source], d))
     return ready
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from placewright.arrays import FloatArray
-from placewright.operators._kernels import Costs
+from placewright.operators._costs import Costs
 
 
 @njit(cache=True)

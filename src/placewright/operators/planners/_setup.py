@@ -9,8 +9,8 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
-from placewright.operators import _kernels as kernels
-from placewright.operators.judge import Judge, kernel_costs
+from placewright.operators._costs import Costs, kernel_costs
+from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners._groups import Groups, groups_of
 from placewright.operators.planners._list_scheduling import Rules, list_schedule
@@ -33,7 +33,7 @@ class Setup:
     """
 
     problem: OperatorProblem
-    costs: kernels.Costs
+    costs: Costs
     groups: Groups
     mean_compute_s: FloatArray
     mean_latency_s: float

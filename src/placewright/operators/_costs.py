@@ -1,0 +1,80 @@
+"""A problem's arrays as compiled planners read them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators.problem import OperatorProblem
+
+UNLIMITED = 2**62
+"""Bytes of a device without a limit."""
+
+
+class Costs(NamedTuple):
+    """Arrays of a problem and of its topology; the last three in whole bytes.
+
+    For loops that run once per plan. A tuple of arrays costs a reference count per use: the
+    judge, which runs millions of times, has `placewright.operators._board` instead.
+    """
+
+    compute_s: FloatArray
+    producer: IntArray
+    tensor_bytes: FloatArray
+    offsets: IntArray
+    consumers: IntArray
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+    channel: IntArray
+    order: IntArray
+    in_offsets: IntArray
+    in_tensors: IntArray
+    out_offsets: IntArray
+    out_tensors: IntArray
+    kept_bytes: IntArray
+    resident_bytes: IntArray
+    memory_bytes: IntArray
+
+
+def kernel_costs(problem: OperatorProblem) -> Costs:
+    """A problem's arrays as the kernels take them."""
+    topology = problem.topology
+    limited = np.isfinite(problem.memory_bytes)
+    return Costs(
+        compute_s=problem.compute_s,
+        producer=problem.tensor_producer,
+        tensor_bytes=problem.tensor_bytes,
+        offsets=problem.consumer_offsets,
+        consumers=problem.consumers,
+        latency_s=problem.latency_s,
+        seconds_per_byte=problem.seconds_per_byte,
+        channel=problem.channel,
+        order=topology.order,
+        in_offsets=topology.in_offsets,
+        in_tensors=topology.in_tensors,
+        out_offsets=topology.out_offsets,
+        out_tensors=topology.out_tensors,
+        kept_bytes=whole_bytes(problem.tensor_bytes),
+        resident_bytes=whole_bytes(problem.resident_bytes),
+        memory_bytes=whole_bytes(np.where(limited, np.floor(problem.memory_bytes), UNLIMITED)),
+    )
+
+
+def whole_bytes(values: FloatArray) -> IntArray:
+    """Rounded up to int64, read-only."""
+    result = np.ceil(values).astype(np.int64)
+    result.setflags(write=False)
+    return result
+
+
+@njit(cache=True)
+def move_time(c: Costs, k: int, source: int, target: int) -> float:
+    """Seconds of tensor `k` from `source` to `target`: zero on one device, ``inf`` unlinked."""
+    if source == target:
+        return 0.0
+    if c.channel[source, target] < 0:
+        return np.inf  # type: ignore[no-any-return]
+    return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]
