@@ -1,0 +1,47 @@
+"""Where files come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.boundary import FileModel, field_path, parse_json, read_text, validate
+from placewright.errors import InputError, UnknownNameError
+
+
+class Leaf(FileModel):
+    size: int
+
+
+class Tree(FileModel):
+    leaves: tuple[Leaf, ...] = ()
+    first: Leaf | None = None
+
+
+def test_a_path_is_written_as_in_code() -> None:
+    """Positions in brackets, keys with dots."""
+    assert field_path(("devices", 1, "memory")) == "devices[1].memory"
+    assert field_path(()) == "file"
+
+
+@pytest.mark.parametrize(
+    "data", [{"leaves": [{"size": 1, "sise": 2}]}, {"first": {"size": 1, "sise": 2}}]
+)
+def test_an_unknown_key_offers_those_of_its_own_level(data: dict[str, object]) -> None:
+    """Inside a list or an optional field, too."""
+    with pytest.raises(UnknownNameError, match="did you mean 'size'"):
+        validate(Tree, data, where="t.json")
+
+
+def test_no_file_no_text_no_json(tmp_path: Path) -> None:
+    """Each is told with the file's name."""
+    (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a text file"):
+        read_text(tmp_path / "b")
+    with pytest.raises(InputError, match="No such file"):
+        read_text(tmp_path / "none")
+    with pytest.raises(InputError, match=r"x\.json: is not valid JSON .*line 1"):
+        parse_json("{", where="x.json")
+    with pytest.raises(InputError, match="is not valid JSON"):
+        parse_json("[" * 100_000, where="x.json")
