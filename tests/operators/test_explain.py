@@ -1,0 +1,86 @@
+"""Why an operator is where it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.errors import UnknownNameError
+from placewright.operators.explain import critical_operators, explain
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.testing.instances import tiny
+
+DIAMOND = [(0, 1.0, [1, 2]), (1, 1.0, [3]), (2, 1.0, [3])]
+
+
+def test_the_long_branch_is_critical_and_the_short_one_is_not() -> None:
+    """A diamond whose first branch takes longer."""
+    problem = tiny([[1.0, 1.0], [5.0, 5.0], [1.0, 1.0], [1.0, 1.0]], DIAMOND)
+    plan = OperatorPlan(np.array([0, 0, 1, 0]))
+    assert critical_operators(judge(problem, plan)).tolist() == [True, True, False, True]
+
+
+def test_a_transfer_carries_criticality() -> None:
+    """What waits for a tensor from elsewhere makes its sender critical."""
+    problem = tiny([[1.0, 1.0], [1.0, 1.0]], [(0, 3.0, [1])])
+    found = explain(problem, OperatorPlan(np.array([0, 1])), "op0")
+    assert found.critical
+    assert found.sent == {"tensor0": ("dev1",)}
+    assert found.value_s == 5.0
+    back = explain(problem, OperatorPlan(np.array([0, 1])), "op1")
+    assert back.received == {"tensor0": "dev0"}
+
+
+def test_alternatives_are_what_the_judge_says() -> None:
+    """Best first; a group moves as one; what cannot be says why."""
+    problem = tiny(
+        [[2.0, 1.0, math.inf], [2.0, 3.0, 1.0]],
+        [(0, 1.0, [1])],
+        colocation=[0, 0],
+        resident_bytes=[4.0, 4.0],
+        memory_bytes=[100.0, 100.0, 1.0],
+    )
+    found = explain(problem, OperatorPlan(np.array([0, 0])), "op0")
+    assert found.group == 2
+    assert [a.device for a in found.alternatives] == ["dev1", "dev2"]
+    assert found.alternatives[0].value_s == 4.0
+    assert math.isinf(found.alternatives[1].value_s)
+    assert "cannot run" in found.alternatives[1].note
+
+
+def test_too_little_memory_is_said() -> None:
+    """A move that does not fit has no value and names the bytes."""
+    problem = tiny([[2.0, 1.0]], resident_bytes=[8.0], memory_bytes=[10.0, 5.0])
+    (other,) = explain(problem, OperatorPlan(np.array([0])), "op0").alternatives
+    assert other.note == "'dev1' needs 3 bytes more than it has"
+
+
+def test_an_unknown_operator_offers_the_nearest() -> None:
+    """Names are the identity."""
+    with pytest.raises(UnknownNameError, match="did you mean 'op1'"):
+        explain(tiny([[1.0]] * 2), OperatorPlan(np.array([0, 0])), "opp1")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 8), st.integers(0, 10_000))
+def test_on_one_device_everything_is_critical(n: int, seed: int) -> None:
+    """Nothing waits, and the sum of the times is the makespan."""
+    rng = np.random.default_rng(seed)
+    tensors = [(i, 1.0, [j]) for i in range(n) for j in range(i + 1, n) if rng.random() < 0.3]
+    problem = tiny(rng.random((n, 2)).tolist(), tensors)
+    played = judge(problem, OperatorPlan(np.zeros(n, dtype=np.int64)))
+    assert critical_operators(played).all()
+
+
+def test_it_prints_itself() -> None:
+    """Where it runs, whether it is critical, and a line per alternative."""
+    problem = tiny([[1.0, 2.0], [1.0, 1.0]], [(0, 3.0, [1])])
+    lines = str(explain(problem, OperatorPlan(np.array([0, 1])), "op0")).splitlines()
+    assert lines[0] == "op0 runs on dev0 for 1 s"
+    assert lines[1].endswith("on the critical path")
+    assert lines[-1].split()[0] == "dev1"

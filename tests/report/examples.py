@@ -1,0 +1,73 @@
+"""Results and traces for the tests of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.result import Candidate, Measurement, Provenance, Result, Status
+from placewright.testing.instances import tiny
+from placewright.trace import Trace
+
+HOSTILE = "</script><script>alert('x')</script>\"'&"
+"""A name that must stay a name."""
+
+
+def chain(count: int = 6, **changes: Any) -> OperatorProblem:
+    """Operators in a row on two devices."""
+    tensors = [(k, 1.0, [k + 1]) for k in range(count - 1)]
+    times = [[1.0 + k % 3, 2.0] for k in range(count)]
+    return tiny(times, tensors, **{"memory_bytes": [10.0, np.inf], **changes})
+
+
+def result_of(problem: OperatorProblem, **changes: Any) -> Result:
+    """A plan that alternates between the devices, with three candidates."""
+    plan = OperatorPlan(np.arange(problem.n) % problem.m)
+    judgement = judge(problem, plan)
+    result = Result(
+        problem=problem,
+        plan=plan,
+        judgement=judgement,
+        planner="heft",
+        objective="latency",
+        value=judgement.value,
+        lower_bound=judgement.value / 2,
+        status=Status.FEASIBLE,
+        runtime_s=0.01,
+        candidates=(
+            Candidate("only:dev0", float("inf"), Status.INFEASIBLE, 1e-4, "does not run 'op1'"),
+            Candidate("only:dev1", judgement.value * 1.5, Status.FEASIBLE, 1e-4),
+            Candidate("heft", judgement.value, Status.FEASIBLE, 1e-3),
+        ),
+        provenance=Provenance(problem.hash(), 7),
+        bound_names={"ceft": judgement.value / 2},
+    )
+    return replace(result, **changes)
+
+
+def measured(result: Result) -> Measurement:
+    """A run that took a tenth longer than was predicted."""
+    trace = result.judgement.trace()
+    slower = replace(trace, start_s=trace.start_s * 1.1, end_s=trace.end_s * 1.1, memory=())
+    step = result.value * 1.1
+    return Measurement((step, step * 1.2, step), result.value, slower, "gloo", "dev1 at half speed")
+
+
+def many_spans(count: int, seed: int = 0) -> Trace:
+    """One busy device lane and one link lane."""
+    rng = np.random.default_rng(seed)
+    edges = np.cumsum(rng.exponential(1.0, 2 * count))
+    return Trace(
+        lanes=("dev", "link"),
+        devices=1,
+        labels=tuple(f"s{k}" for k in range(count)),
+        lane=np.arange(count) % 2,
+        label=np.arange(count),
+        start_s=edges[::2],
+        end_s=edges[1::2],
+    )
