@@ -20,14 +20,17 @@ class Played:
 
     @property
     def makespan(self) -> float:
+        """End of the last operator."""
         return max(self.end.values())
 
 
 def readers(p: Any, k: int) -> list[int]:
+    """Consumers of tensor `k`."""
     return [int(c) for c in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
 
 
 def move_time(p: Any, k: int, a: int, b: int) -> float:
+    """Seconds that tensor `k` holds the channel."""
     return float(p.latency_s[a, b]) + float(p.tensor_bytes[k]) * float(p.seconds_per_byte[a, b])
 
 
@@ -86,6 +89,7 @@ class Reference:
         return True
 
     def parallel(self, contended: bool) -> Played:
+        """Round after round: what ends now, then channels, then devices."""
         p, played = self.p, self.played
         self.running: set[int] = set()
         self.arrived: set[tuple[int, int]] = set()
@@ -96,9 +100,7 @@ class Reference:
             for i in [i for i in self.running if played.end[i] == now]:
                 self.running.remove(i)
                 for k, d in self.moves_of(i):
-                    best = min(
-                        self.place_in_order[j] for j in readers(p, k) if self.place[j] == d
-                    )
+                    best = min(self.place_in_order[j] for j in readers(p, k) if self.place[j] == d)
                     asked.append((now, best, k, d))
             for move in [move for move, end in flying.items() if end == now]:
                 del flying[move]
@@ -106,9 +108,7 @@ class Reference:
             for request in sorted(asked):
                 _, _, k, d = request
                 source = self.place[int(p.tensor_producer[k])]
-                busy = {
-                    int(p.channel[self.place[int(p.tensor_producer[x])], y]) for x, y in flying
-                }
+                busy = {int(p.channel[self.place[int(p.tensor_producer[x])], y]) for x, y in flying}
                 if contended and int(p.channel[source, d]) in busy:
                     continue
                 asked.remove(request)
@@ -138,6 +138,7 @@ class Reference:
         self.played.end[i] = now + float(self.p.compute_s[i, self.place[i]])
 
     def serial(self) -> Played:
+        """One operator or transfer at a time."""
         p, played, now = self.p, self.played, 0.0
         before: dict[int, set[int]] = {i: set() for i in range(p.n)}
         for k in range(p.t):
@@ -169,9 +170,7 @@ def peaks(p: Any, plan: Any, played: Played) -> list[int]:
     for k in range(p.t):
         maker, size = int(p.tensor_producer[k]), math.ceil(p.tensor_bytes[k])
         home = place[maker]
-        ends = [played.end[maker]] + [
-            played.end[j] for j in readers(p, k) if place[j] == home
-        ]
+        ends = [played.end[maker]] + [played.end[j] for j in readers(p, k) if place[j] == home]
         ends += [end for (x, _), (_, end) in played.sent.items() if x == k]
         lives.append((home, played.start[maker], max(ends), size))
         for (x, d), (_, arrived) in played.sent.items():

@@ -6,21 +6,18 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from placewright.errors import InfeasibleError, InputError
-from placewright.operators.judge import Judge, evaluate_many, judge
+from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
-from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
-from placewright.testing.strategies import plans, problems
+from placewright.operators.problem import Links, OperatorProblem, Overlap
+from placewright.testing.instances import random_placement, random_problem
 from tests.operators import reference_judge as slow
 
 ASKED = list(itertools.product(Links, Overlap))
 
 
 def some_plans(problem: OperatorProblem, rng: np.random.Generator) -> list[OperatorPlan]:
+    """One placement, dispatched in three ways."""
     placement = random_placement(problem, rng)
     return [
         OperatorPlan(placement),
@@ -30,6 +27,7 @@ def some_plans(problem: OperatorProblem, rng: np.random.Generator) -> list[Opera
 
 
 def assert_equal_to_reference(problem: OperatorProblem, plan: OperatorPlan) -> None:
+    """Every number that the judge gives is the reference's."""
     fast, played = judge(problem, plan), slow.play(problem, plan)
     assert fast.op_start_s.tolist() == [played.start[i] for i in range(problem.n)]
     assert fast.op_end_s.tolist() == [played.end[i] for i in range(problem.n)]

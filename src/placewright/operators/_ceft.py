@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled
 from placewright.errors import InfeasibleError
 from placewright.operators._costs import Costs, kernel_costs, move_time
 from placewright.operators.problem import OperatorProblem
@@ -77,7 +77,7 @@ def ceft(problem: OperatorProblem) -> Ceft:
     return Ceft(down, up, float(least.max()), path, devices, through)
 
 
-@njit(cache=True)
+@compiled
 def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
     """ceft, and for every tensor and device: earliest arrival and where from."""
     n, m = work.shape
@@ -101,7 +101,7 @@ def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]
     return table, arrival, via
 
 
-@njit(cache=True)
+@compiled
 def _up(c: Costs, work: FloatArray) -> FloatArray:
     """ceft_up."""
     n, m = work.shape
@@ -122,7 +122,7 @@ def _up(c: Costs, work: FloatArray) -> FloatArray:
     return table
 
 
-@njit(cache=True)
+@compiled
 def _path(
     c: Costs, table: FloatArray, arrival: FloatArray, via: IntArray
 ) -> tuple[IntArray, IntArray]:

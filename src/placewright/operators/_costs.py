@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled
 from placewright.operators.problem import OperatorProblem
 
 UNLIMITED = 2**62
@@ -70,7 +70,7 @@ def whole_bytes(values: FloatArray) -> IntArray:
     return result
 
 
-@njit(cache=True)
+@compiled
 def move_time(c: Costs, k: int, source: int, target: int) -> float:
     """Seconds of tensor `k` from `source` to `target`: zero on one device, ``inf`` unlinked."""
     if source == target:

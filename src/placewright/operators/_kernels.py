@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled, inlined, lean
 from placewright.operators._board import Layout
 from placewright.operators._heaps import pop, pop_request, push, push_request
 
@@ -43,7 +43,7 @@ class Mode(NamedTuple):
     memory: bool
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray) -> int:
     """Play one placement; the answer stands on the board.
 
@@ -70,7 +70,7 @@ def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, orde
     return DONE if w[o.finished] == o.n else _stuck(w, o)
 
 
-@njit(cache=True)
+@compiled
 def run_many(
     w: IntArray,
     x: FloatArray,
@@ -97,7 +97,7 @@ def run_many(
             value_s[row] = makespan(x, o)
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def makespan(x: FloatArray, o: Layout) -> float:
     """End of the last operator; to be called after `run`."""
     last = 0.0
@@ -106,7 +106,7 @@ def makespan(x: FloatArray, o: Layout) -> float:
     return last
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def over_bytes(w: IntArray, o: Layout) -> int:
     """Bytes over the devices' memories, summed; to be called after `run`."""
     total = 0
@@ -115,7 +115,7 @@ def over_bytes(w: IntArray, o: Layout) -> int:
     return total
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def loads(w: IntArray, x: FloatArray, o: Layout, place: IntArray, out: FloatArray) -> None:
     """Seconds per sample of each device: compute, and every move on both its ends.
 
@@ -132,7 +132,7 @@ def loads(w: IntArray, x: FloatArray, o: Layout, place: IntArray, out: FloatArra
         out[target] += took
 
 
-@njit(inline="always")
+@inlined
 def _stuck(w: IntArray, o: Layout) -> int:
     """Name the first operator that waits forever."""
     for i in range(o.n - 1, -1, -1):
@@ -144,20 +144,20 @@ def _stuck(w: IntArray, o: Layout) -> int:
 # Before a play.
 
 
-@njit(inline="always")
+@inlined
 def _fill(w: IntArray, begin: int, size: int, value: int) -> None:
     for at in range(begin, begin + size):
         w[at] = value
 
 
-@njit(inline="always")
+@inlined
 def _move_time(w: IntArray, x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
     """Seconds that tensor `k` holds the channel from `source` to `target`."""
     pair = source * o.m + target
     return x[o.latency_s + pair] + x[o.tensor_bytes + k] * x[o.seconds_per_byte + pair]  # type: ignore[no-any-return]
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def _rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
     """Priority is minus the longest way to the end under this very placement: least first."""
     for at in range(o.n - 1, -1, -1):
@@ -175,7 +175,7 @@ def _rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None
         x[o.priority + i] = -(x[o.compute_s + i * o.m + here] + tail)
 
 
-@njit(inline="always")
+@inlined
 def _reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     """Empty queues sized for this placement; resident bytes held."""
     _fill(w, o.queue_base, o.m + 1, 0)
@@ -198,7 +198,7 @@ def _reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     return DONE
 
 
-@njit(inline="always")
+@inlined
 def _list_moves(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     """Every (tensor, other device) once, with its best consumer there; and count the readers."""
     _fill(w, o.best, o.m, -1)
@@ -234,27 +234,27 @@ def _list_moves(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     return DONE
 
 
-@njit(inline="always")
+@inlined
 def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
     a, b = x[o.priority + i], x[o.priority + j]
     return a < b or (a == b and i < j)  # type: ignore[no-any-return]
 
 
-@njit(inline="always")
+@inlined
 def _linked(w: IntArray, x: FloatArray, o: Layout, source: int, target: int) -> bool:
     pair = source * o.m + target
     finite = np.isfinite(x[o.latency_s + pair] + x[o.seconds_per_byte + pair])
     return w[o.channel + pair] >= 0 and finite  # type: ignore[no-any-return]
 
 
-@njit(inline="always")
+@inlined
 def _lane(w: IntArray, o: Layout, place: IntArray, e: int) -> int:
     """The channel of move `e`."""
     source = place[w[o.producer + w[o.move_tensor + e]]]
     return w[o.channel + source * o.m + w[o.move_target + e]]  # type: ignore[no-any-return]
 
 
-@njit(inline="always")
+@inlined
 def _reset_lanes(w: IntArray, o: Layout, place: IntArray) -> None:
     """Empty channel queues sized for this placement's moves."""
     _fill(w, o.lane_base, o.channels + 1, 0)
@@ -267,13 +267,13 @@ def _reset_lanes(w: IntArray, o: Layout, place: IntArray) -> None:
         w[o.lane_base + lane + 1] += w[o.lane_base + lane]
 
 
-@njit(inline="always")
+@inlined
 def _push_ready(w: IntArray, x: FloatArray, o: Layout, d: int, i: int) -> None:
     push(w, o.queue + w[o.queue_base + d], w[o.queue_size + d], x, o.priority, i)
     w[o.queue_size + d] += 1
 
 
-@njit(inline="always")
+@inlined
 def _fill_queues(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:
@@ -293,7 +293,7 @@ def _fill_queues(
 # Memory.
 
 
-@njit(inline="always")
+@inlined
 def _hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
     """Change the bytes held from `now` on; a level counts once time has passed over it."""
     if now > x[o.changed_s + d]:
@@ -302,7 +302,7 @@ def _hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float
     w[o.held + d] += change
 
 
-@njit(inline="always")
+@inlined
 def _drop_sender(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
 ) -> None:
@@ -312,7 +312,7 @@ def _drop_sender(
         _hold(w, x, o, place[w[o.producer + k]], -w[o.kept_bytes + k], now)
 
 
-@njit(inline="always")
+@inlined
 def _drop_inputs(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
 ) -> None:
@@ -334,7 +334,7 @@ def _drop_inputs(
 # Events.
 
 
-@njit(inline="always")
+@inlined
 def _expect(w: IntArray, x: FloatArray, o: Layout, slot: int, end_s: float) -> None:
     """Something ends at `end_s`."""
     x[o.event_s + slot] = end_s
@@ -342,7 +342,7 @@ def _expect(w: IntArray, x: FloatArray, o: Layout, slot: int, end_s: float) -> N
     w[o.pending] += 1
 
 
-@njit(inline="always")
+@inlined
 def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now: float) -> None:
     """Device `d` starts operator `i`; its outputs take room from now on."""
     x[o.start_s + i] = now
@@ -352,7 +352,7 @@ def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, no
             _hold(w, x, o, d, w[o.kept_bytes + w[o.out_tensors + a]], now)
 
 
-@njit(inline="always")
+@inlined
 def _arrived(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, k: int, d: int
 ) -> None:
@@ -365,7 +365,7 @@ def _arrived(
                 _push_ready(w, x, o, d, j)
 
 
-@njit(inline="always")
+@inlined
 def _touch(w: IntArray, o: Layout, lane: int) -> None:
     """Channel `lane` has to choose."""
     if w[o.flagged + lane] == 0:
@@ -374,7 +374,7 @@ def _touch(w: IntArray, o: Layout, lane: int) -> None:
         w[o.touched] += 1
 
 
-@njit(inline="always")
+@inlined
 def _ask(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
@@ -391,7 +391,7 @@ def _ask(
     _touch(w, o, lane)
 
 
-@njit(inline="always")
+@inlined
 def _finish_operator(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, d: int, now: float
 ) -> None:
@@ -409,7 +409,7 @@ def _finish_operator(
             _drop_sender(w, x, o, place, k, now)
 
 
-@njit(inline="always")
+@inlined
 def _finish_move(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
@@ -424,7 +424,7 @@ def _finish_move(
         _touch(w, o, lane)
 
 
-@njit(inline="always")
+@inlined
 def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: float) -> None:
     """Move `e` starts."""
     k = w[o.move_tensor + e]
@@ -433,7 +433,7 @@ def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: f
     _expect(w, x, o, o.m + e, now + took)
 
 
-@njit(inline="always")
+@inlined
 def _channels_choose(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, now: float
 ) -> None:
@@ -455,7 +455,7 @@ def _channels_choose(
     w[o.touched] = 0
 
 
-@njit(inline="always")
+@inlined
 def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
     """The operator that device `d` starts now, -1 for none."""
     base, size = w[o.queue_base + d], w[o.queue_size + d]
@@ -473,7 +473,7 @@ def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
     return i  # type: ignore[no-any-return]
 
 
-@njit(inline="always")
+@inlined
 def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: float) -> None:
     """Every free device starts what it may."""
     for d in range(o.m):
@@ -486,7 +486,7 @@ def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: floa
             _expect(w, x, o, d, x[o.end_s + i])
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def _play_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
     """Events of one time, then channels, then devices, until nothing is left."""
     _devices_choose(w, x, o, mode, 0.0)
@@ -506,7 +506,7 @@ def _play_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: Int
 # One thing at a time.
 
 
-@njit(cache=True, _nrt=False)
+@lean
 def _play_serial(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:
@@ -539,7 +539,7 @@ def _play_serial(
                     size += 1
 
 
-@njit(inline="always")
+@inlined
 def _serial_moves(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, i: int, now: float
 ) -> float:

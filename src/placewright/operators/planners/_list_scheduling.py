@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.compiled import compiled
 from placewright.operators._costs import Costs, move_time
 from placewright.operators._heaps import pop, push
 
@@ -47,7 +47,7 @@ class Timeline(NamedTuple):
     count: IntArray
 
 
-@njit(cache=True)
+@compiled
 def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     """Operators by (least key, topological position), none before its producers."""
     n = len(key)
@@ -79,7 +79,7 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     return sequence
 
 
-@njit(cache=True)
+@compiled
 def _grown(line: Timeline) -> Timeline:
     """The same slots with room for twice as many."""
     lanes, room = line.start_s.shape
@@ -89,7 +89,7 @@ def _grown(line: Timeline) -> Timeline:
     return Timeline(start_s, end_s, line.count)
 
 
-@njit(cache=True)
+@compiled
 def _gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
@@ -107,7 +107,7 @@ def _gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[floa
     return at, low
 
 
-@njit(cache=True)
+@compiled
 def _book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """Insert a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
@@ -117,7 +117,7 @@ def _book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) ->
     line.count[lane] += 1
 
 
-@njit(cache=True)
+@compiled
 def _unbook(line: Timeline, lane: int, slot: int) -> None:
     """Remove a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
@@ -126,7 +126,7 @@ def _unbook(line: Timeline, lane: int, slot: int) -> None:
         starts[x], ends[x] = starts[x + 1], ends[x + 1]
 
 
-@njit(cache=True)
+@compiled
 def _candidates(
     c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
 ) -> None:
@@ -151,7 +151,7 @@ def _candidates(
         out[d] = out[d] and (not room or used[d] + own <= r.budget_bytes[d])
 
 
-@njit(cache=True)
+@compiled
 def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
     """When all inputs of `i` are on `d` if transfers do not wait."""
     ready = 0.0
@@ -162,7 +162,7 @@ def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int)
     return ready
 
 
-@njit(cache=True)
+@compiled
 def list_schedule(
     c: Costs, r: Rules, sequence: IntArray, ahead_s: FloatArray
 ) -> tuple[IntArray, FloatArray, FloatArray]:

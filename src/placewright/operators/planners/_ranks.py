@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import FloatArray
+from placewright.compiled import compiled
 from placewright.operators._costs import Costs
 
 
-@njit(cache=True)
+@compiled
 def mean_upward_rank(
     c: Costs, compute_s: FloatArray, latency_s: float, seconds_per_byte: float
 ) -> FloatArray:
@@ -27,7 +27,7 @@ def mean_upward_rank(
     return rank
 
 
-@njit(cache=True)
+@compiled
 def mean_downward_rank(
     c: Costs, compute_s: FloatArray, latency_s: float, seconds_per_byte: float
 ) -> FloatArray:

@@ -1,0 +1,36 @@
+"""How hot loops are compiled: numba, without the interpreter, cached on disk.
+
+Three kinds, by what they may do. Hot functions that hand arrays to each other should be `lean`
+or `inlined`: counting references to every array at every call takes most of the time otherwise.
+Numba's cache looks at a function's own file only: after an edit in a file whose functions others
+call, remove ``__pycache__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_compile: Any = njit
+
+
+def compiled(function: F) -> F:
+    """For functions that make arrays."""
+    result: F = _compile(cache=True)(function)
+    return result
+
+
+def lean(function: F) -> F:
+    """For functions that make no array; no references are counted."""
+    result: F = _compile(cache=True, _nrt=False)(function)
+    return result
+
+
+def inlined(function: F) -> F:
+    """For small parts of a `lean` function; they become part of each caller."""
+    result: F = _compile(inline="always")(function)
+    return result

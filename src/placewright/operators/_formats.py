@@ -1,0 +1,164 @@
+"""The file formats of problems and plans, as models that forbid what they do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from placewright.boundary import FileModel
+from placewright.errors import UnknownNameError
+from placewright.operators.plan import Dispatch
+from placewright.operators.problem import Links, Objective, Overlap
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Maybe = Amount | None
+
+
+class TensorEntry(FileModel):
+    """One tensor, its producer and consumers by name."""
+
+    name: str
+    producer: str
+    bytes: Amount
+    consumers: list[str]
+
+
+class ProblemFile(FileModel):
+    """A problem file; ``null`` stands for infinity, or for no pin."""
+
+    schema_version: Literal[1] = 1
+    name: str = "problem"
+    objective: Objective = Objective.LATENCY
+    links: Links = Links.CONTENDED
+    overlap: Overlap = Overlap.PARALLEL
+    devices: list[str]
+    memory_bytes: list[Maybe] | None = None
+    channels: list[str]
+    channel: list[list[int]]
+    latency_s: list[list[Maybe]]
+    seconds_per_byte: list[list[Maybe]]
+    operators: list[str]
+    resident_bytes: list[Amount] | None = None
+    colocation: list[int] | None = None
+    pinned: list[str | None] | None = None
+    compute_s: list[list[Maybe]]
+    tensors: list[TensorEntry]
+
+
+class SpanEntry(FileModel):
+    """One operator's turn."""
+
+    op: str
+    device: str
+    start_s: float
+    end_s: float
+
+
+class TransferEntry(FileModel):
+    """One transfer."""
+
+    tensor: str
+    source: str
+    target: str
+    start_s: float
+    end_s: float
+
+
+class PlanEntry(FileModel):
+    """A plan by names; schedule and transfers are the judge's word, not input."""
+
+    placement: dict[str, str]
+    order: list[str] | None = None
+    dispatch: Dispatch = Dispatch.READY
+    lower_bound_s: Amount = 0.0
+    note: str = ""
+    devices: tuple[str, ...] = ()
+    peak_bytes: dict[str, int] = Field(default_factory=dict)
+    schedule: tuple[SpanEntry, ...] = ()
+    transfers: tuple[TransferEntry, ...] = ()
+
+
+class CandidateEntry(FileModel):
+    """One planner's answer."""
+
+    planner: str
+    value: float | None
+    status: str
+    runtime_s: float
+    note: str = ""
+
+
+class PlanFile(FileModel):
+    """A plan file; only `plan` is needed to read it back."""
+
+    schema_version: Literal[1] = 1
+    problem: str = ""
+    problem_hash: str = ""
+    planner: str = ""
+    objective: str = ""
+    value: float | None = None
+    lower_bound: float | None = None
+    gap: float | None = None
+    status: str = ""
+    runtime_s: float = 0.0
+    seed: int = 0
+    placewright: str = ""
+    python: str = ""
+    note: str = ""
+    bounds: dict[str, float | None] = Field(default_factory=dict)
+    candidates: tuple[CandidateEntry, ...] = ()
+    plan: PlanEntry
+
+
+def problem_fields(entry: ProblemFile) -> dict[str, Any]:
+    """The arguments of `OperatorProblem`."""
+    n, m = len(entry.operators), len(entry.devices)
+    operator = {name: i for i, name in enumerate(entry.operators)}
+    device = {name: d for d, name in enumerate(entry.devices)}
+    tensors = entry.tensors
+    readers = [_indices(t.consumers, operator, f"tensor {t.name!r}", "operator") for t in tensors]
+    producers = [t.producer for t in tensors]
+    return {
+        "operator_names": tuple(entry.operators),
+        "device_names": tuple(entry.devices),
+        "compute_s": _infinities(entry.compute_s).reshape(n, -1),
+        "tensor_names": tuple(t.name for t in tensors),
+        "tensor_producer": _indices(producers, operator, "tensors", "operator"),
+        "tensor_bytes": [t.bytes for t in tensors],
+        "consumer_offsets": np.cumsum([0, *map(len, readers)]),
+        "consumers": [j for some in readers for j in some],
+        "latency_s": _infinities(entry.latency_s),
+        "seconds_per_byte": _infinities(entry.seconds_per_byte),
+        "channel": entry.channel,
+        "channel_names": tuple(entry.channels),
+        "resident_bytes": np.zeros(n) if entry.resident_bytes is None else entry.resident_bytes,
+        "memory_bytes": _infinities(entry.memory_bytes or [None] * m),
+        "colocation": np.arange(n) if entry.colocation is None else entry.colocation,
+        "pinned": _pins(entry.pinned or [None] * n, device),
+        "objective": entry.objective,
+        "links": entry.links,
+        "overlap": entry.overlap,
+        "name": entry.name,
+    }
+
+
+def _indices(names: Sequence[str], index: dict[str, int], where: str, kind: str) -> list[int]:
+    for name in names:
+        if name not in index:
+            raise UnknownNameError(kind, name, index, where=where)
+    return [index[name] for name in names]
+
+
+def _pins(names: Sequence[str | None], index: dict[str, int]) -> list[int]:
+    given = [name for name in names if name is not None]
+    _indices(given, index, "pinned", "device")
+    return [-1 if name is None else index[name] for name in names]
+
+
+def _infinities(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Nested lists as floats, ``None`` as infinity."""
+    array = np.array(values, dtype=np.float64)
+    return np.where(np.isnan(array), np.inf, array)

@@ -1,0 +1,141 @@
+"""Problem and plan files: written, read back equal, and refused with a name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.operators.files import (
+    read_plan,
+    read_problem,
+    result_json,
+    write_plan,
+    write_problem,
+)
+from placewright.operators.judge import judge
+from placewright.operators.problem import OperatorProblem
+from placewright.solve import compare, solve
+from placewright.testing.instances import named_instances, random_problem
+
+
+def same(a: OperatorProblem, b: OperatorProblem) -> bool:
+    """Whether all fields are equal."""
+    keys = [f.name for f in fields(a) if f.name != "topology"]
+    return all(np.array_equal(getattr(a, key), getattr(b, key)) for key in keys)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.parametrize("name", named_instances())
+def test_a_problem_is_read_back_equal(tmp_path: Path, name: str, suffix: str) -> None:
+    """Every array, every name, infinities and the hash survive."""
+    problem = named_instances()[name]
+    again = read_problem(write_problem(problem, tmp_path / f"problem{suffix}"))
+    assert same(problem, again)
+    assert again.hash() == problem.hash()
+
+
+def test_random_problems_are_read_back_equal(tmp_path: Path) -> None:
+    """The same for forty random ones."""
+    for seed in range(40):
+        problem = random_problem(seed)
+        assert same(problem, read_problem(write_problem(problem, tmp_path / "p.json")))
+
+
+@pytest.mark.parametrize("planner", ["heft", "random"])
+@pytest.mark.parametrize("links", ["free", "contended"])
+def test_a_plan_is_read_back_equal(tmp_path: Path, planner: str, links: str) -> None:
+    """Placement, order and dispatch survive, and the judge says the same."""
+    problem = random_problem(5, links=links)
+    result = solve(problem, planner)
+    plan = read_plan(result.save(tmp_path / "plan.json"), problem)
+    assert np.array_equal(plan.placement, result.plan.placement)
+    assert plan.dispatch == result.plan.dispatch
+    if result.plan.order is None:
+        assert plan.order is None
+    else:
+        assert np.array_equal(plan.order, result.plan.order)
+    assert judge(problem, plan).value == result.value
+
+
+def test_a_result_says_what_the_design_asks_for(tmp_path: Path) -> None:
+    """All keys of the design, valid JSON without infinities, spans for every operator."""
+    problem = named_instances()["diamond"]
+    data = json.loads(write_plan(compare(problem), tmp_path / "plan.json").read_text())
+    asked = "problem planner objective value lower_bound gap status runtime_s seed plan"
+    assert set(asked.split()) <= data.keys()
+    assert data["plan"]["placement"].keys() == set(problem.operator_names)
+    assert {span["op"] for span in data["plan"]["schedule"]} == set(problem.operator_names)
+    assert max(span["end_s"] for span in data["plan"]["schedule"]) == data["value"]
+
+
+def changed(tmp_path: Path, change: dict[str, object]) -> Path:
+    """A plan file with a change inside ``plan``."""
+    problem = named_instances()["diamond"]
+    data = result_json(solve(problem, "heft"))
+    data["plan"] = data["plan"] | change
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"placement": {"op0": "dev0", "op7": "dev0"}}, "'op"),
+        ({"placement": {f"op{i}": "dve0" for i in range(4)}}, "did you mean 'dev0'"),
+        ({"order": ["op0", "op1", "op2", "opp3"]}, "did you mean 'op3'"),
+        ({"plcement": {}}, "did you mean 'placement'"),
+    ],
+)
+def test_unknown_names_are_told_with_the_nearest(
+    tmp_path: Path, change: dict[str, object], told: str
+) -> None:
+    """Operators, devices and keys that do not exist."""
+    with pytest.raises(UnknownNameError) as error:
+        read_plan(changed(tmp_path, change), named_instances()["diamond"])
+    assert told in str(error.value)
+    assert "plan.json" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"placement": {"op0": "dev0"}}, "3 of 4"),
+        ({"order": ["op0", "op0", "op1", "op2"]}, "every operator once"),
+        ({"dispatch": "sometimes"}, "dispatch"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, object], told: str
+) -> None:
+    """Missing operators, bad orders, bad words."""
+    with pytest.raises(InputError, match=told):
+        read_plan(changed(tmp_path, change), named_instances()["diamond"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"compute_s": [[1.0, -2.0]] * 4}, r"compute_s\[0\]\[1\]"),
+        ({"compute_s": [[1.0, float("nan")]] * 4}, r"compute_s\[0\]\[1\]"),
+        ({"compute_s": [[1.0, 2.0], [1.0]]}, "unlike length"),
+        ({"latency_s": [[0.0]]}, "latency_s has the wrong shape"),
+        ({"links": "some"}, "links"),
+        ({"conpute_s": []}, "did you mean 'compute_s'"),
+        ({"pinned": ["dev7", None, None, None]}, "unknown device 'dev7'"),
+        ({"schema_version": 2}, "schema_version"),
+    ],
+)
+def test_a_bad_problem_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    """The error names the file and the field."""
+    path = tmp_path / "problem.json"
+    data = json.loads(write_problem(named_instances()["diamond"], path).read_text())
+    path.write_text(json.dumps(data | change))
+    with pytest.raises(InputError, match=told) as error:
+        read_problem(path)
+    assert "problem.json" in str(error.value)
