@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +22,10 @@ _TELLING: dict[Kind, frozenset[str]] = {
 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON or YAML file whose top is a mapping."""
-    from placewright.boundary import parse_json, parse_yaml, read_text
+    from placewright.boundary import parse_json, parse_yaml
 
     parse = parse_yaml if path.suffix in (".yaml", ".yml") else parse_json
-    data = parse(read_text(path), where=str(path))
+    data = parse(_text(path), where=str(path))
     if not isinstance(data, dict):
         raise InputError(
             "is none of Placewright's documents",
@@ -32,6 +34,17 @@ def read_document(path: Path) -> dict[str, Any]:
             hint="see `placewright schema`",
         )
     return data
+
+
+def _text(path: Path) -> str:
+    from placewright.boundary import read_text
+
+    if path.suffix != ".gz":
+        return read_text(path)
+    try:
+        return gzip.decompress(path.read_bytes()).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
 
 
 def document_kind(path: Path) -> Kind:

@@ -80,6 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader has left (`| head`); keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+    except OSError as error:
+        if error.filename is None or _wants_traceback(given):
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
     raise SystemExit(0)
 
 

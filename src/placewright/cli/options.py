@@ -10,7 +10,7 @@ import typer
 Format: TypeAlias = Literal["table", "json", "yaml"]
 
 _FORMAT_HELP = "What stdout shows."
-_OUTPUT_HELP = "Keep the document in FILE too (JSON, or YAML by its ending)."
+_OUTPUT_HELP = "Keep the document in FILE too."
 _ON_HELP = "A cluster file or a preset's name; by default this machine."
 _SOURCE_HELP = (
     "zoo:NAME, package.module:factory, graph.json, problem.json, "

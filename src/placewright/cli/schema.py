@@ -39,16 +39,18 @@ def schema(
 
 def _models() -> dict[str, Any]:
     from placewright.cluster.files import ClusterFile
+    from placewright.graph.files import GraphFile
+    from placewright.operators._formats import PlanFile, ProblemFile
 
-    return {"cluster": ClusterFile}
+    return {"cluster": ClusterFile, "graph": GraphFile, "problem": ProblemFile, "plan": PlanFile}
 
 
 def _table(schemas: dict[str, Any]) -> str:
     from placewright.report.text import plain_table
 
     rows = [
-        (name if k == 0 else "", key, str(field.get("type", field.get("$ref", ""))))
+        (name if k == 0 else "", key, "required" if key in document.get("required", ()) else "")
         for name, document in schemas.items()
-        for k, (key, field) in enumerate(document["properties"].items())
+        for k, key in enumerate(document["properties"])
     ]
-    return plain_table(("file", "key", "type"), rows)
+    return plain_table(("file", "key", ""), rows)

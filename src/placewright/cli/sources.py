@@ -104,7 +104,7 @@ def is_file(source: str) -> bool:
     path = Path(source)
     if path.suffix in LATER_FILES:
         raise _unknown_scheme(source, f"{path.suffix} models are not read yet")
-    return path.suffix == ".json" or path.is_file()
+    return path.name.endswith((".json", ".json.gz")) or path.is_file()
 
 
 def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:

@@ -130,8 +130,8 @@ def write(value: float, quantity: Quantity) -> str:
     return min(faithful, key=lambda text: (len(text), "." in text))
 
 
-def show(value: float, quantity: Quantity) -> str:
-    """`value` for people: three digits and the unit that suits, ``-`` where unlimited."""
+def show(value: float, quantity: Quantity, digits: int = 3) -> str:
+    """`value` for people: a few digits and the unit that suits, ``-`` where unlimited."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
@@ -139,7 +139,8 @@ def show(value: float, quantity: Quantity) -> str:
     fitting = [u for u in quantity.shown if float(quantity.units[u]) <= abs(value) * 1.0005]
     unit = fitting[-1] if fitting else quantity.shown[0]
     number = value / float(quantity.units[unit])
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+    whole = len(f"{abs(number):.0f}") >= digits
+    return f"{number:.0f} {unit}" if whole else f"{number:.{digits}g} {unit}"
 
 
 def _checked(number: float, value: object, quantity: Quantity, where: str) -> float:

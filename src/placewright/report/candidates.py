@@ -4,49 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from placewright.report.svg import number, tag, text
 from placewright.report.text import candidate_cells
-from placewright.result import Candidate, Result
+from placewright.result import Candidate
+
+EMPTY = "&#8203;"
+"""A cell without text is still a cell."""
 
 LONGEST_BAR = 3.0
 """Bars end at this many times the best value: a hopeless plan must not flatten the others."""
 
 
-def candidates_table(result: Result) -> str:
-    """The candidates of a result as HTML, best first, those without a plan last."""
-    ordered = sorted(result.candidates, key=lambda c: (not _fits(c), c.value))
-    top = _scale(ordered, result)
-    head = "".join(
-        tag("th", name, class_=class_)
-        for name, class_ in (
-            ("planner", None),
-            ("value, and the lower bound", None),
-            ("value", "num"),
-            ("gap", "num"),
-            ("planning time", "num"),
-            ("note", None),
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Candidates, and which of them won."""
+
+    candidates: tuple[Candidate, ...]
+    planner: str
+    value: float
+    lower_bound: float
+
+    def table(self) -> str:
+        """The candidates as HTML, best first, those without a plan last."""
+        ordered = sorted(self.candidates, key=lambda c: (not _fits(c), c.value))
+        top = _scale(ordered, self.value)
+        head = "".join(
+            tag("th", name, class_=class_)
+            for name, class_ in (
+                ("planner", None),
+                ("value, and the lower bound", None),
+                ("value", "num"),
+                ("gap", "num"),
+                ("planning time", "num"),
+                ("note", None),
+            )
         )
-    )
-    rows = [_row(c, result, top) for c in ordered]
-    return tag("div", tag("table", tag("tr", head), *rows), class_="scroll")
+        rows = [self._row(c, top) for c in ordered]
+        return tag("div", tag("table", tag("tr", head), *rows), class_="scroll")
 
-
-def _row(candidate: Candidate, result: Result, top: float) -> str:
-    planner, value, gap, took, _, _ = candidate_cells(candidate, result.lower_bound)
-    chosen = candidate.planner == result.planner
-    pill = tag("span", "chosen", class_="pill") if chosen else ""
-    fits = _fits(candidate)
-    note = candidate.note if fits else f"does not fit: {candidate.note}".removesuffix(": ")
-    note = candidate.note if math.isinf(candidate.value) else note
-    return tag(
-        "tr",
-        tag("td", text(planner), pill, class_="who"),
-        tag("td", _bar(candidate, result.lower_bound, top) or "&#8203;"),
-        *[tag("td", text(cell), class_="num") for cell in (value, gap, took)],
-        tag("td", text(note) or "&#8203;", class_="note"),
-        class_="chosen" if chosen else (None if fits else "out"),
-    )
+    def _row(self, candidate: Candidate, top: float) -> str:
+        planner, value, gap, took, _, _ = candidate_cells(candidate, self.lower_bound)
+        chosen = candidate.planner == self.planner
+        pill = tag("span", "chosen", class_="pill") if chosen else ""
+        fits = _fits(candidate)
+        unfit = math.isfinite(candidate.value) and not fits
+        note = f"does not fit: {candidate.note}" if unfit else candidate.note
+        return tag(
+            "tr",
+            tag("td", text(planner), pill, class_="who"),
+            tag("td", _bar(candidate, self.lower_bound, top) or EMPTY),
+            *[tag("td", text(cell), class_="num") for cell in (value, gap, took)],
+            tag("td", text(note) or EMPTY, class_="note"),
+            class_="chosen" if chosen else (None if fits else "out"),
+        )
 
 
 def _bar(candidate: Candidate, lower_bound: float, top: float) -> str:
@@ -58,9 +70,9 @@ def _bar(candidate: Candidate, lower_bound: float, top: float) -> str:
     return tag("div", length, bound, class_="track")
 
 
-def _scale(ordered: Sequence[Candidate], result: Result) -> float:
+def _scale(ordered: Sequence[Candidate], best: float) -> float:
     values = [c.value for c in ordered if math.isfinite(c.value)]
-    return min(max(values, default=1.0), LONGEST_BAR * result.value) or 1.0
+    return min(max(values, default=1.0), LONGEST_BAR * best) or 1.0
 
 
 def _percent(value: float, top: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewright.report.candidates import candidates_table
+from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.graph_view import graph_view
 from placewright.report.memory import memory_charts
@@ -155,7 +155,8 @@ def _candidates(result: Result) -> str:
     if len(result.candidates) < 2:
         return ""
     told = "Every plan that was tried, as the same judge saw it. The line is the lower bound."
-    return section("Candidates", told, candidates_table(result))
+    contest = Contest(result.candidates, result.planner, result.value, result.lower_bound)
+    return section("Candidates", told, contest.table())
 
 
 def _memory(trace: Trace) -> str:

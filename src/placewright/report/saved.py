@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.sheet import definitions, facts, heading, legend, section, sheet
 from placewright.report.svg import tag, text
 from placewright.report.text import percent, seconds
+from placewright.result import Candidate, Status
 from placewright.trace import Trace
 
 Data = dict[str, Any]
@@ -63,8 +65,12 @@ def saved_trace(data: Data) -> Trace:
 
 
 def _plan_page(data: Data, path: Path) -> str:
+    from placewright.boundary import validate
+    from placewright.operators._formats import PlanFile
+
+    validate(PlanFile, data, where=str(path))
     trace, value = saved_trace(data), _number(data.get("value"))
-    name = str(data.get("name") or data.get("problem_name") or path.stem)
+    name = str(data.get("problem") or path.stem)
     count = Counter(data["plan"]["placement"].values())
     devices = trace.lanes[: trace.devices]
     body = [
@@ -84,9 +90,28 @@ def _plan_page(data: Data, path: Path) -> str:
             "Who runs what when. Coloured lanes are devices, grey ones the links between them.",
             tag("div", gantt(trace, title="predicted timeline"), class_="scroll"),
         ),
+        _candidates(data),
         section("Provenance", "", definitions(_scalars(data))),
     ]
     return sheet(f"{name}: {seconds(value)}", *body)
+
+
+def _candidates(data: Data) -> str:
+    tried = tuple(
+        Candidate(
+            str(c["planner"]),
+            _number(c["value"]),
+            Status(c["status"]),
+            _number(c["runtime_s"]),
+            str(c.get("note", "")),
+        )
+        for c in data.get("candidates") or []
+    )
+    if len(tried) < 2:
+        return ""
+    bound = _number(data.get("lower_bound"))
+    contest = Contest(tried, str(data["planner"]), _number(data["value"]), bound)
+    return section("Candidates", "Every plan that was tried, by one judge.", contest.table())
 
 
 def _problem_page(data: Data, path: Path) -> str:

@@ -40,8 +40,8 @@ def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
 
 
 def seconds(value: float) -> str:
-    """``12.3 ms``; ``-`` where there is no value."""
-    return show(value, SECONDS)
+    """``12.34 ms``; ``-`` where there is no value."""
+    return show(value, SECONDS, digits=4)
 
 
 def percent(value: float) -> str:
