@@ -1,11 +1,104 @@
-"""What no plan of wing 1 can beat."""
+"""What no plan of wing 1 can beat.
+
+Write T for the value of any plan that fits, x[i, d] = 1 where it runs operator i on device d.
+
+**ceft** (latency). By induction over a topological order, operator i on its device ends no
+earlier than ceft(i, its device): it starts after each of its inputs has arrived, an input
+arrives no earlier than the least over all devices q of its producer's ceft on q plus the
+transfer from q, and it runs for its compute time. Waiting for channels or devices only adds. So T
+is at least the largest over operators of the least ceft. Floating point keeps this: the judge
+rounds the same sums in the same order, and rounding is monotone.
+
+**load**. Each device must do its share: T >= sum_i w[i, d] x[i, d] for every d, and what lives
+there must fit: sum_i r[i] x[i, d] <= memory[d]. Relax x to fractions of colocation groups. For any
+weights l >= 0 with sum 1 and prices u >= 0,
+
+    T >= sum_d l[d] sum_i w[i, d] x[i, d] + sum_d u[d] (sum_i r[i] x[i, d] - memory[d])
+      >= sum_i min_d (l[d] w[i, d] + u[d] r[i]) - sum_d u[d] memory[d],
+
+whatever l and u are; mirror ascent looks for good ones, and the best value seen is the bound.
+Also T >= min_d w[g, d] for each group g, which runs somewhere as a whole. Both hold for latency
+and for throughput.
+
+**serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray
+from placewright.errors import InfeasibleError
 from placewright.operators._ceft import ceft
-from placewright.operators.problem import OperatorProblem
+from placewright.operators._groups import Groups, groups_of
+from placewright.operators._load_bound import load_bound
+from placewright.operators.problem import Objective, OperatorProblem, Overlap
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:
-    """Lower bounds by name, seconds."""
-    return {"ceft": ceft(problem).critical_s}
+    """Lower bounds by name, seconds.
+
+    Raises
+    ------
+    InfeasibleError
+        A group that fits no device, more resident bytes than memory, or an operator that
+        no linked device can run.
+    """
+    groups = groups_of(problem)
+    fits = _fitting(problem, groups)
+    work = _group_work(problem, groups, fits)
+    found = {"load": _load(problem, groups, work)}
+    if problem.objective is Objective.LATENCY:
+        found["ceft"] = ceft(problem).critical_s
+        if problem.overlap is Overlap.SERIAL:
+            found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
+    return found
+
+
+def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
+    """Which group fits which device; raises where one fits none, or all do not fit all."""
+    need, memory = groups.resident_bytes, problem.memory_bytes
+    fits = groups.allowed & (np.ceil(need)[:, None] <= memory)
+    homeless = np.flatnonzero(~fits.any(axis=1))
+    if len(homeless):
+        g = int(homeless[0])
+        largest = float(memory[groups.allowed[g]].max())
+        device = problem.device_names[int(np.where(groups.allowed[g], memory, -1).argmax())]
+        raise InfeasibleError(
+            "an operator and what must live with it fit no device",
+            where=f"{problem.name}: the group of {problem.operator_names[groups.first[g]]!r}",
+            by=f"{need[g] - largest:.0f} bytes more than {device!r} has",
+            hint="split the group, or raise a memory limit",
+        )
+    short = float(need.sum() - memory.sum())
+    if short > 0:
+        raise InfeasibleError(
+            "resident bytes do not fit all devices together",
+            where=problem.name,
+            by=f"{short:.0f} bytes over: {need.sum():.0f} of {memory.sum():.0f}",
+            hint="raise a memory limit, or add a device",
+        )
+    return fits
+
+
+def _group_work(
+    problem: OperatorProblem,
+    groups: Groups,
+    fits: BoolArray,
+) -> FloatArray:
+    """Seconds of each group on each device, ``inf`` where it cannot be."""
+    own = np.where(groups.allowed[groups.group], problem.compute_s, 0.0)
+    work = np.zeros(fits.shape)
+    np.add.at(work, groups.group, own)
+    return np.where(fits, work, np.inf)
+
+
+def _load(problem: OperatorProblem, groups: Groups, work: FloatArray) -> float:
+    largest = float(work.min(axis=1).max())
+    shared = load_bound(work, groups.resident_bytes, problem.memory_bytes)
+    return _rounded_down(max(largest, shared), problem.n)
+
+
+def _rounded_down(bound_s: float, n: int) -> float:
+    """Less the error that summing n numbers in another order can make."""
+    return bound_s * (1.0 - 4.0 * n * float(np.finfo(np.float64).eps))

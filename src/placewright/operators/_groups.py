@@ -19,6 +19,8 @@ class Groups:
     ----------
     group
         Shape (n,), group of every operator.
+    first
+        Shape (groups,), first operator of each.
     allowed
         Shape (groups, m), whether every member can run there.
     resident_bytes
@@ -26,6 +28,7 @@ class Groups:
     """
 
     group: IntArray
+    first: IntArray
     allowed: BoolArray
     resident_bytes: FloatArray
 
@@ -51,4 +54,5 @@ def groups_of(problem: OperatorProblem) -> Groups:
             hint="split the group, or drop a pin",
         )
     group = rank[inverse]
-    return Groups(group, allowed, np.bincount(group, problem.resident_bytes))
+    resident = np.bincount(group, problem.resident_bytes).astype(np.float64)
+    return Groups(group, first, allowed, resident)

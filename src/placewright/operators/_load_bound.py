@@ -1,0 +1,95 @@
+"""The dual of the fractional load problem, by mirror ascent; see `placewright.operators.bounds`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray
+from placewright.compiled import compiled
+
+_ROUNDS = 400
+
+
+def load_bound(work_s: FloatArray, resident_bytes: FloatArray, memory_bytes: FloatArray) -> float:
+    """A lower bound on the largest load of any fractional assignment that fits.
+
+    Parameters
+    ----------
+    work_s
+        Shape (groups, m), seconds; ``inf`` where not allowed.
+    resident_bytes
+        Shape (groups,).
+    memory_bytes
+        Shape (m,); ``inf`` where unlimited.
+    """
+    limited = np.isfinite(memory_bytes) & (memory_bytes > 0)
+    share = np.zeros(work_s.shape)
+    share[:, limited] = resident_bytes[:, None] / memory_bytes[limited]
+    pressed = np.array([share[:, limited].sum() > 0])
+    rounds = max(20, min(_ROUNDS, int(4e7 / work_s.size)))
+    return float(_ascend(work_s, share, limited & pressed, rounds))
+
+
+@compiled
+def _ascend(work_s: FloatArray, share: FloatArray, limited: BoolArray, rounds: int) -> float:
+    """Best dual value seen. Prices are in seconds per full memory."""
+    m = work_s.shape[1]
+    weight, price = _start(work_s), np.zeros(m)
+    average, average_price = np.zeros(m), np.zeros(m)
+    best = 0.0
+    for step in range(rounds):
+        value, load, full = _dual(work_s, share, weight, price)
+        best = max(best, value)
+        scale = max(load.max(), 1e-300)
+        rate = 1.0 / np.sqrt(1.0 + step)
+        total = 0.0
+        for d in range(m):
+            weight[d] *= np.exp(0.5 * rate * (load[d] / scale - 1.0))
+            total += weight[d]
+            if limited[d]:
+                price[d] = max(0.0, price[d] + 0.5 * rate * best * (full[d] - 1.0))
+        weight /= total
+        average += weight
+        average_price += price
+        if step % 10 == 9:
+            value, load, full = _dual(
+                work_s, share, average / average.sum(), average_price / (step + 1)
+            )
+            best = max(best, value)
+    return best
+
+
+@compiled
+def _start(work_s: FloatArray) -> FloatArray:
+    """Weights inverse to a device's time for everything: optimal for devices of plain speeds."""
+    groups, m = work_s.shape
+    weight = np.ones(m)
+    for d in range(m):
+        total, count = 0.0, 0
+        for g in range(groups):
+            if np.isfinite(work_s[g, d]):
+                total += work_s[g, d]
+                count += 1
+        weight[d] = count / total if total > 0.0 else 1.0
+    return weight / weight.sum()
+
+
+@compiled
+def _dual(
+    work_s: FloatArray, share: FloatArray, weight: FloatArray, price: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Dual value, and load and fullness of each device when each group takes its cheapest."""
+    groups, m = work_s.shape
+    load, full = np.zeros(m), np.zeros(m)
+    value = -price.sum()
+    for g in range(groups):
+        at, least = -1, np.inf
+        for d in range(m):
+            if work_s[g, d] < np.inf:
+                cost = weight[d] * work_s[g, d] + price[d] * share[g, d]
+                if at < 0 or cost < least:
+                    at, least = d, cost
+        value += least
+        load[at] += work_s[g, at]
+        full[at] += share[g, at]
+    return value, load, full
