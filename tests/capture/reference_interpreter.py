@@ -1,4 +1,4 @@
-"""Runs a Program in one process: thirty lines against which everything else is checked."""
+"""Runs a Program in one process: the plainest way, against which the others are checked."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from placewright.capture.draft import spec_of
 from placewright.capture.program_calls import materialise, resolve_target
-from placewright.graph.graph import Graph
+from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Ref
 
 
 def run(graph: Graph, state: dict[str, Tensor], order: list[int] | None = None) -> dict[str, Any]:
     """One step; `state` is updated in place, the outputs are returned by name."""
+    values = execute(graph, state, order)
+    return {output.name: values[output.value] for output in graph.program.outputs}
+
+
+def execute(
+    graph: Graph, state: dict[str, Tensor], order: list[int] | None = None
+) -> dict[str, Any]:
+    """Every value of one step by name."""
     values: dict[str, Any] = dict(state)
 
     def filled(argument: Any) -> Any:
@@ -30,7 +39,25 @@ def run(graph: Graph, state: dict[str, Tensor], order: list[int] | None = None) 
             made = resolve_target(call.target)(*args, **kwargs)
             parts = made if isinstance(made, tuple | list) else (made,)
             values.update((n, p) for n, p in zip(call.results, parts, strict=False) if n)
-    return {output.name: values[output.value] for output in graph.program.outputs}
+    return values
+
+
+def mismatched_specs(graph: Graph, state: dict[str, Tensor]) -> list[str]:
+    """Values whose shape, dtype or strides are not those that the graph says.
+
+    The stride of a dimension of size one has no meaning and is not compared.
+    """
+    values, wrong = execute(graph, state), []
+    for call, operator in zip(graph.program.instructions, graph.operators, strict=True):
+        for name, spec in zip(call.results, operator.outputs, strict=True):
+            if name and _layout(spec_of(values[name])) != _layout(spec):
+                wrong.append(f"{name}: {spec_of(values[name])}, said {spec}")
+    return wrong
+
+
+def _layout(spec: TensorSpec) -> tuple[object, ...]:
+    strides = [s for n, s in zip(spec.shape, spec.stride, strict=True) if n != 1]
+    return spec.shape, spec.dtype, strides
 
 
 def random_order(graph: Graph, seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""One operation of our own: the draw of a dropout mask, strides included.
+"""Random numbers, and one operation of our own: the draw of a dropout mask, strides included.
 
 ``aten.bernoulli_`` fills memory in an order that depends on strides, and dropout gives its mask
 the strides of its input. The functional twin, ``aten.bernoulli.p``, always makes a row-major
@@ -48,6 +48,17 @@ def _shape_only(
 
 _LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("placewright::bernoulli", _shape_only, lib=_LIBRARY)
+
+
+def is_draw(node: fx.Node) -> bool:
+    """Whether the call draws random numbers: tagged so, and its dropout, if any, is not zero."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return not ("dropout_p" in names and given.get("dropout_p", 0.0) == 0.0)
 
 
 def is_mask(node: fx.Node) -> bool:

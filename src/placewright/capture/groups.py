@@ -7,12 +7,14 @@
 3. All draws of random numbers run in one place: they share one generator, as in eager mode.
 4. What is made of nothing (zeros, arange, full), and views of that or of model inputs, which are
    present on every device, runs with its first consumer.
+5. The backward of a recurrent layer runs with its forward.
 """
 
 from __future__ import annotations
 
 from placewright.capture.draft import Sketch
 from placewright.capture.flow import RESIDENT, Flow, grows, is_fill, is_view
+from placewright.capture.program_calls import RECURRENT
 
 
 def colocation(sketch: Sketch, flow: Flow) -> tuple[list[str], dict[str, str]]:
@@ -30,6 +32,7 @@ def colocation(sketch: Sketch, flow: Flow) -> tuple[list[str], dict[str, str]]:
     readers = _join_residents(union, flow, resident)
     _join_views(union, sketch, flow, resident)
     _join_random(union, flow)
+    _join_workspaces(union, flow)
     sizes = union.sizes()
     homes = {name: flow.drafts[union.find(k)].call.name for name, k in readers.items()}
     named = set(homes.values())
@@ -68,6 +71,14 @@ def _join_random(union: _Union, flow: Flow) -> None:
     random = [k for k, draft in enumerate(flow.drafts) if draft.call.random]
     for k in random:
         union.join(random[0], k)
+
+
+def _join_workspaces(union: _Union, flow: Flow) -> None:
+    """A recurrent layer hands its backward a workspace whose size only the kernel knows."""
+    for k, draft in enumerate(flow.drafts):
+        if draft.call.target == RECURRENT:
+            for user in flow.consumers.get(f"{draft.call.name}.3", ()):
+                union.join(k, user)
 
 
 class _Union:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from placewright.capture.arguments import plain
 from placewright.capture.costs import flops
 from placewright.capture.draft import ABSENT, Draft, Sketch, input_name, spec_of
+from placewright.capture.draws import is_draw
 from placewright.capture.fills import without_source
 from placewright.capture.tracing import Traced
 from placewright.errors import UnsupportedError
@@ -101,15 +102,21 @@ class _Lowering:
             kwargs=kwargs,
             results=_results(node),
             mutates=_mutates(node, args),
-            random=_draws(node),
+            random=is_draw(node),
         )
-        custom = node.meta.get("custom") or {}
-        draft = Draft(
-            call, _outputs(node), custom.get("phase", ""), custom.get("module", ""), flops(node)
-        )
+        phase, module = _origin(node, call.mutates)
+        draft = Draft(call, _outputs(node), phase, module, flops(node))
         self.values[node] = self.sketch.add(draft)
         if call.mutates:
             self.values[node] = call.mutates[0]
+
+
+def _origin(node: fx.Node, mutates: tuple[str, ...]) -> tuple[str, str]:
+    """Phase and module of a node; a write-back, which has none, is its buffer's."""
+    custom = node.meta.get("custom") or {}
+    if not custom and mutates:
+        return "forward", mutates[0].partition(":")[2].rpartition(".")[0]
+    return custom.get("phase", ""), custom.get("module", "")
 
 
 def _hands_on(node: fx.Node) -> bool:
@@ -163,15 +170,6 @@ def _mutates(node: fx.Node, args: tuple[Any, ...]) -> tuple[str, ...]:
 
 def _is_mutable(node: fx.Node) -> bool:
     return bool(node.target._schema.is_mutable)  # type: ignore[union-attr]
-
-
-def _draws(node: fx.Node) -> bool:
-    """Whether the call draws random numbers: tagged so, and its dropout, if any, is not zero."""
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:  # type: ignore[union-attr]
-        return False
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return not ("dropout_p" in names and given.get("dropout_p", 0.0) == 0.0)
 
 
 def _data(value: Tensor, key: str) -> str:

@@ -9,6 +9,8 @@ for every buffer that the step updates.
 
 from __future__ import annotations
 
+import gc
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +23,7 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
-from placewright.capture.draws import is_mask, mask
+from placewright.capture.draws import is_draw, is_mask, mask
 from placewright.capture.feed import Slot
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 
@@ -148,19 +150,29 @@ def _name_backward(graph: fx.Graph) -> None:
 
 def _has_effect(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
-    random = isinstance(node.target, torch._ops.OpOverload) and (
-        torch.Tag.nondeterministic_seeded in node.target.tags
-    )
+    changes = bool(getattr(schema, "is_mutable", False))
     # A draw that nobody reads still moves the generator on for the draws after it.
-    return node.op in ("placeholder", "output") or random or getattr(schema, "is_mutable", False)
+    return node.op in ("placeholder", "output") or changes or is_draw(node)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Tracing warns about its own inner workings; a user can do nothing about it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without warnings and logs about a trace's inner workings, and without collecting garbage.
+
+    A user can do nothing about the former. A trace makes a million small objects that all stay:
+    looking for garbage among them takes a fifth of its time.
+    """
+    log, collects = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
+    was_silent, log.disabled = log.disabled, True
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = was_silent
+        if collects:
+            gc.enable()
 
 
 def _refusal(error: Exception, module: str, model: str) -> PlacewrightError:
@@ -185,5 +197,6 @@ def _refusal(error: Exception, module: str, model: str) -> PlacewrightError:
     return InputError(
         f"calling it raised {kind}: {said}",
         where=where,
-        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch",
+        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch on the "
+        "CPU; if they do, an operation has no shape rule for fake tensors there",
     )

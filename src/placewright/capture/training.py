@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch.fx import traceback
 
+from placewright.capture.draws import is_draw
 from placewright.capture.feed import feed
 from placewright.capture.mode import in_mode
 from placewright.capture.tracing import Traced, trace
-from placewright.errors import InputError
+from placewright.errors import InputError, UnsupportedError
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -44,7 +45,20 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
     _check_trained(model, trained)
     with in_mode(model, training=True):
         module = trace(step, fed.slots, model)
+    _check_redraws(module, model)
     return Traced(module, fed.slots, ("loss",), tuple(reached))
+
+
+def _check_redraws(module: fx.GraphModule, model: nn.Module) -> None:
+    """Checkpointing rewinds the random generator to draw the same again; a graph cannot."""
+    for node in module.graph.nodes:
+        custom = node.meta.get("custom") or {}
+        if custom.get("phase") == "backward" and is_draw(node):
+            raise UnsupportedError(
+                "the backward pass draws random numbers again (activation checkpointing)",
+                where=f"model {type(model).__name__}, module {custom.get('module', '')!r}",
+                hint="capture it without checkpointing, or with dropout 0 inside it",
+            )
 
 
 def _trained(role: str, value: Tensor) -> bool:
