@@ -65,9 +65,10 @@ def test_a_run_is_set_against_the_best_single_device() -> None:
     """Predicted, measured, error and the speed-up that was measured."""
     result = result_of(chain())
     taken = measured(result)
-    text = run_table(result, taken, ("dev1", taken))
+    text = run_table(result, taken, ("dev1", measured(result)))
     assert "-9.1 %" in text
     assert "1.00 times as fast as dev1" in text
+    assert "splitting does not pay" in run_table(result, taken, ("dev1", taken))
     assert "no single device fits" in run_table(result, taken, None)
 
 

@@ -85,16 +85,19 @@ def picture(problem: OperatorProblem, placement: IntArray, graph: Graph | None =
 
 
 def operator_depths(problem: OperatorProblem) -> IntArray:
-    """Shape (n,): operators on the longest path of data before each operator."""
+    """Shape (n,): operators on the longest path before each operator.
+
+    What only orders counts for operators that wait for nothing else.
+    """
     depth = np.zeros(problem.n, dtype=np.int64)
-    orders = _only_order(problem)
-    offsets, topology = problem.consumer_offsets, problem.topology
+    offsets, topology, orders = problem.consumer_offsets, problem.topology, _only_order(problem)
+    carries = np.repeat(~orders, np.diff(offsets))
+    fed = np.bincount(problem.consumers[carries], minlength=problem.n) > 0
     for i in topology.order.tolist():
         for k in topology.out_tensors[topology.out_offsets[i] : topology.out_offsets[i + 1]]:
             readers = problem.consumers[offsets[k] : offsets[k + 1]]
-            if orders[k]:
-                continue
-            depth[readers] = np.maximum(depth[readers], depth[i] + 1)
+            later = readers[~fed[readers]] if orders[k] else readers
+            depth[later] = np.maximum(depth[later], depth[i] + 1)
     return depth
 
 

@@ -29,14 +29,15 @@ def graph_view(
     return draw(shown, problem.device_names), _caption(problem, shown)
 
 
-def draw(shown: Picture, device_names: tuple[str, ...]) -> str:
-    """A layered picture as SVG."""
+def draw(shown: Picture, device_names: tuple[str, ...], *, bold: bool = True) -> str:
+    """A layered picture as SVG; with `bold`, what crosses between devices stands out."""
     at, height = _positions(bands(shown))
     largest = max((node.seconds for node in shown.nodes), default=0.0) or 1.0
     most = max((edge.bytes for edge in shown.edges), default=0.0) or 1.0
-    inside = [e for e in shown.edges if not _crosses(shown, e)]
-    across = [e for e in shown.edges if _crosses(shown, e)]
-    edges = [_edge(shown, e, at, most) for e in (*inside, *across)]
+    across = [e for e in shown.edges if bold and _crosses(shown, e)]
+    inside = [e for e in shown.edges if not (bold and _crosses(shown, e))]
+    edges = [_inner_edge(e, at) for e in inside]
+    edges += [_crossing(shown, e, at, most) for e in across]
     nodes = [_node(n, at[k], largest, device_names) for k, n in enumerate(shown.nodes)]
     return drawing(WIDTH, height, *edges, *nodes, title="graph coloured by device")
 
@@ -60,18 +61,24 @@ def _crosses(shown: Picture, edge: Edge) -> bool:
     return shown.nodes[edge.source].device != shown.nodes[edge.target].device
 
 
-def _edge(shown: Picture, edge: Edge, at: dict[int, Point], most: float) -> str:
-    (x1, y1), (x2, y2) = at[edge.source], at[edge.target]
-    middle = number((x1 + x2) / 2)
-    path = f"M{number(x1)} {number(y1)}C{middle} {number(y1)} {middle} {number(y2)} "
-    path += f"{number(x2)} {number(y2)}"
-    if not _crosses(shown, edge):
-        far = abs(x1 - x2) > WIDTH / 5
-        return tag("path", d=path, class_="edge far" if far else "edge")
+def _inner_edge(edge: Edge, at: dict[int, Point]) -> str:
+    far = abs(at[edge.source][0] - at[edge.target][0]) > WIDTH / 5
+    return tag("path", d=_curve(edge, at), class_="edge far" if far else "edge")
+
+
+def _crossing(shown: Picture, edge: Edge, at: dict[int, Point], most: float) -> str:
     names = f"{shown.nodes[edge.source].name} → {shown.nodes[edge.target].name}"
     width = number(1.0 + 2.5 * math.sqrt(edge.bytes / most))
     tip = f"{names}\n{size(edge.bytes)} between devices"
+    path = _curve(edge, at)
     return tag("path", d=path, class_="edge cross", stroke_width=width, data_tip=tip)
+
+
+def _curve(edge: Edge, at: dict[int, Point]) -> str:
+    (x1, y1), (x2, y2) = at[edge.source], at[edge.target]
+    middle = number((x1 + x2) / 2)
+    ends = f"{middle} {number(y1)} {middle} {number(y2)} {number(x2)} {number(y2)}"
+    return f"M{number(x1)} {number(y1)}C{ends}"
 
 
 def _node(node: Node, at: Point, largest: float, device_names: tuple[str, ...]) -> str:
@@ -97,10 +104,12 @@ def _caption(problem: OperatorProblem, shown: Picture) -> str:
         if shown.grouped
         else f"{problem.n} operators"
     )
-    return (
-        f"{what}, {flow_words(shown)}. Area grows with compute time; the bold "
-        f"lines are the {len(across)} connections that cross devices ({size(moved)})."
+    bold = (
+        f"the bold lines are the {len(across)} connections that cross devices ({size(moved)})."
+        if across
+        else "nothing crosses devices."
     )
+    return f"{what}, {flow_words(shown)}. Area grows with compute time; {bold}"
 
 
 def flow_words(shown: Picture) -> str:

@@ -62,7 +62,7 @@ def legend(names: Iterable[str], remarks: Iterable[str]) -> str:
             "button",
             tag("i", ""),
             text(name),
-            tag("em", text(remark)),
+            tag("em", text(remark)) if remark else "",
             class_=f"chip {device_class(k)}",
             type="button",
             aria_pressed="false",

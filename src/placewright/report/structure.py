@@ -31,7 +31,7 @@ def structure_view(graph: Graph) -> tuple[str, str, tuple[str, ...]]:
     what = f"{len(graph.operators)} operators"
     what += f" as {len(shown.nodes)} groups" if shown.grouped else ""
     caption = f"{what}, {flow_words(shown)}. Area grows with FLOPs."
-    return draw(shown, names), caption, names
+    return draw(shown, names, bold=False), caption, names
 
 
 def _main_kinds(graph: Graph) -> tuple[str, ...]:

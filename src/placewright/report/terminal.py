@@ -54,6 +54,8 @@ def _run_row(name: str, taken: Measurement) -> tuple[str, ...]:
 def _speed_up(measured: Measurement, baseline: tuple[str, Measurement] | None) -> str:
     if baseline is None:
         return "no single device fits the model"
+    if baseline[1] is measured:
+        return f"the plan is {baseline[0]} alone: splitting does not pay"
     times = baseline[1].measured_s / measured.measured_s
     return f"{times:.2f} times as fast as {baseline[0]}, the best single device that fits"
 

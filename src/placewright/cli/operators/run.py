@@ -115,6 +115,8 @@ def _measure(
             measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)
         if single is None:
             return measured, None
+        if single.plan.placement.tolist() == result.plan.placement.tolist():
+            return measured, (single.planner.removeprefix("only:"), measured)
         with face.meter(f"running {single.planner}") as meter:
             alone = runner.measure(single, steps=steps, seed=seed, progress=meter)
     return measured, (single.planner.removeprefix("only:"), alone)
