@@ -1,0 +1,128 @@
+"""Models that capture was not written for: captured bit for bit, or refused with a reason."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placewright.capture.model import capture, capture_source
+from placewright.capture.source import ModelSource
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from tests.capture.against_eager import differences, inference_differences
+from tests.capture.models import UNSEEN, Checkpointed, DataDependent, unseen
+
+
+def fresh(source: ModelSource) -> ModelSource:
+    """The same with its own inputs: one of the models changes them."""
+    return ModelSource(source.model, copy.deepcopy(source.inputs), name=source.name)
+
+
+@pytest.mark.parametrize("name", [n for n in UNSEEN if n != "counting"])
+def test_training_equals_eager_bit_for_bit(name: str) -> None:
+    """In program order and in a random order."""
+    source = unseen(name)
+    graph = capture_source(source, training=True)
+    assert differences(source, graph) == {}
+    assert differences(source, graph, shuffle=5) == {}
+
+
+@pytest.mark.parametrize("name", [n for n in UNSEEN if n not in ("counting", "vision transformer")])
+def test_inference_equals_eager_bit_for_bit(name: str) -> None:
+    """All outputs."""
+    assert inference_differences(unseen(name)) == {}
+
+
+def test_inference_of_a_transformer_encoder_is_close_to_eager() -> None:
+    """Eager takes one fused kernel for a layer; the operators that it stands for are captured."""
+    found = inference_differences(unseen("vision transformer"))
+    assert max(found.values(), default=0.0) < 1e-5
+
+
+def test_a_model_that_changes_its_input_starts_every_step_from_the_given_one() -> None:
+    """One step equals eager; the input stays, so that the next step can start from it."""
+    source = unseen("counting")
+    graph = capture_source(source)
+    assert inference_differences(fresh(source), graph) == {}
+    assert {e.key for e in graph.program.inputs if e.mutated} == {"calls", "mean"}
+
+
+def test_branching_on_a_value_is_refused() -> None:
+    """The message says that values decide and what to write instead."""
+    with pytest.raises(UnsupportedError, match=r"(?s)depends on values.*torch\.where"):
+        capture(nn.Sequential(DataDependent()), torch.ones(2, 4))
+
+
+def test_the_refusal_names_the_module() -> None:
+    """Where in the model it happened."""
+    model = nn.Sequential(nn.Linear(4, 4), DataDependent())
+    with pytest.raises(UnsupportedError, match="model Sequential, module '1'"):
+        capture(model, torch.ones(2, 4))
+
+
+def test_checkpointed_dropout_is_refused() -> None:
+    """Its second draw would differ from its first, and the gradient be wrong."""
+    with pytest.raises(UnsupportedError, match="activation checkpointing"):
+        capture(Checkpointed(0.5), torch.ones(3, 4), training=True)
+
+
+class Nothing(nn.Module):
+    """Returns no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> int:
+        """Not a tensor."""
+        return 3
+
+
+def _whole(output: Any, target: Any) -> Any:
+    return output
+
+
+def _detached(output: Any, target: Any) -> Any:
+    return output.mean().detach()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "settings", "says"),
+    [
+        (nn.Linear(4, 4), torch.ones(2, 5), {}, "raised RuntimeError"),
+        (nn.Linear(4, 4), "text", {}, "inputs must be"),
+        (nn.Linear(4, 4), {"y": torch.ones(2, 4)}, {}, "raised TypeError"),
+        (Nothing(), torch.ones(1), {}, "no tensor"),
+        (Nothing(), torch.ones(1), {"training": True}, "no floating-point output"),
+        (nn.ReLU(), torch.ones(1), {"training": True}, "no parameter requires a gradient"),
+        (nn.Linear(4, 4), torch.ones(2, 4), {"training": True, "loss_fn": _whole}, "one number"),
+        (nn.Linear(4, 4), torch.ones(2, 4), {"training": True, "loss_fn": _detached}, "one number"),
+        (nn.BatchNorm1d(4), torch.ones(1, 4), {"training": True}, "more than 1 value"),
+    ],
+)
+def test_what_cannot_work_is_said(
+    model: nn.Module, inputs: Any, settings: dict[str, Any], says: str
+) -> None:
+    """Every message has a place and a next step."""
+    with pytest.raises(InputError, match=says) as caught:
+        capture(model, inputs, **settings)
+    assert isinstance(caught.value, PlacewrightError)
+    assert caught.value.where or caught.value.hint
+
+
+def test_a_constant_without_data_is_refused() -> None:
+    """A plain tensor attribute on the meta device has no values to run with."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.ones(4, device="meta")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.to("meta") * self.scale
+
+    with pytest.raises(UnsupportedError, match="register_buffer"):
+        capture(Scaled(), torch.ones(4))
