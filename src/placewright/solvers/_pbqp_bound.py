@@ -9,12 +9,12 @@ assignment, so the sum of all minima never exceeds the optimum, whatever the ord
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from placewright.solvers._pbqp_kernels import Work, _alive, _options, _view
+from placewright.compiled import lean
+from placewright.solvers._pbqp_kernels import Work, _alive, _options, _view, cheapest
 
 
-@njit(cache=True)
+@lean
 def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     """Shift costs for at most `sweeps` passes there and back; the bound that is reached.
 
@@ -37,18 +37,18 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     return before
 
 
-@njit(cache=True)
+@lean
 def _bound(w: Work) -> float:
     total = 0.0
     for i in range(len(w.head)):
-        total += w.cost[w.start[i] : w.start[i + 1]].min()
+        total += cheapest(w, i)
     for k in range(len(w.ends)):
         if _alive(w, k):
             total += _edge_minimum(w, k)
     return total
 
 
-@njit(cache=True)
+@lean
 def _edge_minimum(w: Work, edge: int) -> float:
     """Smallest entry among allowed options, 0 where a node has none left."""
     m, si, sj, other = _view(w, 2 * edge)
@@ -62,7 +62,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
     return least if least < np.inf else 0.0
 
 
-@njit(cache=True)
+@lean
 def _visit(w: Work, node: int, forward: bool) -> None:
     """Gather all minima at `node`, then share its costs among the edges ahead."""
     ahead = behind = 0
@@ -74,7 +74,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
         else:
             behind += 1
         h = w.after[h]
-    low = w.cost[w.start[node] : w.start[node + 1]].min()
+    low = cheapest(w, node)
     if ahead == 0 or low == np.inf:
         return
     share = 1.0 / max(ahead, behind)
@@ -88,7 +88,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
             w.cost[i] -= ahead * share * (w.cost[i] - low)
 
 
-@njit(cache=True)
+@lean
 def _gather(w: Work, node: int, h: int) -> None:
     m, si, sj, other = _view(w, h)
     for i in range(_options(w, node)):
@@ -104,7 +104,7 @@ def _gather(w: Work, node: int, h: int) -> None:
                 w.pool[m + i * si + j * sj] -= least
 
 
-@njit(cache=True)
+@lean
 def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
     m, si, sj, other = _view(w, h)
     for i in range(_options(w, node)):
@@ -114,11 +114,11 @@ def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
                 w.pool[m + i * si + j * sj] += share * (c - low)
 
 
-@njit(cache=True)
+@lean
 def _forbid(w: Work, bound: float, upper: float) -> None:
     """Forbid options and pairs that no assignment cheaper than `upper` can have."""
     for i in range(len(w.head)):
-        low = w.cost[w.start[i] : w.start[i + 1]].min()
+        low = cheapest(w, i)
         for a in range(w.start[i], w.start[i + 1]):
             if bound - low + w.cost[a] >= upper:
                 w.cost[a] = np.inf

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled, lean
 
 NOISE = 1e-13
 """What is left of an edge entry is noise if it is below this share of what was taken off."""
@@ -54,9 +54,10 @@ class Work(NamedTuple):
     bucket_before: IntArray
     record: IntArray
     counts: IntArray
+    minima: FloatArray
 
 
-@njit(cache=True)
+@compiled
 def prepare(arrays: Arrays, room: int) -> Work:
     """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
     n, e = len(arrays.start) - 1, len(arrays.ends)
@@ -67,6 +68,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
         degree[arrays.ends[k, 0]] += 1
         degree[arrays.ends[k, 1]] += 1
     top = degree.max() if n else 0
+    widest = (arrays.start[1:] - arrays.start[:-1]).max() if n else 0
     w = Work(
         arrays.start,
         arrays.cost.copy(),
@@ -82,6 +84,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
         np.full(n, -1, np.int64),
         np.full((n, 9), -1, np.int64),
         np.array([0, len(arrays.pool), 0, top]),
+        np.zeros((2, widest)),
     )
     for k in range(e - 1, -1, -1):
         _link(w, 2 * k)
@@ -91,7 +94,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
     return w
 
 
-@njit(cache=True)
+@lean
 def normalise_all(w: Work) -> None:
     """Normalise every edge that is still there."""
     for k in range(len(w.ends)):
@@ -99,7 +102,7 @@ def normalise_all(w: Work) -> None:
             _normalise(w, k)
 
 
-@njit(cache=True)
+@lean
 def run(w: Work, greedy: bool) -> int:
     """Reduce until nothing applies; with `greedy` RN decides where nothing else does.
 
@@ -125,7 +128,7 @@ def run(w: Work, greedy: bool) -> int:
             fix(w, node, _local_best(w, node))
 
 
-@njit(cache=True)
+@lean
 def fix(w: Work, node: int, option: int) -> None:
     """Decide `node`: its edges become costs of its neighbours."""
     while w.head[node] >= 0:
@@ -140,7 +143,7 @@ def fix(w: Work, node: int, option: int) -> None:
     _retire(w, node)
 
 
-@njit(cache=True)
+@lean
 def back_propagate(w: Work, choice: IntArray) -> None:
     """Choose for the retired nodes, last first; `choice` already holds the live nodes'."""
     for r in range(w.counts[RECORDS] - 1, -1, -1):
@@ -158,18 +161,26 @@ def back_propagate(w: Work, choice: IntArray) -> None:
         choice[node] = best
 
 
-@njit(cache=True)
+@lean
 def settled_cost(w: Work) -> float:
     """Sum of the cheapest options of the nodes that left without an edge."""
     total = 0.0
     for r in range(w.counts[RECORDS]):
         if w.record[r, 1] < 0:
-            node = w.record[r, 0]
-            total += w.cost[w.start[node] : w.start[node + 1]].min()
+            total += cheapest(w, w.record[r, 0])
     return total
 
 
-@njit(cache=True)
+@lean
+def cheapest(w: Work, node: int) -> float:
+    """Cost of the cheapest option of a node."""
+    least = np.inf
+    for a in range(w.start[node], w.start[node + 1]):
+        least = min(least, w.cost[a])
+    return least
+
+
+@lean
 def evaluate(arrays: Arrays, choice: IntArray) -> float:
     """Sum of the chosen node and edge costs."""
     total = 0.0
@@ -182,7 +193,7 @@ def evaluate(arrays: Arrays, choice: IntArray) -> float:
     return total
 
 
-@njit(cache=True)
+@compiled
 def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
     """The live nodes with ``wanted[node] == 1`` as a problem of its own, and their numbers."""
     n = len(w.head)
@@ -221,7 +232,7 @@ def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
     return Arrays(start, cost, ends, matrix, pool), nodes
 
 
-@njit(cache=True)
+@compiled
 def components(w: Work) -> IntArray:
     """Component of every live node, numbered by its first node; -1 for retired nodes."""
     label = np.full(len(w.head), -1, np.int64)
@@ -244,7 +255,7 @@ def components(w: Work) -> IntArray:
     return label
 
 
-@njit(cache=True)
+@lean
 def room_needed(w: Work, node: int) -> int:
     """Matrix entries that RII on `node` may add."""
     h = w.head[node]
@@ -252,7 +263,7 @@ def room_needed(w: Work, node: int) -> int:
     return _options(w, u) * _options(w, v)
 
 
-@njit(cache=True)
+@lean
 def branching_node(w: Work) -> int:
     """The live node of highest degree, the first of several."""
     best = 0
@@ -262,19 +273,19 @@ def branching_node(w: Work) -> int:
     return best
 
 
-@njit(cache=True)
+@lean
 def _options(w: Work, node: int) -> int:
-    return w.start[node + 1] - w.start[node]  # type: ignore[no-any-return]
+    return int(w.start[node + 1] - w.start[node])
 
 
-@njit(cache=True)
+@lean
 def _alive(w: Work, edge: int) -> bool:
     """Whether edge is in the lists: it is the head or has a predecessor."""
     h = 2 * edge
     return bool(w.before[h] >= 0 or w.head[w.ends[edge, 0]] == h)
 
 
-@njit(cache=True)
+@lean
 def _view(w: Work, h: int) -> tuple[int, int, int, int]:
     """Matrix offset, stride of own option, stride of the other's option, other node."""
     edge, side = h // 2, h % 2
@@ -284,7 +295,7 @@ def _view(w: Work, h: int) -> tuple[int, int, int, int]:
     return w.matrix[edge], 1, _options(w, w.ends[edge, side]), other
 
 
-@njit(cache=True)
+@lean
 def _link(w: Work, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     first = w.head[node]
@@ -293,7 +304,7 @@ def _link(w: Work, h: int) -> None:
         w.before[first] = h
 
 
-@njit(cache=True)
+@lean
 def _unlink(w: Work, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     if w.before[h] >= 0:
@@ -305,7 +316,7 @@ def _unlink(w: Work, h: int) -> None:
     w.before[h] = w.after[h] = -1
 
 
-@njit(cache=True)
+@lean
 def _enqueue(w: Work, node: int) -> None:
     d = w.degree[node]
     first = w.bucket[d]
@@ -314,7 +325,7 @@ def _enqueue(w: Work, node: int) -> None:
         w.bucket_before[first] = node
 
 
-@njit(cache=True)
+@lean
 def _dequeue(w: Work, node: int) -> None:
     left, right = w.bucket_before[node], w.bucket_after[node]
     if left >= 0:
@@ -325,7 +336,7 @@ def _dequeue(w: Work, node: int) -> None:
         w.bucket_before[right] = left
 
 
-@njit(cache=True)
+@lean
 def _delete(w: Work, edge: int) -> None:
     for side in range(2):
         node = w.ends[edge, side]
@@ -335,7 +346,7 @@ def _delete(w: Work, edge: int) -> None:
         _enqueue(w, node)
 
 
-@njit(cache=True)
+@lean
 def _insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
     """Give the slot of a deleted edge to a new one."""
     w.ends[edge, 0], w.ends[edge, 1], w.matrix[edge] = u, v, matrix
@@ -347,7 +358,7 @@ def _insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
         _enqueue(w, node)
 
 
-@njit(cache=True)
+@lean
 def _retire(w: Work, node: int) -> None:
     """Take `node` off the work list; its record says no neighbour until one is noted."""
     _dequeue(w, node)
@@ -356,7 +367,7 @@ def _retire(w: Work, node: int) -> None:
     w.counts[RECORDS] += 1
 
 
-@njit(cache=True)
+@lean
 def _note(w: Work, slot: int, h: int) -> None:
     """Remember in the next record how its node was tied to its neighbour."""
     m, si, sj, other = _view(w, h)
@@ -365,7 +376,7 @@ def _note(w: Work, slot: int, h: int) -> None:
     w.record[r, a + 2], w.record[r, a + 3] = si, sj
 
 
-@njit(cache=True)
+@lean
 def _reduce_one(w: Work, node: int) -> None:
     """RI: fold `node` into its only neighbour."""
     h = w.head[node]
@@ -381,7 +392,7 @@ def _reduce_one(w: Work, node: int) -> None:
     _retire(w, node)
 
 
-@njit(cache=True)
+@lean
 def _reduce_two(w: Work, node: int) -> None:
     """RII: fold `node` into the edge between its two neighbours."""
     h, g = w.head[node], w.after[w.head[node]]
@@ -414,19 +425,19 @@ def _reduce_two(w: Work, node: int) -> None:
     _normalise(w, edge)
 
 
-@njit(cache=True)
+@lean
 def _edge_between(w: Work, u: int, v: int) -> int:
     """The half-edge at u that leads to v, -1 if there is none."""
     a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
     h = w.head[a]
     while h >= 0:
         if w.ends[h // 2, 1 - h % 2] == b:
-            return h if a == u else h ^ 1  # type: ignore[no-any-return]
+            return int(h if a == u else h ^ 1)
         h = w.after[h]
     return -1
 
 
-@njit(cache=True)
+@lean
 def _normalise(w: Work, edge: int) -> None:
     """Move row and column minima into the node costs; delete the edge if nothing is left.
 
@@ -434,27 +445,28 @@ def _normalise(w: Work, edge: int) -> None:
     """
     m, si, sj, v = _view(w, 2 * edge)
     u = w.ends[edge, 0]
-    rows, columns = _pull(w, 2 * edge), _pull(w, 2 * edge + 1)
+    _pull(w, 2 * edge)
+    _pull(w, 2 * edge + 1)
     left = False
-    for i in range(len(rows)):
-        for j in range(len(columns)):
+    for i in range(_options(w, u)):
+        for j in range(_options(w, v)):
             at = m + i * si + j * sj
             allowed = w.cost[w.start[u] + i] < np.inf and w.cost[w.start[v] + j] < np.inf
-            if not allowed or w.pool[at] <= NOISE * (abs(rows[i]) + abs(columns[j])):
+            if not allowed or w.pool[at] <= NOISE * (abs(w.minima[0, i]) + abs(w.minima[1, j])):
                 w.pool[at] = 0.0
             left = left or w.pool[at] > 0
     if not left:
         _delete(w, edge)
 
 
-@njit(cache=True)
-def _pull(w: Work, h: int) -> FloatArray:
+@lean
+def _pull(w: Work, h: int) -> None:
     """Move the minima of one side, over allowed options of the other, into its node."""
     node = w.ends[h // 2, h % 2]
     m, si, sj, other = _view(w, h)
-    minima = np.zeros(_options(w, node))
-    for i in range(len(minima)):
+    for i in range(_options(w, node)):
         least = np.inf
+        w.minima[h % 2, i] = 0.0
         if w.cost[w.start[node] + i] == np.inf:
             continue
         for j in range(_options(w, other)):
@@ -462,23 +474,22 @@ def _pull(w: Work, h: int) -> FloatArray:
                 least = min(least, w.pool[m + i * si + j * sj])
         w.cost[w.start[node] + i] += least
         if least < np.inf:
-            minima[i] = least
+            w.minima[h % 2, i] = least
             for j in range(_options(w, other)):
                 w.pool[m + i * si + j * sj] -= least
-    return minima
 
 
-@njit(cache=True)
+@lean
 def _highest(w: Work) -> int:
     """A live node of highest degree, -1 if all are gone. Degrees never rise above the first."""
     while w.counts[HIGHEST] >= 0:
         if w.bucket[w.counts[HIGHEST]] >= 0:
-            return w.bucket[w.counts[HIGHEST]]  # type: ignore[no-any-return]
+            return int(w.bucket[w.counts[HIGHEST]])
         w.counts[HIGHEST] -= 1
     return -1
 
 
-@njit(cache=True)
+@lean
 def _local_best(w: Work, node: int) -> int:
     """RN: the option that is cheapest when every neighbour follows it alone."""
     best, best_cost = 0, np.inf
@@ -497,7 +508,7 @@ def _local_best(w: Work, node: int) -> int:
     return best
 
 
-@njit(cache=True)
+@lean
 def _dominate_all(w: Work) -> bool:
     """Forbid dominated options everywhere; whether that made a node ready for RI or RII."""
     changed = False
@@ -512,7 +523,7 @@ def _dominate_all(w: Work) -> bool:
     return changed
 
 
-@njit(cache=True)
+@lean
 def _dominate(w: Work, node: int) -> bool:
     """Forbid options that another one beats whatever the neighbours do."""
     changed = False
@@ -528,7 +539,7 @@ def _dominate(w: Work, node: int) -> bool:
     return changed
 
 
-@njit(cache=True)
+@lean
 def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
     """How much dearer option `b` than `i` can be, over all answers of the neighbours."""
     excess = w.cost[w.start[node] + b] - w.cost[w.start[node] + i]
@@ -542,4 +553,4 @@ def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
                 worst = max(worst, x - y)
         excess += worst
         h = w.after[h]
-    return excess  # type: ignore[no-any-return]
+    return float(excess)

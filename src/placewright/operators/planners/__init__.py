@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 
+from placewright.operators.planners.ceft import Ceft
+from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.peft import Peft
+from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.random_ import Random
+from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.single import Single
+from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Planner
 
@@ -19,8 +28,17 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     """Every planner by name; one per single device first."""
     own: list[Planner] = [
         *(Single(device) for device in problem.device_names),
+        RoundRobin(),
         Random(),
+        TopologicalSplit(),
         Heft(),
+        HeftContended(),
+        Cpop(),
+        Peft(),
+        Ceft(),
+        CeftCpop(),
+        Pbqp(),
+        CeftPbqp(),
     ]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
     return {planner.name: planner for planner in (*own, *plugged)}
@@ -28,4 +46,4 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
 
 def portfolio(problem: OperatorProblem) -> Sequence[str]:
     """What ``auto`` tries, in order."""
-    return [name for name in planners(problem)]
+    return list(planners(problem))

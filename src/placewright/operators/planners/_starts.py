@@ -1,0 +1,60 @@
+"""Placements to begin a search with, by simple rules; all obey groups and allowed devices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators._groups import Groups
+from placewright.operators.problem import OperatorProblem
+
+
+def on_one_device(groups: Groups, costs: FloatArray) -> list[IntArray]:
+    """Everything on each device; groups that it cannot run go where they run fastest."""
+    fallback = costs.argmin(axis=1)
+    return [
+        np.where(groups.allowed[:, d], d, fallback)[groups.group] for d in range(costs.shape[1])
+    ]
+
+
+def in_turn(groups: Groups) -> IntArray:
+    """Groups in order on device 0, 1, 2, ..., the next allowed one where one is not."""
+    count, m = groups.allowed.shape
+    turn = (np.arange(count)[:, None] + np.arange(m)) % m
+    first = np.take_along_axis(groups.allowed, turn, axis=1).argmax(axis=1)
+    place: IntArray = turn[np.arange(count), first][groups.group]
+    return place
+
+
+def in_stretches(
+    problem: OperatorProblem, groups: Groups, costs: FloatArray, weight: FloatArray
+) -> list[IntArray]:
+    """The topological order cut into one stretch per device, for the 2, 3, ... m fastest.
+
+    Parameters
+    ----------
+    costs
+        Shape (groups, m), seconds.
+    weight
+        Shape (groups,): what is cut into parts, bytes or seconds. A device's part is in
+        proportion to its speed for seconds, to its memory for bytes.
+    """
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    first = np.full(len(groups.allowed), problem.n)
+    np.minimum.at(first, groups.group, position)
+    order = np.argsort(first, kind="stable")
+    before = np.cumsum(weight[order]) - weight[order] / 2
+    fallback = costs.argmin(axis=1)
+    speed = 1.0 / np.where(np.isfinite(costs), costs, costs[np.isfinite(costs)].mean()).sum(axis=0)
+    fastest = np.argsort(-speed, kind="stable")
+    found = []
+    for count in range(2, problem.m + 1):
+        share = speed[fastest[:count]]
+        ends = np.cumsum(share / share.sum()) * weight.sum()
+        part = np.minimum(np.searchsorted(ends, before, side="right"), count - 1)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = fastest[part]
+        open_ = groups.allowed[np.arange(len(place)), place]
+        found.append(np.where(open_, place, fallback)[groups.group])
+    return found

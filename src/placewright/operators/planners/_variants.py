@@ -1,0 +1,93 @@
+"""Candidates of CEFT+PBQP that need no search: V0, V2, V4, list schedules and simple rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators._ceft import Ceft as Tables
+from placewright.operators._ceft import ceft
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._local_search import Score, Start
+from placewright.operators.planners._priced import Desk, within_memory
+from placewright.operators.planners._starts import in_stretches, in_turn, on_one_device
+from placewright.operators.planners.ceft import Ceft
+from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.planning import Context
+
+MEMORY_ROUNDS = 4
+
+
+def simple(d: Desk) -> list[IntArray]:
+    """One device each, in turn, and stretches cut by time and by bytes."""
+    groups, costs = d.graph.groups, d.costs(d.problem.compute_s)
+    seconds = np.where(groups.allowed, costs, 0.0).sum(axis=1) / groups.allowed.sum(axis=1)
+    return [
+        *on_one_device(groups, costs),
+        in_turn(groups),
+        *in_stretches(d.problem, groups, costs, seconds),
+        *in_stretches(d.problem, groups, costs, d.group_bytes),
+    ]
+
+
+def with_paths(d: Desk, deadline_s: float) -> list[IntArray]:
+    """V0: the critical path on CEFT's devices. V4: the paths of mean, least, largest costs."""
+    compute, allowed = d.problem.compute_s, d.problem.allowed()
+    masked = np.ma.masked_array(compute, ~allowed)
+    found = _around_path(d, ceft(d.problem), deadline_s)
+    for row in (masked.mean(axis=1), masked.min(axis=1), masked.max(axis=1)):
+        flat = np.where(np.isfinite(compute), np.asarray(row)[:, None], np.inf)
+        path = ceft(d.problem.asked(compute_s=flat)).path
+        whole = np.where(allowed[path], compute[path], np.inf).sum(axis=0)
+        if np.isfinite(whole).any():
+            device = int(whole.argmin())
+            found += _fixed(d, path, np.full(len(path), device), deadline_s)
+    return found
+
+
+def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
+    """V2: pay for lengthening the longest path; transfers count for less where there is slack."""
+    tables = ceft(d.problem)
+    slack = np.where(np.isfinite(tables.through_s), tables.slack_s, 0.0)
+    costs = d.costs(d.problem.compute_s + np.maximum(0.0, -slack))
+    spare = np.maximum(0.0, slack.max(axis=1))[d.problem.tensor_producer]
+    scale = 1.0 / (1.0 + spare / max(tables.critical_s, 1e-300))
+    return within_memory(d, costs, MEMORY_ROUNDS, scale, deadline_s)[0]
+
+
+def listed(d: Desk, context: Context) -> list[Start]:
+    """CEFT's list schedules, with their order and with the judge's own."""
+    found = []
+    for planner in (Ceft(), CeftCpop()):
+        try:
+            plan = planner(d.problem, context)
+        except InfeasibleError:
+            continue
+        for shown in (plan, OperatorPlan(plan.placement)):
+            judgement = d.judge(shown)
+            score = Score(float(judgement.violation_bytes), float(judgement.value))
+            found.append(Start(shown.placement, score, shown.order, shown.dispatch))
+    return found
+
+
+def _around_path(d: Desk, tables: Tables, deadline_s: float) -> list[IntArray]:
+    return _fixed(d, tables.path, tables.path_devices, deadline_s)
+
+
+def _fixed(d: Desk, path: IntArray, devices: IntArray, deadline_s: float) -> list[IntArray]:
+    """PBQP with the groups of a path fixed; members vote with their run time."""
+    groups = d.graph.groups
+    votes = np.zeros(groups.allowed.shape)
+    np.add.at(votes, (groups.group[path], devices), d.problem.compute_s[path, devices] + 1e-300)
+    costs = _only(d.costs(d.problem.compute_s), votes)
+    return within_memory(d, costs, MEMORY_ROUNDS, None, deadline_s)[0]
+
+
+def _only(costs: FloatArray, votes: FloatArray) -> FloatArray:
+    """Forbid all but the device with most votes where there are any and it is allowed."""
+    winner = votes.argmax(axis=1)
+    voted = votes.max(axis=1) > 0
+    voted &= np.isfinite(costs[np.arange(len(costs)), winner])
+    others = voted[:, None] & (np.arange(costs.shape[1]) != winner[:, None])
+    return np.where(others, np.inf, costs)

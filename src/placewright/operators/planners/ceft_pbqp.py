@@ -1,0 +1,219 @@
+"""CEFT+PBQP: critical path, priced PBQP and local moves on the judge; re-solves in place."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._local_search import Start, improve, score_all
+from placewright.operators.planners._placement_pbqp import PlacementGraph, placement_graph
+from placewright.operators.planners._priced import Desk, by_load, desk
+from placewright.operators.planners._variants import listed, simple, slack_aware, with_paths
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CeftPbqpState:
+    """What a re-solve starts from.
+
+    Attributes
+    ----------
+    plan
+        The last plan.
+    graph
+        Groups and the tensors between them; holds as long as the graph does.
+    factors
+        Shape (m,), prices of device time after the last round.
+    structure
+        What must not have changed: (n, m, t, consumers).
+    """
+
+    plan: OperatorPlan
+    graph: PlacementGraph
+    factors: FloatArray
+    structure: tuple[int, int, int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CeftPbqp:
+    """The critical path on CEFT's devices, the rest by PBQP, then moves that the judge likes.
+
+    After Huang, Fu, Hsu, SAMOS 2019 (doi 10.1007/978-3-030-27562-4_4), who combine CEFT (arXiv
+    1701.08800) and PBQP for device placement; how they combine them is not public. Ours:
+
+    - V0 fixes the critical path to CEFT's devices and lets PBQP place the rest.
+    - V1 prices device time: solve, judge, make busy devices dearer, repeat.
+    - V2 is slack-aware: options that lengthen the longest path pay for it, transfers where there
+      is slack count for less.
+    - V4 repeats V0 with the paths of mean, least and largest costs.
+    - V3 takes the best of these, of CEFT's list schedules and of the trivial plans (single
+      devices, in turn, stretches), and improves them by local moves on the judge, critical
+      operators first.
+
+    A plan that fits the memories beats one that does not, then the shorter one wins. The amount
+    of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a
+    deadline that comes first cuts it short.
+
+    Parameters
+    ----------
+    effort
+        Local moves times (operators + tensor uses): the default takes about half a second.
+    starts
+        How many of the best candidates are improved; the best of them gets half of the moves.
+    price_rounds, price_step
+        Rounds of V1 and the exponent of its price updates.
+    heat
+        First temperature of the moves, in mean operator times.
+    branch_limit
+        Branches of each PBQP; past it the best assignment found is taken.
+    resolve_effort
+        As `effort`, for `resolve`.
+    """
+
+    effort: float = 8e6
+    starts: int = 3
+    price_rounds: int = 6
+    price_step: float = 1.0
+    heat: float = 1.0
+    branch_limit: int = 4
+    resolve_effort: float = 2.5e5
+
+    @property
+    def name(self) -> str:
+        """``ceft+pbqp``."""
+        return "ceft+pbqp"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No placement has a link for every tensor.
+        """
+        return self.solve(problem, context)[0]
+
+    def solve(
+        self, problem: OperatorProblem, context: Context
+    ) -> tuple[OperatorPlan, CeftPbqpState]:
+        """The plan and what `resolve` needs to start from it."""
+        d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        begun = time.perf_counter()
+        candidates, factors = self._candidates(d, context)
+        context.progress(
+            what="local moves",
+            value=candidates[0].score.value_s,
+            lower_bound=0.0,
+            elapsed_s=time.perf_counter() - begun,
+        )
+        best = self._moved(d, candidates, context)
+        return self._answer(d, best, factors)
+
+    def resolve(
+        self, problem: OperatorProblem, state: CeftPbqpState, context: Context
+    ) -> tuple[OperatorPlan, CeftPbqpState]:
+        """Plan again after costs, memories or links have changed, in milliseconds.
+
+        Starts from the last plan, the last prices and the known structure. A problem with
+        another graph is solved from the beginning.
+        """
+        if _structure(problem) != state.structure:
+            return self.solve(problem, context)
+        d = desk(problem, state.graph, self.branch_limit, fanout=1.0)
+        places = [state.plan.placement, *simple(d)]
+        try:
+            priced, factors = by_load(d, 1, self.price_step, state.factors, context.deadline_s)
+            places += priced
+        except InfeasibleError:
+            factors = state.factors
+        candidates = _ranked(score_all(d.judge, [p for p in places if _open(d, p)]))
+        moves = self._moves(problem, self.resolve_effort)
+        best = improve(
+            d.judge,
+            d.graph.groups,
+            candidates[0],
+            moves=moves,
+            heat=0.0,
+            seed=context.seed,
+            deadline_s=context.deadline_s,
+        )
+        return self._answer(d, best, factors)
+
+    def _candidates(self, d: Desk, context: Context) -> tuple[list[Start], FloatArray]:
+        """V0, V1, V2, V4, list schedules and trivial plans, best first."""
+        deadline = context.deadline_s
+        places = simple(d)
+        factors = np.ones(d.problem.m)
+        try:
+            places += with_paths(d, deadline) + slack_aware(d, deadline)
+            priced, factors = by_load(d, self.price_rounds, self.price_step, factors, deadline)
+            places += priced
+        except InfeasibleError:
+            pass  # no link for some tensor: other candidates may still find a way
+        scored = score_all(d.judge, [p for p in places if _open(d, p)]) + listed(d, context)
+        return _ranked(scored), factors
+
+    def _moved(self, d: Desk, candidates: list[Start], context: Context) -> Start:
+        """V3: a share of the moves for each of the best, half of them for the winner."""
+        moves = self._moves(d.problem, self.effort)
+        chosen = candidates[: self.starts]
+        best = candidates[0]
+        for k, start in enumerate(chosen):
+            found = self._walk(d, start, moves // (2 * len(chosen)), self.heat, context, k)
+            best = min(best, found, key=lambda s: s.score)
+        found = self._walk(d, best, moves // 2, self.heat / 10, context, len(chosen))
+        return min(best, found, key=lambda s: s.score)
+
+    def _walk(
+        self, d: Desk, start: Start, moves: int, heat: float, context: Context, k: int
+    ) -> Start:
+        return improve(
+            d.judge,
+            d.graph.groups,
+            start,
+            moves=moves,
+            heat=heat,
+            seed=101 * context.seed + k,
+            deadline_s=context.deadline_s,
+        )
+
+    def _moves(self, problem: OperatorProblem, effort: float) -> int:
+        return max(1, int(effort / (problem.n + len(problem.consumers))))
+
+    def _answer(
+        self, d: Desk, best: Start, factors: FloatArray
+    ) -> tuple[OperatorPlan, CeftPbqpState]:
+        plan = best.plan()
+        return plan, CeftPbqpState(plan, d.graph, factors, _structure(d.problem))
+
+
+def _ranked(candidates: list[Start]) -> list[Start]:
+    """Best first, each placement once."""
+    ordered = sorted(candidates, key=lambda s: s.score)
+    kept: list[Start] = []
+    for candidate in ordered:
+        if not any(np.array_equal(candidate.place, k.place) for k in kept[-3:]):
+            kept.append(candidate)
+    return kept
+
+
+def _open(d: Desk, place: IntArray) -> bool:
+    """Whether every operator is on a device that its group may use."""
+    groups = d.graph.groups
+    return bool(groups.allowed[groups.group, place].all())
+
+
+def _structure(problem: OperatorProblem) -> tuple[int, int, int, int]:
+    return problem.n, problem.m, problem.t, len(problem.consumers)

@@ -1,0 +1,77 @@
+"""PBQP: least total time, compute and transfers added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._local_search import score_all
+from placewright.operators.planners._placement_pbqp import placement_graph
+from placewright.operators.planners._priced import Desk, desk, within_memory
+from placewright.operators.problem import Objective, OperatorProblem, Overlap
+from placewright.planning import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pbqp:
+    """Placement as a partitioned boolean quadratic problem.
+
+    Scholz, Eckstein 2002 (doi 10.1145/513829.513854); Anderson, Gregg, CGO 2018, for neural
+    networks. Nodes are colocation groups, options are devices, node costs run times, edge costs
+    transfer times. It minimises the *sum* of all times: the right question where one thing runs
+    at a time (``overlap=serial``), and otherwise a plan that seldom leaves the fastest device.
+
+    Every group that reads a tensor pays for its transfer, though readers on one device share it:
+    the sum is never less than the truth. Under ``overlap=serial`` a second solve in which the
+    readers share one transfer, never more than the truth, gives a lower bound.
+
+    Memory: bytes get a price where the judge sees too many held, until the plan fits.
+
+    Parameters
+    ----------
+    branch_limit
+        Branches of the exact solve; past it the best assignment found is taken.
+    memory_rounds
+        How often the price of bytes is raised.
+    """
+
+    branch_limit: int = 200
+    memory_rounds: int = 10
+
+    @property
+    def name(self) -> str:
+        """``pbqp``."""
+        return "pbqp"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No placement has a link for every tensor.
+        """
+        d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        costs = d.costs(problem.compute_s)
+        places, first = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
+        best = min(score_all(d.judge, places), key=lambda s: s.score)
+        note = "" if first.proved else "branch limit reached: total time not proved least"
+        return OperatorPlan(best.place, lower_bound_s=self._bound(d, context), note=note)
+
+    def _bound(self, d: Desk, context: Context) -> float:
+        p = d.problem
+        if p.overlap is not Overlap.SERIAL or p.objective is not Objective.LATENCY:
+            return 0.0
+        shared = desk(p, d.graph, self.branch_limit, fanout=0.0)
+        found = shared.solve(
+            shared.costs(p.compute_s), np.zeros(p.m), deadline_s=context.deadline_s
+        )
+        return max(0.0, found.lower_bound * (1 - 1e-9))
