@@ -22,7 +22,7 @@ def chain(count: int = 6, **changes: Any) -> OperatorProblem:
     """Operators in a row on two devices."""
     tensors = [(k, 1.0, [k + 1]) for k in range(count - 1)]
     times = [[1.0 + k % 3, 2.0] for k in range(count)]
-    return tiny(times, tensors, **{"memory_bytes": [10.0, np.inf], **changes})
+    return tiny(times, tensors, **{"memory_bytes": [5.0, np.inf], **changes})
 
 
 def result_of(problem: OperatorProblem, **changes: Any) -> Result:

@@ -22,7 +22,11 @@ def test_no_peak_is_lost_between_pixels(steps: list[tuple[float, float]]) -> Non
 
 
 def test_capacity_is_drawn_where_there_is_one() -> None:
-    """dev0 has a limit, dev1 has none."""
+    """dev0 has a limit, dev1 has none; a limit far away is said, not drawn."""
     charts = memory_charts(result_of(chain()).judgement.trace())
     assert charts.count("<figure") == 2
     assert charts.count('class="capacity"') == 1
+    assert "no limit" in charts
+    roomy = memory_charts(result_of(chain(memory_bytes=[1e9, np.inf])).judgement.trace())
+    assert 'class="capacity"' not in roomy
+    assert "far below its 954 MiB" in roomy

@@ -65,7 +65,7 @@ class Picture:
 
 def picture(problem: OperatorProblem, placement: IntArray, graph: Graph | None = None) -> Picture:
     """At most about `MOST_NODES` nodes: operators, else modules, else steps of the depth."""
-    depth = operator_depths(problem)
+    depth = shown_depths(problem)
     known = graph is not None and graph.operator_names == problem.operator_names
     back = np.zeros(problem.n, dtype=np.bool_)
     if known and graph is not None:
@@ -99,6 +99,18 @@ def operator_depths(problem: OperatorProblem) -> IntArray:
             later = readers[~fed[readers]] if orders[k] else readers
             depth[later] = np.maximum(depth[later], depth[i] + 1)
     return depth
+
+
+def shown_depths(problem: OperatorProblem) -> IntArray:
+    """`operator_depths`, and what waits for nothing stands just before its first reader."""
+    depth, offsets, topology = operator_depths(problem), problem.consumer_offsets, problem.topology
+    shown = depth.copy()
+    for i in np.flatnonzero(np.diff(topology.in_offsets) == 0).tolist():
+        made = topology.out_tensors[topology.out_offsets[i] : topology.out_offsets[i + 1]].tolist()
+        readers = [problem.consumers[offsets[k] : offsets[k + 1]] for k in made]
+        first = min((int(depth[r].min()) for r in readers if len(r)), default=1)
+        shown[i] = max(0, first - 1)
+    return shown
 
 
 def _module_keys(graph: Graph, placement: IntArray) -> list[tuple[str, str, int]] | None:

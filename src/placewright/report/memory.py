@@ -13,6 +13,8 @@ from placewright.trace import MemoryCurve, Trace
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 540.0, 150.0, 12.0, 12.0, 26.0, 20.0
 COLUMNS = 500
+FAR = 0.2
+"""A peak below this part of the capacity is drawn to its own scale."""
 
 
 def memory_charts(trace: Trace) -> str:
@@ -24,8 +26,9 @@ def memory_charts(trace: Trace) -> str:
 def _chart(trace: Trace, curve: MemoryCurve, until: float) -> str:
     name, peak = trace.lanes[curve.lane], float(curve.held_bytes.max(initial=0.0))
     limited = math.isfinite(curve.capacity_bytes)
-    top = max(peak, curve.capacity_bytes if limited else 0.0, 1.0) * 1.06
-    capacity = _capacity(curve.capacity_bytes, top) if limited else ""
+    near = limited and peak > FAR * curve.capacity_bytes
+    top = max(curve.capacity_bytes * 1.06 if near else peak * 2, peak * 1.06, 1.0)
+    capacity = _capacity(curve.capacity_bytes, top) if near else _far_capacity(curve, limited)
     share = f" of {size(curve.capacity_bytes)}" if limited else ""
     picture = drawing(
         WIDTH,
@@ -53,6 +56,12 @@ def _capacity(capacity: float, top: float) -> str:
     return tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="capacity") + label(
         LEFT + 4, y + 13, f"capacity {size(capacity)}", "tick"
     )
+
+
+def _far_capacity(curve: MemoryCurve, limited: bool) -> str:
+    """Where the capacity would flatten the curve, it is said instead of drawn."""
+    words = f"far below its {size(curve.capacity_bytes)}" if limited else "no limit"
+    return label(LEFT + 4, TOP + 13, words, "tick")
 
 
 def _area(curve: MemoryCurve, until: float, top: float) -> str:
