@@ -7,8 +7,6 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from placewright.result import relative_gap
-
 SHOWN_AFTER_S = 0.3
 """Whatever ends sooner shows nothing."""
 
@@ -66,6 +64,7 @@ class Meter:
 
     def _numbers(self) -> list[str]:
         from placewright.report.text import percent, seconds
+        from placewright.result import relative_gap
 
         numbers = [self._what] if self._what else []
         if math.isfinite(self._value):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placewright.cli.face import Face
-from placewright.graph.graph import Graph
-from placewright.result import Measurement, Result, Status
+
+if TYPE_CHECKING:
+    from placewright.graph.graph import Graph
+    from placewright.result import Measurement, Result
 
 
 def give(
@@ -22,6 +24,7 @@ def give(
 ) -> None:
     """Show a plan and keep what was asked for."""
     from placewright.operators.files import result_json
+    from placewright.result import Status
 
     if result.status is Status.INTERRUPTED:
         face.note("interrupted: this is the best plan so far")

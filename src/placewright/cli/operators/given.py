@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from placewright.planning import Context
-from placewright.result import Result
+if TYPE_CHECKING:
+    from placewright.planning import Context
+    from placewright.result import Result
 
 
 @final

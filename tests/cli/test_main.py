@@ -1,0 +1,137 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from placewright._version import __version__
+from placewright.cli.main import app
+from tests.cli.speak import speak
+
+HEAVY = ("torch", "numba", "numpy", "pydantic", "yaml")
+
+
+def verbs() -> dict[str, typer.models.CommandInfo]:
+    """Every verb by its words."""
+    found = {str(c.name): c for c in app.registered_commands}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            found[f"{group.name} {command.name}"] = command
+    return found
+
+
+def test_the_verbs_are_those_of_the_design() -> None:
+    """No more, no less."""
+    assert set(verbs()) == {
+        "quickstart",
+        "devices",
+        "doctor",
+        "capture",
+        "profile",
+        "show",
+        "schema",
+        *(f"operators {verb}" for verb in ("plan", "compare", "simulate", "explain", "run")),
+    }
+
+
+@pytest.mark.parametrize("verb", sorted(verbs()))
+def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--help`` has an example that starts with the verb itself."""
+    said = speak(capsys, *verb.split(), "--help")
+    assert said.code == 0
+    assert "Example" in said.out
+    assert f"placewright {verb}" in " ".join(said.out.split("Example", 1)[1].split())
+
+
+@pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart"}))
+def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Format, output, quiet and verbose, under one name everywhere."""
+    said = speak(capsys, *verb.split(), "--help")
+    for option in ("--format", "--output", "--quiet", "--verbose"):
+        assert option in said.out
+
+
+def test_documented_verbs_are_the_verbs() -> None:
+    """docs/cli.md speaks of every verb."""
+    text = Path("docs/cli.md").read_text(encoding="utf-8")
+    for verb in verbs():
+        assert f"`placewright {verb}" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a verb."""
+    assert speak(capsys, "--version").out == f"placewright {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bogus",),
+        ("operators", "plan"),
+        ("operators", "plan", "x.json", "--objective", "speed"),
+        ("devices", "-f", "xml"),
+        ("operators", "plan", "x.json", "--seed", "-1"),
+    ],
+)
+def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Told on stderr, nothing on stdout."""
+    said = speak(capsys, *arguments)
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err
+
+
+def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """What, where, and what next."""
+    said = speak(capsys, "devices", "--on", "edge-dou")
+    assert said.code == 1
+    assert said.out == ""
+    assert said.err == (
+        "error: unknown cluster preset 'edge-dou'\n  next: did you mean 'edge-duo'?\n"
+    )
+
+
+def test_a_file_that_cannot_be_written_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """The operating system's errors name the file and have no traceback either."""
+    said = speak(capsys, "devices", "-o", "/no/such/folder/c.yaml")
+    assert (said.code, said.err) == (
+        1,
+        "error: /no/such/folder/c.yaml: cannot be written: No such file or directory\n",
+    )
+
+
+@pytest.mark.parametrize("flag", [("-vv",), ("-v", "--verbose")])
+def test_twice_verbose_shows_the_traceback(flag: tuple[str, ...]) -> None:
+    """For whoever wants to know."""
+    from placewright.cli.main import main
+    from placewright.errors import UnknownNameError
+
+    with pytest.raises(UnknownNameError):
+        main(["devices", "--on", "edge-dou", *flag])
+
+
+def test_the_command_line_starts_light() -> None:
+    """``--help`` needs none of the heavy packages."""
+    code = (
+        "import sys\nfrom placewright.cli.main import main\n"
+        "try:\n    main(['operators', 'plan', '--help'])\n"
+        f"finally:\n    print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """``placewright schema | head -1`` ends quietly."""
+    command = f"{sys.executable} -m placewright.cli.main schema | head -1"
+    code = "from placewright.cli.main import main; main(['schema'])"
+    command = f'{sys.executable} -c "{code}" | head -1'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "{\n"
+    assert done.stderr == ""

@@ -1,0 +1,229 @@
+"""``placewright operators``: plan, compare, simulate, explain, run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placewright.operators.files import write_problem
+from placewright.testing.instances import tiny
+from tests.cli.speak import speak
+from tests.published import published
+
+PROMISED = {
+    "problem",
+    "planner",
+    "objective",
+    "value",
+    "lower_bound",
+    "gap",
+    "status",
+    "runtime_s",
+    "seed",
+    "plan",
+}
+
+
+def test_plan_prints_the_promised_object(
+    problem_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every key of the design, and a schedule that adds up to the value."""
+    said = speak(capsys, "operators", "plan", problem_file, "-f", "json", "--seed", 3)
+    assert said.code == 0
+    assert said.data.keys() >= PROMISED
+    plan = said.data["plan"]
+    assert set(plan["placement"]) == {"op0", "op1", "op2", "op3"}
+    assert set(plan["placement"].values()) <= {"dev0", "dev1"}
+    assert max(s["end_s"] for s in plan["schedule"]) == said.data["value"]
+    assert {tuple(sorted(s)) for s in plan["schedule"]} == {("device", "end_s", "op", "start_s")}
+    for transfer in plan["transfers"]:
+        assert set(transfer) == {"tensor", "source", "target", "start_s", "end_s"}
+    assert said.data["seed"] == 3
+
+
+def test_yaml_says_the_same_as_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two faces of one object."""
+    ask = ("operators", "plan", problem_file, "--planner", "heft", "-f")
+    first = speak(capsys, *ask, "json").data
+    second = yaml.safe_load(speak(capsys, *ask, "yaml").out)
+    for volatile in ("runtime_s", "candidates"):
+        first.pop(volatile)
+        second.pop(volatile)
+    assert first == second
+
+
+def test_the_table_is_data_and_the_rest_is_notes(
+    problem_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table on stdout; which files were written on stderr, and not with -q."""
+    files = [tmp_path / name for name in ("plan.json", "plan.html", "plan.json.gz")]
+    flags = ("-o", files[0], "--report", files[1], "--trace", files[2])
+    said = speak(capsys, "operators", "plan", problem_file, *flags)
+    assert "lower bound" in said.out
+    assert said.err.splitlines() == [f"wrote {path}" for path in files]
+    assert all(path.stat().st_size > 200 for path in files)
+    assert speak(capsys, "operators", "plan", problem_file, "-q", *flags).err == ""
+
+
+def test_a_kept_plan_simulates_to_its_value(
+    problem_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The judge says the same of the plan in the file."""
+    kept = tmp_path / "plan.json"
+    planned = speak(capsys, "operators", "plan", problem_file, "-o", kept, "-f", "json").data
+    again = speak(capsys, "operators", "simulate", problem_file, kept, "-f", "json")
+    assert again.code == 0
+    assert again.data["value"] == planned["value"]
+    assert again.data["plan"]["schedule"] == planned["plan"]["schedule"]
+
+
+def test_infeasible_is_three_and_says_by_how_much(
+    crowded_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To plan it, and to play a plan of it."""
+    said = speak(capsys, "operators", "plan", crowded_file)
+    assert said.code == 3
+    assert re.search(r"[34] bytes", said.err)
+    assert "next:" in said.err
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"plan": {"placement": {"op0": "dev1"}}}))
+    assert speak(capsys, "operators", "simulate", crowded_file, plan).code == 3
+
+
+def test_compare_shows_every_planner(
+    problem_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each, the best first, the chosen one marked; only those that are named."""
+    said = speak(capsys, "operators", "compare", problem_file, "-f", "json")
+    names = {c["planner"] for c in said.data["candidates"]}
+    assert {"only:dev0", "only:dev1", "heft", "random"} <= names
+    table = speak(capsys, "operators", "compare", problem_file).out.splitlines()
+    assert len(table) == 2 + len(names)
+    assert sum(line.startswith("*") for line in table) == 1
+    two = speak(
+        capsys, "operators", "compare", problem_file, "--planner", "heft", "--planner", "random"
+    )
+    assert len(two.out.splitlines()) == 4
+
+
+def test_explain_names_place_and_alternatives(
+    problem_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As text and as data."""
+    kept = tmp_path / "plan.json"
+    speak(capsys, "operators", "plan", problem_file, "--planner", "only:dev0", "-o", kept)
+    ask = ("operators", "explain", problem_file, kept)
+    assert "on the critical path" in speak(capsys, *ask, "op1").out
+    data = speak(capsys, *ask, "op1", "-f", "json").data
+    assert data["device"] == "dev0"
+    assert [a["device"] for a in data["alternatives"]] == ["dev1"]
+    wrong = speak(capsys, *ask, "op11")
+    assert wrong.code == 1
+    assert "did you mean 'op1'" in wrong.err
+
+
+def test_options_change_what_is_asked(
+    problem_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them a problem keeps what it says."""
+    ask = ("operators", "plan", problem_file, "-f", "json")
+    plain = speak(capsys, *ask).data["objective"]
+    assert "latency" in plain
+    assert "throughput" in speak(capsys, *ask, "--objective", "throughput").data["objective"]
+    serial = speak(capsys, *ask, "--overlap", "serial", "--planner", "only:dev0").data
+    assert serial["value"] == 16.0
+
+
+def test_infinities_are_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A device that cannot run everything has a candidate without a value; JSON stays JSON."""
+    problem = tiny([[1.0, float("inf")], [1.0, 2.0]], [(0, 1.0, [1])])
+    path = write_problem(problem, tmp_path / "p.json")
+    data = speak(capsys, "operators", "compare", path, "-f", "json").data
+    assert {c["planner"]: c["value"] for c in data["candidates"]}["only:dev1"] is None
+
+
+def test_a_user_model_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """capture, profile, plan, simulate: each from the file of the one before."""
+    model = "tests.cli.models:tower"
+    graph, problem, plan = (tmp_path / f"{name}.json" for name in ("graph", "problem", "plan"))
+    assert speak(capsys, "capture", model, "--training", "-o", graph).code == 0
+    assert speak(capsys, "profile", graph, "--on", "edge-duo", "-o", problem).code == 0
+    said = speak(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
+    assert said.code == 0
+    assert speak(capsys, "operators", "simulate", problem, plan).code == 0
+    assert set(said.data["plan"]["devices"]) == {"board-a", "board-b"}
+
+
+def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    """``dag:`` files have free links unless told otherwise, and contention never helps one plan."""
+    source = f"dag:{published('dag/layered_n100_ccr1.0_s0.json')}"
+    ask = ("operators", "plan", source, "--planner", "heft", "-f", "json")
+    free = speak(capsys, *ask).data["value"]
+    assert free == pytest.approx(777.744, abs=1e-3)
+    assert speak(capsys, *ask, "--links", "contended").data["value"] > free
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("plan", "none.json"), "none.json: cannot be read: No such file"),
+        (("plan", "resnet50"), "is neither a file nor a model"),
+        (("plan", "zoo:resnet5"), "did you mean 'resnet50'"),
+        (("plan", "msr:x.json"), "is not read yet"),
+        (("plan", "model.onnx"), ".onnx models are not read yet"),
+        (("plan", "no.such.module:make"), "no module named"),
+        (("plan", "PROBLEM", "--on", "edge-duo"), "--on is for models and graphs"),
+        (("plan", "PROBLEM", "--training"), "--training is for models"),
+        (("plan", "PROBLEM", "--batch", "2"), "--batch is for models"),
+        (("plan", "PROBLEM", "--contiguous"), "contiguous plans are not offered yet"),
+        (("plan", "PROBLEM", "--planner", "heftt"), "did you mean 'heft'"),
+        (("simulate", "PROBLEM", "none.json"), "none.json"),
+        (("simulate", "PROBLEM", "PROBLEM"), "problem.json"),
+        (("run", "PROBLEM"), "only a model can be run"),
+    ],
+)
+def test_a_wrong_source_is_told_kindly(
+    arguments: tuple[str, ...],
+    told: str,
+    problem_file: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What, where and what is known instead; exit code 1, nothing on stdout."""
+    given = [str(problem_file) if a == "PROBLEM" else a for a in arguments]
+    said = speak(capsys, "operators", *given)
+    assert said.code == 1
+    assert told in said.err
+    assert said.out == ""
+
+
+@pytest.mark.slow
+def test_run_measures_plan_and_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Real worker processes: the promised keys, equal to eager, and the page has both timelines."""
+    page = tmp_path / "run.html"
+    said = speak(
+        capsys,
+        "operators",
+        "run",
+        "tests.cli.models:tower",
+        "--on",
+        "edge-duo",
+        "--steps",
+        2,
+        "--check",
+        "--planner",
+        "random",
+        "-f",
+        "json",
+        "--report",
+        page,
+    )
+    assert said.code == 0
+    for key in ("predicted_s", "measured_s", "steps", "baseline", "engine", "emulated"):
+        assert key in said.data
+    assert said.data["max_abs_error"] == 0.0
+    assert said.data["baseline"]["name"] in ("board-a", "board-b")
+    assert "measured timeline" in page.read_text(encoding="utf-8")

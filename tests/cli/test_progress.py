@@ -1,0 +1,35 @@
+"""The progress line."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.cli import progress
+from placewright.cli.progress import Meter
+
+
+def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    """No terminal, no line."""
+    with Meter("planning", shown=False) as meter:
+        meter(what="heft", value=1.0, lower_bound=0.5, elapsed_s=0.1)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is known so far, and nothing that is not."""
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
+    meter = Meter("planning", shown=False)
+    meter.step("profiling")
+    assert meter._numbers() == ["profiling"]
+    meter(what="heft", value=0.015, lower_bound=0.01, elapsed_s=0.1)
+    assert meter._numbers() == ["heft", "best 15 ms", "bound 10 ms", "gap 50.0 %"]
+    assert "planning  heft  best 15 ms" in meter._line().text.plain
+
+
+def test_the_line_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
+    """Shown on stderr while it lasts, also when it ends with an error."""
+    meter = Meter("planning", shown=True)
+    with pytest.raises(ZeroDivisionError), meter:
+        _ = 1 / 0
+    assert meter._live.is_started is False
+    assert capsys.readouterr().out == ""

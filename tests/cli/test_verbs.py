@@ -1,0 +1,100 @@
+"""devices, doctor, capture, show, schema."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import read_cluster
+from tests.cli.speak import speak
+
+
+def test_devices_writes_a_file_to_start_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A preset as a file is read back equal; JSON and YAML say the same."""
+    kept = tmp_path / "mine.yaml"
+    said = speak(capsys, "devices", "--on", "mixed-8", "-o", kept, "-f", "json")
+    assert read_cluster(kept) == Cluster.preset("mixed-8")
+    assert said.data == yaml.safe_load(kept.read_text(encoding="utf-8"))
+    assert speak(capsys, "devices", "--on", kept).out == f"{Cluster.preset('mixed-8')}\n"
+
+
+def test_devices_is_this_machine_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first device is the processor."""
+    assert speak(capsys, "devices", "-f", "json").data["devices"][0]["kind"] == "cpu"
+
+
+def test_doctor_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions, machine, environment, checks."""
+    data = speak(capsys, "doctor", "-f", "json").data
+    assert set(data) == {"versions", "machine", "environment", "checks"}
+    assert data["versions"]["python"].count(".") == 2
+    assert "python" in speak(capsys, "doctor").out
+
+
+@pytest.mark.parametrize("kind", ["cluster", "graph", "problem", "plan"])
+def test_schema_of_every_file(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An object that forbids unknown keys and has a version."""
+    schema = speak(capsys, "schema", kind).data
+    assert schema["additionalProperties"] is False
+    assert "schema_version" in schema["properties"]
+    assert speak(capsys, "schema").data[kind] == schema
+
+
+def test_show_makes_a_page_of_every_file(
+    problem_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cluster, graph, problem and plan; the path on stdout; a browser only where asked for."""
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda uri: opened.append(uri) or True)
+    files = {name: tmp_path / f"{name}.json" for name in ("graph", "plan")}
+    speak(capsys, "capture", "tests.cli.models:tower", "-o", files["graph"])
+    speak(capsys, "operators", "plan", problem_file, "-o", files["plan"])
+    speak(capsys, "devices", "--on", "edge-duo", "-o", tmp_path / "cluster.yaml")
+    for file in (*files.values(), problem_file, tmp_path / "cluster.yaml"):
+        page = tmp_path / f"{file.name}.html"
+        said = speak(capsys, "show", file, "-o", page, "--no-open")
+        assert (said.code, said.out) == (0, f"{page}\n")
+        assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert opened == []
+    speak(capsys, "show", files["plan"], "-o", tmp_path / "again.html")
+    assert len(opened) == 1
+
+
+def test_show_tells_what_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list and a stranger's JSON are no documents of ours; a hurt plan names its field."""
+    for text, told in (
+        ("[1]", "its top is a list"),
+        ('{"a": 1}', "its keys: a"),
+        ('{"plan": {"placement": 3}}', "plan.placement"),
+        ("{", "is not valid JSON"),
+    ):
+        file = tmp_path / "x.json"
+        file.write_text(text)
+        said = speak(capsys, "show", file, "--no-open", "-o", tmp_path / "x.html")
+        assert said.code == 1
+        assert told in said.err
+        assert "x.json" in said.err
+
+
+def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan file from a stranger cannot bring a script along."""
+    evil = "<script>alert(1)</script>"
+    span = {"op": evil, "device": evil, "start_s": 0, "end_s": 1}
+    plan = {"placement": {evil: evil}, "devices": [evil], "schedule": [span]}
+    file = tmp_path / "evil.json"
+    file.write_text(json.dumps({"problem": evil, "planner": evil, "note": evil, "plan": plan}))
+    page = tmp_path / "evil.html"
+    assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+    assert evil not in page.read_text(encoding="utf-8")
