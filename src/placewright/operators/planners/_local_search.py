@@ -62,6 +62,19 @@ def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
     return [Start(p, s) for p, s in zip(places, scores, strict=True)]
 
 
+def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
+    """The judge's word on a plan, its order included.
+
+    Raises
+    ------
+    InfeasibleError
+        A tensor has no link.
+    """
+    judgement = judge(plan)
+    score = Score(float(judgement.violation_bytes), float(judgement.value))
+    return Start(plan.placement, score, plan.order, plan.dispatch)
+
+
 def improve(
     judge: Judge,
     groups: Groups,

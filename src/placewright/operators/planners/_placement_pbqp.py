@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators._groups import Groups, groups_of
 from placewright.operators.problem import OperatorProblem
 from placewright.solvers.pbqp import Pbqp
@@ -39,7 +39,7 @@ class PlacementGraph:
     pairs: IntArray
     use_tensor: IntArray
     use_pair: IntArray
-    use_forward: FloatArray
+    use_forward: BoolArray
     use_readers: IntArray
 
 
@@ -60,7 +60,7 @@ def placement_graph(problem: OperatorProblem) -> PlacementGraph:
         pairs=np.stack([pairs // count, pairs % count], axis=1),
         use_tensor=tensor,
         use_pair=pair,
-        use_forward=(maker < reader).astype(np.float64),
+        use_forward=maker < reader,
         use_readers=np.bincount(tensor, minlength=problem.t)[tensor],
     )
 
@@ -98,18 +98,9 @@ def placement_pbqp(
     weight = graph.use_readers ** (fanout - 1.0)
     if scale is not None:
         weight = weight * scale[graph.use_tensor]
-    latency = np.where(problem.channel >= 0, problem.latency_s, 0.0)
-    per_byte = np.where(problem.channel >= 0, problem.seconds_per_byte, 0.0)
-    pool = np.zeros((len(graph.pairs), problem.m, problem.m))
-    for ahead, links in ((1.0, slice(None)), (0.0, None)):
-        flows = np.where(graph.use_forward == ahead, weight, 0.0)
-        moved = flows * problem.tensor_bytes[graph.use_tensor]
-        count = np.bincount(graph.use_pair, flows, len(graph.pairs))[:, None, None]
-        size = np.bincount(graph.use_pair, moved, len(graph.pairs))[:, None, None]
-        missing = _missing(problem) & (count > 0)
-        matrix = count * latency + size * per_byte
-        matrix = np.where(missing, np.inf, matrix)
-        pool += matrix if links is not None else matrix.swapaxes(1, 2)
+    ahead = _transfers(problem, graph, np.where(graph.use_forward, weight, 0.0))
+    back = _transfers(problem, graph, np.where(graph.use_forward, 0.0, weight))
+    pool = ahead + back.swapaxes(1, 2)
     groups, m = costs.shape
     return Pbqp(
         start=np.arange(groups + 1) * m,
@@ -120,7 +111,14 @@ def placement_pbqp(
     )
 
 
-def _missing(problem: OperatorProblem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Shape (m, m): pairs of devices without a link."""
+def _transfers(problem: OperatorProblem, graph: PlacementGraph, weight: FloatArray) -> FloatArray:
+    """Shape (e, m, m): weighted transfer times of each pair's uses, ``inf`` without a link."""
     linked = (problem.channel >= 0) & np.isfinite(problem.seconds_per_byte + problem.latency_s)
-    return ~linked & ~np.eye(problem.m, dtype=np.bool_)
+    linked |= np.eye(problem.m, dtype=np.bool_)
+    size = weight * problem.tensor_bytes[graph.use_tensor]
+    pairs = len(graph.pairs)
+    count = np.bincount(graph.use_pair, weight, pairs)[:, None, None]
+    moved = np.bincount(graph.use_pair, size, pairs)[:, None, None]
+    latency = np.where(linked, problem.latency_s, 0.0)
+    per_byte = np.where(linked, problem.seconds_per_byte, 0.0)
+    return np.where((count > 0) & ~linked, np.inf, count * latency + moved * per_byte)

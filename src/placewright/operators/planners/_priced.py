@@ -17,6 +17,7 @@ from placewright.operators.planners._placement_pbqp import (
     group_costs,
     placement_pbqp,
 )
+from placewright.operators.planners._starts import first_places
 from placewright.operators.problem import OperatorProblem
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 
@@ -33,7 +34,9 @@ class Desk:
     graph
         Groups and the tensors between them.
     group_bytes
-        Shape (groups,): resident bytes and outputs, what a price for memory is paid on.
+        Shape (groups,): resident bytes and outputs, on which a price for memory is paid. They
+        weigh more the later a group stands: one price for all would move a uniform chain as a
+        whole, a rising one cuts it.
     branch_limit
         For each exact solve.
     fanout
@@ -87,8 +90,9 @@ class Desk:
 
 def desk(problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float) -> Desk:
     """Set the table once."""
-    held = np.bincount(graph.groups.group, operator_bytes(problem)).astype(np.float64)
-    return Desk(Judge(problem), graph, held, branch_limit, fanout)
+    held = np.bincount(graph.groups.group, operator_bytes(problem))
+    later = first_places(problem, graph.groups) / problem.n
+    return Desk(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
 
 
 def within_memory(

@@ -26,6 +26,15 @@ def in_turn(groups: Groups) -> IntArray:
     return place
 
 
+def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
+    """Shape (groups,): where the first operator of each group stands in the topological order."""
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    first = np.full(len(groups.allowed), problem.n)
+    np.minimum.at(first, groups.group, position)
+    return first
+
+
 def in_stretches(
     problem: OperatorProblem, groups: Groups, costs: FloatArray, weight: FloatArray
 ) -> list[IntArray]:
@@ -36,17 +45,14 @@ def in_stretches(
     costs
         Shape (groups, m), seconds.
     weight
-        Shape (groups,): what is cut into parts, bytes or seconds. A device's part is in
-        proportion to its speed for seconds, to its memory for bytes.
+        Shape (groups,): what is shared out in proportion to the devices' speed.
     """
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
-    first = np.full(len(groups.allowed), problem.n)
-    np.minimum.at(first, groups.group, position)
-    order = np.argsort(first, kind="stable")
+    order = np.argsort(first_places(problem, groups), kind="stable")
     before = np.cumsum(weight[order]) - weight[order] / 2
     fallback = costs.argmin(axis=1)
-    speed = 1.0 / np.where(np.isfinite(costs), costs, costs[np.isfinite(costs)].mean()).sum(axis=0)
+    finite = np.isfinite(costs)
+    total = np.where(finite, costs, costs[finite].mean()).sum(axis=0)
+    speed = 1.0 / np.maximum(total, 1e-30)
     fastest = np.argsort(-speed, kind="stable")
     found = []
     for count in range(2, problem.m + 1):

@@ -9,7 +9,7 @@ from placewright.errors import InfeasibleError
 from placewright.operators._ceft import Ceft as Tables
 from placewright.operators._ceft import ceft
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._local_search import Score, Start
+from placewright.operators.planners._local_search import Start, score_plan
 from placewright.operators.planners._priced import Desk, within_memory
 from placewright.operators.planners._starts import in_stretches, in_turn, on_one_device
 from placewright.operators.planners.ceft import Ceft
@@ -64,10 +64,8 @@ def listed(d: Desk, context: Context) -> list[Start]:
             plan = planner(d.problem, context)
         except InfeasibleError:
             continue
-        for shown in (plan, OperatorPlan(plan.placement)):
-            judgement = d.judge(shown)
-            score = Score(float(judgement.violation_bytes), float(judgement.value))
-            found.append(Start(shown.placement, score, shown.order, shown.dispatch))
+        shown = (plan, OperatorPlan(plan.placement))
+        found += [score_plan(d.judge, p) for p in shown]
     return found
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._local_search import Start, improve, score_all
+from placewright.operators.planners._local_search import Start, improve, score_all, score_plan
 from placewright.operators.planners._placement_pbqp import PlacementGraph, placement_graph
 from placewright.operators.planners._priced import Desk, by_load, desk
 from placewright.operators.planners._variants import listed, simple, slack_aware, with_paths
@@ -25,20 +26,18 @@ class CeftPbqpState:
 
     Attributes
     ----------
-    plan
-        The last plan.
+    problem, plan
+        The last ones.
     graph
-        Groups and the tensors between them; holds as long as the graph does.
+        Groups and the tensors between them; holds as long as operators and tensors do.
     factors
         Shape (m,), prices of device time after the last round.
-    structure
-        What must not have changed: (n, m, t, consumers).
     """
 
+    problem: OperatorProblem
     plan: OperatorPlan
     graph: PlacementGraph
     factors: FloatArray
-    structure: tuple[int, int, int, int]
 
 
 @final
@@ -78,7 +77,7 @@ class CeftPbqp:
         As `effort`, for `resolve`.
     """
 
-    effort: float = 8e6
+    effort: float = 1.2e7
     starts: int = 3
     price_rounds: int = 6
     price_step: float = 1.0
@@ -129,16 +128,18 @@ class CeftPbqp:
         Starts from the last plan, the last prices and the known structure. A problem with
         another graph is solved from the beginning.
         """
-        if _structure(problem) != state.structure:
+        if not _same_graph(problem, state.problem):
             return self.solve(problem, context)
-        d = desk(problem, state.graph, self.branch_limit, fanout=1.0)
-        places = [state.plan.placement, *simple(d)]
+        graph = replace(state.graph, groups=groups_of(problem))
+        d = desk(problem, graph, self.branch_limit, fanout=1.0)
+        places, factors = simple(d), state.factors
         try:
-            priced, factors = by_load(d, 1, self.price_step, state.factors, context.deadline_s)
+            priced, factors = by_load(d, 1, self.price_step, factors, context.deadline_s)
             places += priced
         except InfeasibleError:
-            factors = state.factors
-        candidates = _ranked(score_all(d.judge, [p for p in places if _open(d, p)]))
+            pass  # no link for some tensor: other candidates may still find a way
+        scored = score_all(d.judge, [p for p in places if _open(d, p)])
+        candidates = _ranked(_kept(d, state.plan) + scored)
         moves = self._moves(problem, self.resolve_effort)
         best = improve(
             d.judge,
@@ -196,7 +197,7 @@ class CeftPbqp:
         self, d: Desk, best: Start, factors: FloatArray
     ) -> tuple[OperatorPlan, CeftPbqpState]:
         plan = best.plan()
-        return plan, CeftPbqpState(plan, d.graph, factors, _structure(d.problem))
+        return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
 
 
 def _ranked(candidates: list[Start]) -> list[Start]:
@@ -209,11 +210,25 @@ def _ranked(candidates: list[Start]) -> list[Start]:
     return kept
 
 
+def _kept(d: Desk, plan: OperatorPlan) -> list[Start]:
+    """The last plan, with its order and without, where it can still be carried out."""
+    if not _open(d, plan.placement):
+        return []
+    try:
+        return [score_plan(d.judge, p) for p in (plan, OperatorPlan(plan.placement))]
+    except InfeasibleError:
+        return []
+
+
 def _open(d: Desk, place: IntArray) -> bool:
     """Whether every operator is on a device that its group may use."""
     groups = d.graph.groups
     return bool(groups.allowed[groups.group, place].all())
 
 
-def _structure(problem: OperatorProblem) -> tuple[int, int, int, int]:
-    return problem.n, problem.m, problem.t, len(problem.consumers)
+def _same_graph(a: OperatorProblem, b: OperatorProblem) -> bool:
+    """Whether operators, devices, tensors and groups are the same; costs may differ."""
+    keys = ("tensor_producer", "consumer_offsets", "consumers", "colocation")
+    return (a.n, a.m) == (b.n, b.m) and all(
+        np.array_equal(getattr(a, key), getattr(b, key)) for key in keys
+    )

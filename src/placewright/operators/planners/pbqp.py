@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._local_search import score_all
+from placewright.operators.planners._local_search import improve, score_all
 from placewright.operators.planners._placement_pbqp import placement_graph
 from placewright.operators.planners._priced import Desk, desk, within_memory
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
@@ -29,7 +29,8 @@ class Pbqp:
     the sum is never less than the truth. Under ``overlap=serial`` a second solve in which the
     readers share one transfer, never more than the truth, gives a lower bound.
 
-    Memory: bytes get a price where the judge sees too many held, until the plan fits.
+    Memory: bytes get a price where the judge sees too many held, until the plan fits; if no
+    price does it, local moves repair the best plan.
 
     Parameters
     ----------
@@ -37,10 +38,13 @@ class Pbqp:
         Branches of the exact solve; past it the best assignment found is taken.
     memory_rounds
         How often the price of bytes is raised.
+    repair_moves
+        Local moves where the prices found nothing that fits.
     """
 
     branch_limit: int = 200
     memory_rounds: int = 10
+    repair_moves: int = 1_000
 
     @property
     def name(self) -> str:
@@ -63,6 +67,16 @@ class Pbqp:
         costs = d.costs(problem.compute_s)
         places, first = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
         best = min(score_all(d.judge, places), key=lambda s: s.score)
+        if best.score.over_bytes > 0:
+            best = improve(
+                d.judge,
+                d.graph.groups,
+                best,
+                moves=self.repair_moves,
+                heat=0.0,
+                seed=context.seed,
+                deadline_s=context.deadline_s,
+            )
         note = "" if first.proved else "branch limit reached: total time not proved least"
         return OperatorPlan(best.place, lower_bound_s=self._bound(d, context), note=note)
 

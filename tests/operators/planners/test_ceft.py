@@ -1,0 +1,62 @@
+"""CEFT's list scheduler and CEFT-CPOP."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.operators._ceft import ceft
+from placewright.operators.judge import judge
+from placewright.operators.plan import check_plan
+from placewright.operators.planners.ceft import Ceft
+from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.readers.dag import read_dag
+from placewright.planning import Context
+from placewright.testing.instances import random_problem, tiny
+from tests.published import published
+
+PLANNERS = [Ceft(), CeftCpop()]
+
+
+@pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
+@pytest.mark.parametrize("seed", range(20))
+def test_chain_meets_the_bound(planner: Ceft | CeftCpop, seed: int) -> None:
+    """On a chain CEFT's critical path is the least makespan, and both planners reach it."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(1, 12)), int(rng.integers(1, 5))
+    chain = [(i, float(rng.random()), [i + 1]) for i in range(n - 1)]
+    problem = tiny(rng.random((n, m)).tolist(), chain, latency_s=0.05)
+    value = judge(problem, planner(problem, Context())).value
+    assert value == pytest.approx(ceft(problem).critical_s)
+
+
+@pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
+def test_plans_are_valid_and_not_below_the_bound(planner: Ceft | CeftCpop) -> None:
+    """Random problems with groups, pins and memory, free and contended."""
+    for seed in range(40):
+        for links in ("free", "contended"):
+            problem = random_problem(seed).asked(links=links, overlap="parallel")
+            problem = problem.asked(objective="latency")
+            plan = planner(problem, Context())
+            check_plan(problem, plan)
+            assert judge(problem, plan).value >= ceft(problem).critical_s * (1 - 1e-12)
+
+
+def test_path_goes_to_its_devices() -> None:
+    """CEFT-CPOP puts every operator of the critical path where CEFT says."""
+    problem = tiny(
+        [[4.0, 1.0], [1.0, 4.0], [4.0, 1.0], [1.0, 1.0]],
+        [(0, 0.1, [1]), (1, 0.1, [2]), (0, 0.1, [3])],
+    )
+    tables = ceft(problem)
+    plan = CeftCpop()(problem, Context())
+    assert tables.path.tolist() == [0, 1, 2]
+    assert plan.placement[tables.path].tolist() == tables.path_devices.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
+def test_published_graph_within_reach_of_heft(planner: Ceft | CeftCpop) -> None:
+    """On a published instance the free makespan lies within 15 % of the paper's HEFT."""
+    problem = read_dag(published("dag/layered_n1000_ccr1.0_s0.json"))
+    value = judge(problem, planner(problem, Context())).value
+    assert 6028.26 <= value <= 1.15 * 6076.139
