@@ -143,12 +143,12 @@ def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Ra
     began = time.perf_counter()
     try:
         plan = planner(problem, context)
+        took = time.perf_counter() - began
+        judgement = wing.judge(problem, plan)
     except InfeasibleError as error:
         race.tried.append(_skipped(planner, str(error.what), time.perf_counter() - began))
         race.nearest_miss = race.nearest_miss or str(error)
         return
-    took = time.perf_counter() - began
-    judgement = wing.judge(problem, plan)
     status = Status.FEASIBLE if judgement.feasible else Status.INFEASIBLE
     race.lower_bound = max(race.lower_bound, plan.lower_bound_s)
     note = plan.note or judgement.violation

@@ -161,7 +161,7 @@ class Judge:
         return kernels.Mode(
             contended=self.problem.links is Links.CONTENDED,
             serial=self.problem.overlap is Overlap.SERIAL,
-            in_order=dispatch is Dispatch.IN_ORDER,
+            in_order=dispatch == Dispatch.IN_ORDER,
             memory=memory,
         )
 

@@ -80,7 +80,7 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
 
 
 @compiled
-def _grown(line: Timeline) -> Timeline:
+def grown(line: Timeline) -> Timeline:
     """The same slots with room for twice as many."""
     lanes, room = line.start_s.shape
     start_s, end_s = np.empty((lanes, 2 * room)), np.empty((lanes, 2 * room))
@@ -90,7 +90,7 @@ def _grown(line: Timeline) -> Timeline:
 
 
 @compiled
-def _gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
+def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
     low, high = 0, line.count[lane]
@@ -108,7 +108,7 @@ def _gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[floa
 
 
 @compiled
-def _book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
+def book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """Insert a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
     for x in range(line.count[lane], slot, -1):
@@ -118,7 +118,7 @@ def _book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) ->
 
 
 @compiled
-def _unbook(line: Timeline, lane: int, slot: int) -> None:
+def unbook(line: Timeline, lane: int, slot: int) -> None:
     """Remove a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
     line.count[lane] -= 1
@@ -127,7 +127,7 @@ def _unbook(line: Timeline, lane: int, slot: int) -> None:
 
 
 @compiled
-def _candidates(
+def candidates(
     c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
 ) -> None:
     """Mark the devices open to operator `i`: group first, then force, then room."""
@@ -188,7 +188,7 @@ def list_schedule(
     open_ = np.empty(m, dtype=np.bool_)
     line = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
     for i in sequence:
-        _candidates(c, r, chosen, used, i, open_)
+        candidates(c, r, chosen, used, i, open_)
         best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
         for d in range(m):
             if not open_[d]:
@@ -196,7 +196,7 @@ def list_schedule(
             ready = _arrivals_free(c, place, end_s, i, d)
             if ready == np.inf:
                 continue
-            start, slot = _gap(line, d, ready, c.compute_s[i, d])
+            start, slot = gap(line, d, ready, c.compute_s[i, d])
             score = start + c.compute_s[i, d] + ahead_s[i, d]
             if best < 0 or score < best_score:
                 best, best_score, best_start, best_slot = d, score, start, slot
@@ -206,8 +206,8 @@ def list_schedule(
         place[i], start_s[i] = best, best_start
         end_s[i] = best_start + c.compute_s[i, best]
         if line.count[best] == line.start_s.shape[1]:
-            line = _grown(line)
-        _book(line, best, best_slot, start_s[i], end_s[i])
+            line = grown(line)
+        book(line, best, best_slot, start_s[i], end_s[i])
         if chosen[r.group[i]] < 0:
             chosen[r.group[i]] = best
             used[best] += r.group_bytes[r.group[i]]

@@ -1,0 +1,99 @@
+"""One stretch of the topological order per device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators._groups import Groups, groups_of
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._setup import within_memory
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TopologicalSplit:
+    """The topological order cut into one stretch per device, in the devices' order. O(n m).
+
+    A device takes operators until it has done its share of the time (each device's share is
+    in proportion to its speed on all operators) and the devices after it can hold the rest, or
+    until its memory is full. The first operator of
+    a colocation group decides for its group; one that the device cannot run goes to the next
+    device that can.
+    """
+
+    @property
+    def name(self) -> str:
+        """``topological-split``."""
+        return "topological-split"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            A group that no device can run.
+        """
+        groups = groups_of(problem)
+        work = _group_work(problem, groups)
+        share_s = _share(work)
+
+        def build(budget_bytes: FloatArray) -> OperatorPlan:
+            device = _split(problem, groups, work, share_s, budget_bytes)
+            return OperatorPlan(device[groups.group])
+
+        return within_memory(problem, build)
+
+
+def _group_work(problem: OperatorProblem, groups: Groups) -> FloatArray:
+    """Seconds of each group on each device, ``inf`` where it may not be."""
+    work = np.zeros(groups.allowed.shape)
+    allowed = groups.allowed[groups.group]
+    np.add.at(work, groups.group, np.where(allowed, problem.compute_s, 0.0))
+    return np.where(groups.allowed, work, np.inf)
+
+
+def _share(work: FloatArray) -> float:
+    """Seconds after which a device has done its share: all ends together at plain speeds."""
+    total = np.where(np.isfinite(work), work, 0.0).sum(axis=0)
+    speed = np.isfinite(work).sum(axis=0) / np.maximum(total, 1e-300)
+    fastest = work.min(axis=1).sum()
+    return float(fastest * speed.max() / speed.sum())
+
+
+def _split(
+    problem: OperatorProblem,
+    groups: Groups,
+    work: FloatArray,
+    share_s: float,
+    budget_bytes: FloatArray,
+) -> IntArray:
+    m, d = problem.m, 0
+    device = np.full(len(groups.first), -1)
+    busy, used = np.zeros(m), np.zeros(m)
+    left_bytes = groups.resident_bytes.sum()
+    for g in groups.group[problem.topology.order].tolist():
+        if device[g] >= 0:
+            continue
+        need = groups.resident_bytes[g]
+        while d < m - 1 and groups.allowed[g, d]:
+            tired = busy[d] + work[g, d] / 2 > share_s and left_bytes <= budget_bytes[d + 1 :].sum()
+            if not tired and used[d] + need <= budget_bytes[d]:
+                break
+            d += 1
+        target = next(q for q in ((d + x) % m for x in range(m)) if groups.allowed[g, q])
+        device[g] = target
+        busy[target] += work[g, target]
+        used[target] += need
+        left_bytes -= need
+    return device

@@ -1,0 +1,107 @@
+"""What every planner of wing 1 must keep to, as a class to inherit.
+
+    class TestMine(PlannerConformance):
+        def planner(self, problem):
+            return Mine()
+
+Own planners, and those of other distributions, get the same tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.planners import planners
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context, Planner
+from placewright.testing.instances import named_instances
+from placewright.testing.strategies import problems
+
+FEW = settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+)
+"""Enough problems to meet every constraint; the same ones every time."""
+
+
+class PlannerConformance:
+    """Inherit, and override `planner`."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """The planner under test."""
+        raise NotImplementedError
+
+    def plan(self, problem: OperatorProblem, seed: int = 0) -> OperatorPlan | None:
+        """Its plan; ``None`` where there is none, or the devices that it uses are not linked."""
+        planner = self.planner(problem)
+        if planner.supports(problem) is not None:
+            return None
+        try:
+            plan = planner(problem, Context(seed=seed, judge=judge))
+            judge(problem, plan)
+        except InfeasibleError:
+            return None
+        assert isinstance(plan, OperatorPlan)
+        return plan
+
+    @pytest.mark.parametrize("name", named_instances())
+    def test_plans_of_tiny_instances_are_valid(self, name: str) -> None:
+        """Every named instance gets a plan that can be played, or an error that says why not."""
+        problem = named_instances()[name]
+        plan = self.plan(problem)
+        if plan is not None:
+            check_plan(problem, plan)
+            assert judge(problem, plan).value >= plan.lower_bound_s
+
+    @FEW
+    @given(problem=problems())
+    def test_plans_of_random_problems_are_valid(self, problem: OperatorProblem) -> None:
+        """Refused devices, groups, pins, memory limits, every link and overlap mode."""
+        plan = self.plan(problem)
+        if plan is not None:
+            check_plan(problem, plan)
+            assert np.isfinite(judge(problem, plan).value)
+
+    @FEW
+    @given(problem=problems(), seed=st.integers(0, 1000))
+    def test_the_same_seed_gives_the_same_plan(self, problem: OperatorProblem, seed: int) -> None:
+        """Placement, order and dispatch repeat."""
+        first, second = self.plan(problem, seed), self.plan(problem, seed)
+        assert (first is None) == (second is None)
+        if first is not None and second is not None:
+            assert np.array_equal(first.placement, second.placement)
+            assert first.dispatch == second.dispatch
+            assert (first.order is None) == (second.order is None)
+            assert first.order is None or np.array_equal(first.order, second.order)
+
+    @FEW
+    @given(problem=problems())
+    def test_the_problem_is_untouched(self, problem: OperatorProblem) -> None:
+        """Planning changes no array of the problem."""
+        before = problem.hash()
+        self.plan(problem)
+        assert problem.hash() == before
+
+    def test_it_is_a_frozen_dataclass_with_a_name(self) -> None:
+        """Fields are parameters; the name is what the command line calls it."""
+        problem = named_instances()["diamond"]
+        planner = self.planner(problem)
+        fields(planner)  # type: ignore[arg-type]
+        assert hash(planner) == hash(self.planner(problem))
+        assert planner.name
+        assert planner.name.strip() == planner.name
+
+
+def named_planner(name: str, problem: OperatorProblem) -> Planner:
+    """One of the wing's planners."""
+    return planners(problem)[name]
