@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.program import Role
+
+Loss = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,19 +35,33 @@ class Feed:
     targets: Any
     slots: tuple[Slot, ...]
 
-    def call(self, values: Sequence[Tensor]) -> Any:
+    def outputs(self, values: Sequence[Tensor]) -> Any:
         """The model's outputs, where `values` stand in for the slots."""
-        given = iter(values)
-        state = {slot.key: next(given) for slot in self.slots if slot.role in _STATE}
-        inputs = _refill(self.inputs, given)
-        if isinstance(inputs, dict):
-            return torch.func.functional_call(self.model, state, (), inputs)
-        return torch.func.functional_call(self.model, state, tuple(inputs))
+        return self._run(values, lambda outputs, _: outputs)
 
-    def target(self, values: Sequence[Tensor]) -> Any:
-        """The targets, where `values` stand in for the slots."""
-        last = sum(slot.role != "target" for slot in self.slots)
-        return _refill(self.targets, iter(values[last:]))
+    def loss(self, values: Sequence[Tensor], loss_fn: Loss) -> Any:
+        """The loss, where `values` stand in for the slots."""
+        return self._run(values, loss_fn)
+
+    def _run(self, values: Sequence[Tensor], then: Loss) -> Any:
+        given = iter(values)
+        state = {f"model.{slot.key}": next(given) for slot in self.slots if slot.role in _STATE}
+        whole = _Whole(self.model, then)
+        arguments = (_refill(self.inputs, given), _refill(self.targets, given))
+        return torch.func.functional_call(whole, state, arguments)
+
+
+class _Whole(nn.Module):
+    """Model and loss in one: a loss may read the model's parameters, to decay them say."""
+
+    def __init__(self, model: nn.Module, then: Loss) -> None:
+        super().__init__()
+        self.model, self.then, self.training = model, then, model.training
+
+    def forward(self, inputs: Any, targets: Any) -> Any:
+        if isinstance(inputs, dict):
+            return self.then(self.model(**inputs), targets)
+        return self.then(self.model(*inputs), targets)
 
 
 _STATE = ("parameter", "buffer")

@@ -23,7 +23,7 @@ def trace_inference(model: nn.Module, inputs: Any) -> Traced:
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with torch.no_grad(), traceback.annotate({"phase": "forward"}):
-            outputs = [x for x in tree_leaves(fed.call(values)) if isinstance(x, Tensor)]
+            outputs = [x for x in tree_leaves(fed.outputs(values)) if isinstance(x, Tensor)]
         if not outputs:
             raise InputError("the model returns no tensor", where=f"model {type(model).__name__}")
         names[:] = output_names(len(outputs))

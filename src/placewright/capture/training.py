@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,10 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch.fx import traceback
 
 from placewright.capture.draws import is_draw
-from placewright.capture.feed import feed
+from placewright.capture.feed import Loss, feed
 from placewright.capture.mode import in_mode
 from placewright.capture.tracing import Traced, trace
 from placewright.errors import InputError, UnsupportedError
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -> Traced:
@@ -32,7 +30,7 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with traceback.annotate({"phase": "forward"}):
-            loss = loss_fn(fed.call(values), fed.target(values))
+            loss = fed.loss(values, loss_fn)
         _check_loss(loss)
         # Private, and the only way to tell which module a backward operator belongs to.
         setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])

@@ -11,8 +11,8 @@ from placewright.capture.model import capture_source, load_model
 from placewright.capture.source import ModelSource
 from placewright.capture.zoo import FACTORIES, factory
 from placewright.errors import MissingDependencyError, UnknownNameError
+from placewright.testing.small_zoo import small
 from tests.capture.against_eager import call
-from tests.capture.tiny import tiny
 
 
 def full(name: str) -> ModelSource:
@@ -58,7 +58,7 @@ def test_flops_are_as_many_as_published(name: str, gflops: float) -> None:
 @pytest.mark.parametrize("name", FACTORIES)
 def test_loss_of_the_outputs_on_the_targets(name: str) -> None:
     """Every factory's four parts fit together, in training mode."""
-    source = tiny(name)
+    source = small(name)
     assert source.loss_fn is not None
     loss = source.loss_fn(call(source, source.model.train()), source.targets)
     assert loss.shape == ()

@@ -1,0 +1,74 @@
+"""FLOPs, bytes and signatures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from placewright.capture.costs import spec_bytes
+from placewright.capture.model import capture
+from placewright.graph.graph import Graph, Operator, TensorSpec
+
+
+def only(graph: Graph, kind: str) -> Operator:
+    """The only operator of a kind."""
+    (found,) = (op for op in graph.operators if op.kind == kind)
+    return found
+
+
+def test_flops_of_a_linear_layer_and_its_backward() -> None:
+    """2 m n k forward; the same for the gradient of the weight (none of the input)."""
+    graph = capture(nn.Linear(5, 7), torch.randn(3, 5), training=True)
+    assert only(graph, "aten.addmm.default").flops == 2 * 3 * 5 * 7
+    assert only(graph, "aten.mm.default").flops == 2 * 3 * 5 * 7
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_flops_of_a_recurrent_layer(training: bool) -> None:
+    """Four gates, both weight matrices, every step; the backward makes two gradients of each."""
+    graph = capture(nn.LSTM(5, 7), torch.randn(11, 3, 5), training=training)
+    forward = 2 * 11 * 3 * 4 * 7 * (5 + 7)
+    assert only(graph, "aten.mkldnn_rnn_layer.default").flops == forward
+    if training:
+        assert only(graph, "aten.mkldnn_rnn_layer_backward.default").flops == 2 * forward
+
+
+def test_bytes_accessed_are_arguments_and_results() -> None:
+    """A view accesses nothing."""
+    graph = capture(nn.Linear(5, 7), torch.randn(3, 5))
+    assert only(graph, "aten.addmm.default").bytes_accessed == 4 * (3 * 5 + 5 * 7 + 7 + 3 * 7)
+    assert only(graph, "aten.t.default").bytes_accessed == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "size"),
+    [
+        (TensorSpec((2, 3), "float32", (3, 1)), 24),
+        (TensorSpec((), "int64", ()), 8),
+        (TensorSpec((0, 4), "bool", (4, 1)), 0),
+        (TensorSpec((4,), "bfloat16", (1,)), 8),
+        (TensorSpec((0,), "none"), 0),
+    ],
+)
+def test_bytes_of_a_spec(spec: TensorSpec, size: int) -> None:
+    """Elements times the size of one."""
+    assert spec_bytes(spec) == size
+
+
+def test_equal_calls_have_equal_signatures_and_others_do_not() -> None:
+    """Two equal layers cost the same; another size, stride or constant may not."""
+    same = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 5))
+    graph = capture(same, torch.randn(2, 4))
+    linear = [op.signature for op in graph.operators if op.kind == "aten.addmm.default"]
+    assert linear[0] == linear[1] != linear[2]
+    pools = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.MaxPool2d(3, 1, 1), nn.MaxPool2d(5, 1, 2))
+    graph = capture(pools, torch.randn(1, 2, 6, 6))
+    pool = [op.signature for op in graph.operators]
+    assert pool[0] == pool[1] != pool[2]
+    x = torch.randn(2, 3, 4, 4)
+    rows, columns = (
+        capture(nn.ReLU(), x.to(memory_format=layout))
+        for layout in (torch.contiguous_format, torch.channels_last)
+    )
+    assert rows.operators[0].signature != columns.operators[0].signature
