@@ -13,7 +13,7 @@ from placewright._version import __version__
 from placewright.cli.main import app
 from tests.cli.speak import speak
 
-HEAVY = ("torch", "numba", "numpy", "pydantic", "yaml")
+HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.boundary")
 
 
 def verbs() -> dict[str, typer.models.CommandInfo]:
