@@ -1,0 +1,39 @@
+"""A graph checks itself when it is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.errors import InputError
+from placewright.graph.graph import Graph, Operator, Tensor
+
+
+def test_sums_over_operators() -> None:
+    """FLOPs and resident bytes."""
+    graph = Graph("g", (Operator("a", "k", 1.0, 0.0, 2), Operator("b", "k", 3.0, 0.0, 4)), ())
+    assert (graph.flops, graph.resident_bytes) == (4.0, 6)
+    assert graph.operator_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("operators", "tensors", "says"),
+    [
+        ((), (), "at least one operator"),
+        ((Operator("a", "k"), Operator("a", "k")), (), "'a' is used twice"),
+        ((Operator("a", "k", flops=float("nan")),), (), "flops must be a number"),
+        ((Operator("a", "k", resident_bytes=-1),), (), "resident_bytes must be a number"),
+        ((Operator("a", "k"),), (Tensor("t", "b", 1, ()),), "unknown operator 'b'"),
+        ((Operator("a", "k"),), (Tensor("t", "a", -1, ()),), "bytes must be >= 0"),
+        (
+            (Operator("a", "k"), Operator("b", "k")),
+            (Tensor("t", "b", 1, ("a",)),),
+            "'a' uses it before 'b' makes it",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(
+    operators: tuple[Operator, ...], tensors: tuple[Tensor, ...], says: str
+) -> None:
+    """With the graph's name in front."""
+    with pytest.raises(InputError, match=f"^g: .*{says}|^g.*{says}"):
+        Graph("g", operators, tensors)
