@@ -1,6 +1,7 @@
 """The command line: one thin file per verb; here they are put together.
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible.
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible; 130 where Ctrl-C left nothing to show,
+as shells expect of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import typer
 from placewright.cli import capture, devices, doctor, operators, profile, schema, show
 from placewright.errors import PlacewrightError
 
-INTERRUPTED = 1
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="placewright",
@@ -73,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        if isinstance(stopped, SystemExit) and stopped.code != INTERRUPTED:
+            raise
         print("interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:

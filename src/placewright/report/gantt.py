@@ -26,23 +26,26 @@ def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
         End of the time axis, to draw two traces to one scale; by default the trace's own.
     """
     top = until_s or trace.duration_s or 1.0
-    lanes = [*range(trace.devices), *_busy_links(trace)]
+    links, quieter = _busy_links(trace)
+    lanes = [*range(trace.devices), *links]
     y, parts = 6.0, []
     for lane in lanes:
         height = DEVICE_LANE if lane < trace.devices else LINK_LANE
         parts.append(_lane(trace, lane, y, height, top))
         y += height + GAP
-    height = y + 22
+    more = f"and {quieter} quieter links" if quieter else ""
+    note = label(LEFT - 10, y + 15, more, "tick", "end") if more else ""
     end = _end_mark(trace.duration_s, top, y)
-    return drawing(WIDTH, height, _axis(top, y), *parts, end, title=title)
+    return drawing(WIDTH, y + 22, _axis(top, y), *parts, end, note, title=title)
 
 
-def _busy_links(trace: Trace) -> list[int]:
-    """Links that carried something, the busiest first if there are many."""
+def _busy_links(trace: Trace) -> tuple[list[int], int]:
+    """Links that carried something, the busiest if there are many, and how many are left out."""
     busy = np.zeros(len(trace.lanes))
     np.add.at(busy, trace.lane, trace.end_s - trace.start_s)
     used = [k for k in range(trace.devices, len(trace.lanes)) if busy[k] > 0]
-    return sorted(sorted(used, key=lambda k: -busy[k])[:MOST_LINKS])
+    shown = sorted(used, key=lambda k: -busy[k])[:MOST_LINKS]
+    return sorted(shown), len(used) - len(shown)
 
 
 def _lane(trace: Trace, lane: int, y: float, height: float, top: float) -> str:

@@ -1,0 +1,68 @@
+"""Ctrl-C."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import placewright.operators
+from placewright.cli import sources
+from tests.cli.speak import speak
+
+
+class Interrupter:
+    """A planner during which somebody presses Ctrl-C."""
+
+    name = "interrupter"
+
+    def supports(self, problem: Any) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: Any, context: Any) -> Any:
+        """Never answers."""
+        raise KeyboardInterrupt
+
+
+def wing_that_tries(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let ``auto`` try these planners only."""
+    wing = placewright.operators.WING
+    known = lambda problem: {**wing.planners(problem), "interrupter": Interrupter()}  # noqa: E731
+    changed = replace(wing, planners=known, portfolio=lambda problem: names)
+    monkeypatch.setattr(placewright.operators, "WING", changed)
+
+
+def test_the_best_plan_so_far_is_given(
+    problem_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status INTERRUPTED, a note on stderr, exit code 0."""
+    wing_that_tries(monkeypatch, "only:dev1", "interrupter", "only:dev0")
+    said = speak(capsys, "operators", "plan", problem_file, "-f", "json")
+    assert said.code == 0
+    assert (said.data["status"], said.data["planner"]) == ("INTERRUPTED", "only:dev1")
+    assert "best plan so far" in said.err
+
+
+def test_without_any_plan_it_aborts(
+    problem_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing on stdout, one word on stderr."""
+    wing_that_tries(monkeypatch, "interrupter", "only:dev0")
+    said = speak(capsys, "operators", "plan", problem_file)
+    assert (said.code, said.out, said.err.strip()) == (130, "", "interrupted")
+
+
+def test_before_planning_it_aborts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a cluster is read, for example."""
+
+    def stop(spec: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources, "find_cluster", stop)
+    said = speak(capsys, "devices")
+    assert (said.code, said.err.strip()) == (130, "interrupted")
