@@ -1,6 +1,7 @@
 # `make demo` and `make test` need nothing but Python 3.11 or newer on the path.
 PYTHON ?= python3.11
 VENV := .venv
+TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -9,7 +10,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet "torch==2.13.0"
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[torch,dev]"
 	touch $(STAMP)
 

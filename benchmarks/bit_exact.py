@@ -1,4 +1,4 @@
-"""Is a placed training step equal to eager PyTorch, bit for bit?
+"""Whether a placed training step equals eager PyTorch, bit for bit.
 
     python benchmarks/bit_exact.py
 

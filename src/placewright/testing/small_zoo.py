@@ -26,5 +26,5 @@ def small(name: str, seed: int = 0, **sizes: Any) -> ModelSource:
     """A small model of the zoo with real weights, drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = factory(name)(**{**SIZES[name], **sizes})
-    return ModelSource(*made, name)
+        model, inputs, loss_fn, targets = factory(name)(**{**SIZES[name], **sizes})
+    return ModelSource(model, inputs, loss_fn, targets, name)
