@@ -1,0 +1,83 @@
+"""What the executor costs over the plain model on one device, and what capture and import take.
+
+    python benchmarks/overhead.py
+
+Blocks of executor steps and plain eager steps alternate in one run, single-threaded; the ratio
+is the median over the blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import torch
+
+from placewright.capture.model import capture_source
+from placewright.capture.source import load_model
+from placewright.capture.state import initial_state
+from placewright.capture.zoo import FACTORIES
+from placewright.cluster.cluster import Cluster, Device
+from placewright.execute.eager import run_eager
+from placewright.execute.session import Session
+
+
+def ratio(name: str, training: bool, batch: int, blocks: int, steps: int) -> tuple[float, ...]:
+    """Seconds of capture, eager step, executor step, and their ratio."""
+    source = load_model(f"zoo:{name}", batch=batch, training=training)
+    start = time.perf_counter()
+    graph = capture_source(source, training=training)
+    capture_s = time.perf_counter() - start
+    everything = range(len(graph.operators))
+    eager, placed = [], []
+    here = Cluster((Device("here"),))
+    with Session(graph, here, initial_state(source, graph.program)) as session:
+        session.load([0] * len(graph.operators), everything)
+        session.run(2)
+        for _ in range(blocks):
+            placed.append(np.median([r.duration_s for r in session.run(steps)]))
+            plain = run_eager(source, training=training, steps=steps + 1)
+            eager.append(np.median(plain.step_s[1:]))
+    ratios = np.array(placed) / np.array(eager)
+    return capture_s, float(np.median(eager)), float(np.median(placed)), float(np.median(ratios))
+
+
+def import_seconds() -> float:
+    """Fastest of five ``import placewright`` in fresh interpreters, interpreter start excluded."""
+    code = "import time; t = time.perf_counter(); import placewright; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    return min(
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
+    asked = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    print(f"import placewright: {import_seconds() * 1e3:.0f} ms\n")
+    print("| model | step | capture s | eager ms | executor ms | executor / eager |")
+    print("|---|---|---|---|---|---|")
+    for name in asked.models:
+        for training in (False, True):
+            row = ratio(name, training, 2 if training else 1, asked.blocks, asked.steps)
+            kind = "training" if training else "inference"
+            print(
+                f"| {name} | {kind} | {row[0]:.1f} | {row[1] * 1e3:.1f} | {row[2] * 1e3:.1f} | "
+                f"{row[3]:.3f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
