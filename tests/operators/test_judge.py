@@ -6,11 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from placewright.operators.judge import judge
+from placewright.errors import InfeasibleError, InputError
+from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.problem import Links, OperatorProblem, Overlap
-from placewright.testing.instances import random_placement, random_problem
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
+from placewright.testing.strategies import plans, problems
 from tests.operators import reference_judge as slow
 
 ASKED = list(itertools.product(Links, Overlap))
@@ -49,3 +53,150 @@ def test_equal_to_the_reference_bit_for_bit(links: Links, overlap: Overlap, bloc
         problem = random_problem(seed, links=links, overlap=overlap)
         for plan in some_plans(problem, np.random.default_rng(seed)):
             assert_equal_to_reference(problem, plan)
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=st.data())
+def test_equal_to_the_reference_on_drawn_problems(data: st.DataObject) -> None:
+    """The same on what hypothesis draws and shrinks."""
+    problem = data.draw(problems())
+    assert_equal_to_reference(problem, data.draw(plans(problem)))
+
+
+@pytest.mark.parametrize(("links", "overlap"), ASKED)
+def test_many_says_what_one_says(links: Links, overlap: Overlap) -> None:
+    """`evaluate_many` gives the judge's value and violation, with and without an order."""
+    for seed in range(40):
+        problem = random_problem(seed, links=links, overlap=overlap)
+        rng = np.random.default_rng(seed)
+        rows = np.array([random_placement(problem, rng) for _ in range(5)])
+        for order in (None, rng.permutation(problem.n)):
+            value, over = evaluate_many(problem, rows, order)
+            for row, v, o in zip(rows, value, over, strict=True):
+                one = judge(problem, OperatorPlan(row, order))
+                assert (one.value, one.violation_bytes) == (v, o)
+
+
+def test_many_gives_infinity_where_one_raises() -> None:
+    """Operators that a device refuses and pairs without a link."""
+    unlinked = named_instances()["unlinked"]
+    value, _ = evaluate_many(unlinked, [[0, 1, 0], [0, 0, 1]])
+    assert value.tolist() == [np.inf, 2.0 + 1.0]
+    refused = named_instances()["unsupported"]
+    assert evaluate_many(refused, [[1, 1, 0, 0]])[0].tolist() == [np.inf]
+    with pytest.raises(InputError, match="does not exist"):
+        evaluate_many(refused, [[0, 1, 0, 2]])
+
+
+def test_throughput_is_the_largest_load() -> None:
+    """Compute and every transfer on both its ends, as the reference adds them."""
+    for seed in range(150):
+        problem = random_problem(seed, objective=Objective.THROUGHPUT)
+        for plan in some_plans(problem, np.random.default_rng(seed)):
+            played = slow.play(problem, plan)
+            assert judge(problem, plan).value == slow.throughput(problem, plan, played)
+
+
+def test_a_pipeline_of_two_by_hand() -> None:
+    """dev0: 1 + 2 out; dev1: 3 + 2 in."""
+    problem = tiny([[1.0, 9.0], [9.0, 3.0]], [(0, 2.0, [1])], objective="throughput")
+    judgement = judge(problem, OperatorPlan([0, 1]))
+    assert judgement.value == 5.0
+    assert judgement.makespan_s == 6.0
+
+
+def test_two_transfers_share_a_channel() -> None:
+    """Contended, the second waits for the first; free, it does not; the one asked first goes."""
+    inf = float("inf")
+    costs = [[1.0, inf], [1.0, inf], [inf, 1.0], [inf, 1.0]]
+    problem = tiny(costs, [(0, 5.0, [2]), (1, 5.0, [3])])
+    contended = judge(problem, OperatorPlan([0, 0, 1, 1]))
+    assert contended.transfers.start_s.tolist() == [1.0, 6.0]
+    assert contended.value == 12.0
+    free = judge(problem.asked(links="free"), OperatorPlan([0, 0, 1, 1]))
+    assert free.transfers.start_s.tolist() == [1.0, 2.0]
+    assert free.value == 8.0
+    serial = judge(problem.asked(overlap="serial"), OperatorPlan([0, 0, 1, 1]))
+    assert serial.value == 14.0
+
+
+def test_a_tensor_is_sent_once_per_device() -> None:
+    """Two consumers on one device, one on another: two transfers."""
+    problem = tiny([[1.0, 1.0, 1.0]] * 4, [(0, 3.0, [1, 2, 3])])
+    moves = judge(problem, OperatorPlan([0, 1, 1, 2])).transfers
+    assert list(zip(moves.tensor.tolist(), moves.target.tolist(), strict=True)) == [(0, 1), (0, 2)]
+
+
+def test_ready_works_and_in_order_waits() -> None:
+    """The order wants operator 1 first, whose input is late."""
+    inf = float("inf")
+    problem = tiny([[inf, 4.0], [1.0, inf], [3.0, inf]], [(0, 1.0, [1])])
+    order = [0, 1, 2]
+    assert judge(problem, OperatorPlan([1, 0, 0], order)).op_start_s.tolist() == [0.0, 5.0, 0.0]
+    waits = judge(problem, OperatorPlan([1, 0, 0], order, Dispatch.IN_ORDER))
+    assert waits.op_start_s.tolist() == [0.0, 5.0, 6.0]
+
+
+def test_memory_by_hand() -> None:
+    """Sender until the transfer ends, receiver from arrival until its reader ends."""
+    problem = tiny(
+        [[1.0, 1.0]] * 2,
+        [(0, 4.5, [1])],
+        resident_bytes=[10.0, 20.0],
+        memory_bytes=[14.0, 30.0],
+    )
+    judgement = judge(problem, OperatorPlan([0, 1]))
+    assert judgement.peak_bytes.tolist() == [15, 25]
+    assert not judgement.feasible
+    assert judgement.violation == "'dev0' needs 1 bytes more than it has"
+    assert judgement.violation_bytes == 1
+
+
+def test_half_open_intervals_make_room_first() -> None:
+    """In a chain the input goes when the output's reader starts: never three at a time."""
+    problem = named_instances()["chain"].asked(tensor_bytes=[4.0, 4.0, 4.0, 4.0])
+    assert judge(problem, OperatorPlan([0] * 5)).peak_bytes.tolist() == [8, 0]
+
+
+def test_the_trace_holds_everything() -> None:
+    """Spans of operators and transfers, and memory curves whose tops are the peaks."""
+    for seed in range(60):
+        problem = random_problem(seed)
+        plan = some_plans(problem, np.random.default_rng(seed))[0]
+        judgement = judge(problem, plan)
+        trace = judgement.trace()
+        assert trace.devices == problem.m
+        assert len(trace.lane) == problem.n + len(judgement.transfers)
+        assert trace.duration_s == judgement.makespan_s
+        moved = trace.lane[problem.n :] - problem.m
+        assert (moved < len(problem.channel_names)).all()
+        tops = [int(curve.held_bytes.max()) for curve in trace.memory]
+        assert tops == judgement.peak_bytes.tolist()
+
+
+def test_what_can_not_be_played_is_told() -> None:
+    """A pair without a link, an order against the graph, a device that refuses."""
+    unlinked = named_instances()["unlinked"]
+    with pytest.raises(InfeasibleError, match="no link from 'dev0' to 'dev1'"):
+        judge(unlinked, OperatorPlan([0, 1, 0]))
+    chain = named_instances()["chain"]
+    for overlap in Overlap:
+        with pytest.raises(InputError, match="order contradicts the graph: 'op1' waits"):
+            judge(
+                chain.asked(overlap=overlap),
+                OperatorPlan([0] * 5, [1, 0, 2, 3, 4], Dispatch.IN_ORDER),
+            )
+    with pytest.raises(InfeasibleError, match="cannot run on"):
+        judge(named_instances()["unsupported"], OperatorPlan([1, 1, 0, 0]))
+
+
+def test_a_judge_forgets_what_it_played() -> None:
+    """One board, many plans: the same answer as a fresh board, also after a refused one."""
+    problem = random_problem(11)
+    rng = np.random.default_rng(0)
+    judge_ = Judge(problem)
+    for _ in range(30):
+        plan = some_plans(problem, rng)[int(rng.integers(0, 3))]
+        again = judge_(plan)
+        assert again.op_end_s.tolist() == judge(problem, plan).op_end_s.tolist()
+        assert again.peak_bytes.tolist() == judge(problem, plan).peak_bytes.tolist()

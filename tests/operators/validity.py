@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 CLOSE = 1e-9
@@ -66,6 +67,5 @@ def _assert_inputs_first(
 
 def _assert_apart(spans: list[tuple[float, float]], scale: float) -> None:
     """No two spans overlap."""
-    spans = sorted(spans)
-    for (_, before), (after, _) in zip(spans, spans[1:], strict=False):
+    for (_, before), (after, _) in pairwise(sorted(spans)):
         assert after >= before - CLOSE * scale

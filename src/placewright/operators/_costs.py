@@ -76,5 +76,5 @@ def move_time(c: Costs, k: int, source: int, target: int) -> float:
     if source == target:
         return 0.0
     if c.channel[source, target] < 0:
-        return np.inf  # type: ignore[no-any-return]
+        return np.inf
     return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, orde
     if code == DONE:
         code = _list_moves(w, x, o, place)
     if code != DONE:
-        return code  # type: ignore[no-any-return]
+        return code
     if mode.serial:
         _play_serial(w, x, o, mode, place, order)
     else:
@@ -237,7 +237,7 @@ def _list_moves(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
 @inlined
 def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
     a, b = x[o.priority + i], x[o.priority + j]
-    return a < b or (a == b and i < j)  # type: ignore[no-any-return]
+    return a < b or (a == b and i < j)
 
 
 @inlined
@@ -463,7 +463,7 @@ def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
         if size == 0:
             return -1
         w[o.queue_size + d] = size - 1
-        return pop(w, o.queue + base, size, x, o.priority)  # type: ignore[no-any-return]
+        return pop(w, o.queue + base, size, x, o.priority)
     if base + size == w[o.queue_base + d + 1]:
         return -1
     i = w[o.queue + base + size]

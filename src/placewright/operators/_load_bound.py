@@ -71,7 +71,8 @@ def _start(work_s: FloatArray) -> FloatArray:
                 total += work_s[g, d]
                 count += 1
         weight[d] = count / total if total > 0.0 else 1.0
-    return weight / weight.sum()
+    scaled: FloatArray = weight / weight.sum()
+    return scaled
 
 
 @compiled

@@ -68,5 +68,5 @@ def _curve(
     times = np.concatenate([[0.0], from_s, until_s])
     change = np.concatenate([[resident], held, -held])
     at, inverse = np.unique(times, return_inverse=True)
-    level = np.cumsum(np.bincount(inverse, change, minlength=len(at)))
+    level = np.cumsum(np.bincount(inverse, change, minlength=len(at)), dtype=np.float64)
     return MemoryCurve(lane, at, level, float(capacity))

@@ -204,9 +204,10 @@ def _finite(value: float) -> float | None:
 
 def _nulls(values: np.ndarray[Any, Any]) -> list[Any]:
     """Nested lists with ``None`` for infinity."""
-    if np.isfinite(values).all():
-        return values.tolist()  # type: ignore[no-any-return]
-    return np.where(np.isfinite(values), values, None).tolist()
+    boxed = values.astype(object)
+    boxed[~np.isfinite(values)] = None
+    nested: list[Any] = boxed.tolist()
+    return nested
 
 
 def _write(data: dict[str, Any], path: str | Path) -> Path:

@@ -206,7 +206,7 @@ class Judge:
             op_end_s=x[o.end_s : o.end_s + p.n].copy(),
             transfers=self._transfers(place),
             peak_bytes=peak,
-            busy_s=np.bincount(place, p.compute_s[np.arange(p.n), place], minlength=p.m),
+            busy_s=_busy(p, place),
         )
 
     def _value(self, place: IntArray) -> float:
@@ -272,6 +272,12 @@ def evaluate_many(
         Shape (k,), bytes over, summed over devices.
     """
     return Judge(problem).many(placements, order, dispatch)
+
+
+def _busy(problem: OperatorProblem, place: IntArray) -> FloatArray:
+    """Seconds of compute of each device."""
+    took = problem.compute_s[np.arange(problem.n), place]
+    return np.bincount(place, took, minlength=problem.m).astype(np.float64)
 
 
 def _violation(problem: OperatorProblem, over: IntArray) -> str:

@@ -10,7 +10,7 @@ from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.dag import read_dag
 from placewright.planning import Context, Planner
-from placewright.testing.conformance import PlannerConformance, named_planner
+from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import named_instances, random_problem, tiny
 from tests.operators.validity import assert_valid_schedule
 from tests.published import published
@@ -22,56 +22,55 @@ class TestSingle(PlannerConformance):
     """Everything on the first device."""
 
     def planner(self, problem: OperatorProblem) -> Planner:
+        """It is called after its device."""
         return named_planner(f"only:{problem.device_names[0]}", problem)
 
 
 class TestRoundRobin(PlannerConformance):
     """Devices in turn."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("round-robin", problem)
+    named = "round-robin"
 
 
 class TestRandom(PlannerConformance):
     """By the seed."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("random", problem)
+    named = "random"
 
 
 class TestTopologicalSplit(PlannerConformance):
     """One stretch per device."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("topological-split", problem)
+    named = "topological-split"
 
 
 class TestHeft(PlannerConformance):
     """HEFT."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("heft", problem)
+    named = "heft"
 
 
 class TestHeftContended(PlannerConformance):
     """HEFT with reserved links."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("heft-contended", problem)
+    named = "heft-contended"
 
 
 class TestCpop(PlannerConformance):
     """CPOP."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("cpop", problem)
+    named = "cpop"
 
 
 class TestPeft(PlannerConformance):
     """PEFT."""
 
-    def planner(self, problem: OperatorProblem) -> Planner:
-        return named_planner("peft", problem)
+    named = "peft"
+
+
+def named_planner(name: str, problem: OperatorProblem) -> Planner:
+    """One of the wing's planners."""
+    return planners(problem)[name]
 
 
 def quick(problem: OperatorProblem) -> list[Planner]:

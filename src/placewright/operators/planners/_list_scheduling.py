@@ -44,7 +44,7 @@ class Timeline(NamedTuple):
 
     start_s: FloatArray
     end_s: FloatArray
-    count: IntArray
+    size: IntArray
 
 
 @compiled
@@ -86,14 +86,14 @@ def grown(line: Timeline) -> Timeline:
     start_s, end_s = np.empty((lanes, 2 * room)), np.empty((lanes, 2 * room))
     start_s[:, :room] = line.start_s
     end_s[:, :room] = line.end_s
-    return Timeline(start_s, end_s, line.count)
+    return Timeline(start_s, end_s, line.size)
 
 
 @compiled
 def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
-    low, high = 0, line.count[lane]
+    low, high = 0, line.size[lane]
     while low < high:
         middle = (low + high) >> 1
         if ends[middle] > ready_s:
@@ -101,7 +101,7 @@ def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float
         else:
             low = middle + 1
     at = ready_s
-    while low < line.count[lane] and at + took_s > starts[low]:
+    while low < line.size[lane] and at + took_s > starts[low]:
         at = max(at, ends[low])
         low += 1
     return at, low
@@ -111,18 +111,18 @@ def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float
 def book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """Insert a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
-    for x in range(line.count[lane], slot, -1):
+    for x in range(line.size[lane], slot, -1):
         starts[x], ends[x] = starts[x - 1], ends[x - 1]
     starts[slot], ends[slot] = start_s, end_s
-    line.count[lane] += 1
+    line.size[lane] += 1
 
 
 @compiled
 def unbook(line: Timeline, lane: int, slot: int) -> None:
     """Remove a slot."""
     starts, ends = line.start_s[lane], line.end_s[lane]
-    line.count[lane] -= 1
-    for x in range(slot, line.count[lane]):
+    line.size[lane] -= 1
+    for x in range(slot, line.size[lane]):
         starts[x], ends[x] = starts[x + 1], ends[x + 1]
 
 
@@ -205,7 +205,7 @@ def list_schedule(
             return place, start_s, end_s
         place[i], start_s[i] = best, best_start
         end_s[i] = best_start + c.compute_s[i, best]
-        if line.count[best] == line.start_s.shape[1]:
+        if line.size[best] == line.start_s.shape[1]:
             line = grown(line)
         book(line, best, best_slot, start_s[i], end_s[i])
         if chosen[r.group[i]] < 0:

@@ -121,7 +121,7 @@ def reserving_schedule(
     lanes = Timeline(np.empty(shape), np.empty(shape), np.zeros(shape[0], dtype=np.int64))
     for i in sequence:
         candidates(c, r, chosen, used, i, open_)
-        while lanes.count.max() + most > lanes.start_s.shape[1]:
+        while lanes.size.max() + most > lanes.start_s.shape[1]:
             lanes = grown(lanes)
         best, best_end = -1, np.inf
         for d in range(m):
@@ -145,7 +145,7 @@ def reserving_schedule(
         ready = max(ready, _there(c, place, end_s, arrived_s, i, best))
         start_s[i], slot = gap(line, best, ready, c.compute_s[i, best])
         place[i], end_s[i] = best, start_s[i] + c.compute_s[i, best]
-        if line.count[best] == line.start_s.shape[1]:
+        if line.size[best] == line.start_s.shape[1]:
             line = grown(line)
         book(line, best, slot, start_s[i], end_s[i])
         if chosen[r.group[i]] < 0:

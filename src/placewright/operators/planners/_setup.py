@@ -10,9 +10,9 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._costs import Costs, kernel_costs
+from placewright.operators._groups import Groups, groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators._groups import Groups, groups_of
 from placewright.operators.planners._list_scheduling import Rules, list_schedule
 from placewright.operators.problem import Links, OperatorProblem
 

@@ -7,8 +7,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.operators.plan import OperatorPlan
 from placewright.operators._groups import groups_of
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewright.arrays import FloatArray
+from placewright.boundary import parse_json, read_text
 from placewright.errors import InputError, UnknownNameError
 from placewright.operators.problem import Links, OperatorProblem
 
@@ -40,6 +40,8 @@ def read_dag(path: str | Path, links: str = "free") -> OperatorProblem:
     InputError
         Missing or bad fields, unknown names, cycles; names file and field.
     """
+    if links not in list(Links):
+        raise UnknownNameError("kind of links", links, list(Links))
     path = Path(path)
     data = _load(path)
     columns = {section: _columns(path, data, section) for section in _SECTIONS}
@@ -48,6 +50,7 @@ def read_dag(path: str | Path, links: str = "free") -> OperatorProblem:
     source, target, size = _dependencies(path, tasks, columns["dependencies"])
     names = tasks[0]
     return OperatorProblem(
+        name=path.stem,
         operator_names=tuple(names),
         device_names=tuple(nodes[0]),
         compute_s=np.divide.outer(tasks[1], nodes[1]),
@@ -65,17 +68,11 @@ def read_dag(path: str | Path, links: str = "free") -> OperatorProblem:
         colocation=np.arange(len(names)),
         pinned=np.full(len(names), -1),
         links=Links(links),
-        name=path.stem,
     )
 
 
 def _load(path: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the file: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
-        raise InputError("not JSON", where=str(path), by=str(error)) from error
+    data = parse_json(read_text(path), where=str(path))
     if not isinstance(data, dict):
         raise InputError("expected an object at the top", where=str(path))
     return data
@@ -97,8 +94,9 @@ def _column(path: Path, section: str, rows: Sequence[Any], key: str) -> Any:
         raise InputError(f"{key!r} is missing", where=f"{path}: {section}[{at}]") from None
     if key in ("speed", "cost", "size"):
         return _numbers(path, section, key, values)
-    at = next((i for i, v in enumerate(values) if not isinstance(v, str)), None)
-    if at is not None:
+    wrong = [i for i, value in enumerate(values) if not isinstance(value, str)]
+    if wrong:
+        at = wrong[0]
         raise InputError(
             f"{key!r} must be a string", where=f"{path}: {section}[{at}]", by=f"got {values[at]!r}"
         )
@@ -146,7 +144,8 @@ def _links(path: Path, nodes: list[Any], links: list[Any]) -> tuple[Any, Any, An
     m = len(index)
     ends = [_indices(path, "links node", links[x], index) for x in (0, 1)]
     latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
-    channel, names = np.full((m, m), -1), []
+    channel = np.full((m, m), -1)
+    names: list[str] = []
     for at, (a, b, speed) in enumerate(zip(*ends, links[2], strict=True)):
         if a == b or channel[a, b] >= 0:
             what = "a link must join two nodes" if a == b else "the pair is linked twice"

@@ -1,0 +1,122 @@
+"""dag files: read as told, and refused with file and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.readers.dag import read_dag
+from tests.published import published
+
+SMALL: dict[str, Any] = {
+    "nodes": [{"name": "a", "speed": 1.0}, {"name": "b", "speed": 2.0}],
+    "links": [{"source": "a", "target": "b", "speed": 4.0}],
+    "tasks": [{"name": "x", "cost": 6.0}, {"name": "y", "cost": 3}, {"name": "z", "cost": 0}],
+    "dependencies": [
+        {"source": "x", "target": "y", "size": 8.0},
+        {"source": "x", "target": "z", "size": 2.0},
+    ],
+}
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    """SMALL with changes, as a file."""
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(SMALL | changes))
+    return path
+
+
+def test_costs_are_divided_by_speeds(tmp_path: Path) -> None:
+    """Time is cost / speed; every dependency is a tensor; a link is two channels."""
+    problem = read_dag(written(tmp_path))
+    assert problem.name == "small"
+    assert problem.compute_s.tolist() == [[6, 3], [3, 1.5], [0, 0]]
+    assert problem.seconds_per_byte.tolist() == [[0, 0.25], [0.25, 0]]
+    assert problem.channel_names == ("a->b", "b->a")
+    assert problem.tensor_names == ("x->y", "x->z")
+    assert problem.links == "free"
+    assert judge(problem, OperatorPlan([0, 1, 1])).value == 6 + 2 + 1.5
+    contended = read_dag(written(tmp_path), links="contended")
+    sent = judge(contended, OperatorPlan([0, 1, 1])).transfers
+    assert sent.end_s.tolist() == [8, 8.5]
+
+
+def test_the_published_files_are_read_whole() -> None:
+    """Counts, names and the serial time that stands in the file."""
+    path = published("dag/layered_n10000_ccr1.0_s0.json")
+    problem, data = read_dag(path), json.loads(path.read_text())
+    assert problem.operator_names == tuple(task["name"] for task in data["tasks"])
+    assert problem.t == len(data["dependencies"])
+    fastest = problem.compute_s.sum(axis=0).min()
+    assert fastest == pytest.approx(data["lower_bounds"]["serial_fastest"])
+    assert np.isinf(problem.memory_bytes).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tasks": None}, "'tasks' is missing or no list"),
+        ({"tasks": []}, "tasks"),
+        ({"nodes": [{"name": "a"}, {"name": "b", "speed": 1}]}, r"nodes\[0\]: 'speed' is missing"),
+        (
+            {"nodes": [{"name": "a", "speed": 0}]},
+            r"nodes\[0\]: 'speed' must be a finite number > 0",
+        ),
+        ({"tasks": [{"name": "x", "cost": -1}]}, r"tasks\[0\]: 'cost' must be .* >= 0 \(got -1\)"),
+        ({"tasks": [{"name": "x", "cost": float("nan")}]}, r"tasks\[0\]: 'cost'"),
+        ({"tasks": [{"name": "x", "cost": "6"}]}, r"tasks\[0\]: 'cost'"),
+        ({"tasks": [{"name": 3, "cost": 6}]}, r"tasks\[0\]: 'name' must be a string"),
+        ({"tasks": ["x"]}, r"tasks\[0\]: 'name' is missing"),
+        ({"tasks": [{"name": "x", "cost": 6}] * 2}, "'x' is used twice"),
+        ({"dependencies": [{"source": "x", "target": "yy", "size": 1}]}, "did you mean 'y'"),
+        ({"dependencies": [{"source": "x", "target": "y"}]}, r"dependencies\[0\]: 'size'"),
+        ({"links": [{"source": "a", "target": "c", "speed": 1}]}, r"links\[0\]: unknown node 'c'"),
+        ({"links": [{"source": "a", "target": "a", "speed": 1}]}, "must join two nodes"),
+        ({"links": [*SMALL["links"], *SMALL["links"]]}, r"links\[1\]: the pair is linked twice"),
+        (
+            {
+                "dependencies": [
+                    {"source": "x", "target": "y", "size": 1},
+                    {"source": "y", "target": "x", "size": 1},
+                ]
+            },
+            "cycle through operator 'x'",
+        ),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    """The error names the file and the field."""
+    with pytest.raises(InputError, match=told) as error:
+        read_dag(written(tmp_path, **changes))
+    assert "small" in str(error.value)
+
+
+def test_what_is_no_file_of_ours_is_refused(tmp_path: Path) -> None:
+    """No such file, no JSON, no object."""
+    with pytest.raises(InputError, match="cannot be read"):
+        read_dag(tmp_path / "none.json")
+    path = tmp_path / "bad.json"
+    for content in ("{", "[1]"):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"bad\.json"):
+            read_dag(path)
+
+
+def test_links_other_than_free_and_contended_are_refused(tmp_path: Path) -> None:
+    """A word that is neither."""
+    with pytest.raises(InputError, match="'some'"):
+        read_dag(written(tmp_path), links="some")
+
+
+def test_nodes_without_a_link_can_not_talk(tmp_path: Path) -> None:
+    """Missing pairs are infinitely far."""
+    problem = read_dag(written(tmp_path, links=[]))
+    assert problem.seconds_per_byte.tolist() == [[0, np.inf], [np.inf, 0]]
+    assert problem.channel.tolist() == [[-1, -1], [-1, -1]]
