@@ -11,12 +11,17 @@ from placewright.capture.draft import Draft, Sketch
 from placewright.capture.flow import RESIDENT, Flow, flow_of, is_view
 from placewright.capture.groups import colocation
 from placewright.capture.ordering import orders
+from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.graph.program import ORDER_ONLY, Program, ProgramInput
 
 
 def assemble(sketch: Sketch, name: str, *, training: bool, optimizer: Mapping[str, Any]) -> Graph:
     """The graph to plan on and the program to run, operator by operator the same."""
+    if not sketch.drafts:
+        raise UnsupportedError(
+            "the model computes nothing", where=f"model {name}", hint="there is nothing to place"
+        )
     flow = flow_of(sketch)
     groups, homes = colocation(sketch, flow)
     resident = _resident_bytes(sketch, flow)
