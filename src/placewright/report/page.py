@@ -142,8 +142,9 @@ def _timeline(trace: Trace, measurement: Measurement | None) -> str:
     with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
     return section(
         "Timeline, predicted and measured",
-        f"Both to one scale. Measured by {measurement.engine}{with_emulation}, the median of "
-        f"{len(measurement.step_s)} steps.",
+        f"Both to one scale. Below, one watched step of {measurement.engine}{with_emulation}; the "
+        f"median of {len(measurement.step_s)} steps that were not watched is "
+        f"{seconds(measurement.measured_s)}.",
         tag("h3", tag("b", "Predicted"), f" {text(seconds(trace.duration_s))}"),
         _scroll(gantt(trace, title="predicted timeline", until_s=until)),
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
