@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.compiled import compiled, lean
 from placewright.operators._costs import Costs, move_time
 from placewright.operators._heaps import pop, push
 
@@ -56,10 +56,10 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     for x in range(n):
         at[c.order[x]] = x
         placed[x] = key[c.order[x]]
-    waiting = c.in_offsets[1:] - c.in_offsets[:-1]
-    heap = np.empty(n, dtype=np.int64)
+    waiting, heap = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     size = 0
     for i in range(n):
+        waiting[i] = c.in_offsets[i + 1] - c.in_offsets[i]
         if waiting[i] == 0:
             push(heap, 0, size, placed, 0, at[i])
             size += 1
@@ -84,74 +84,69 @@ def grown(line: Timeline) -> Timeline:
     """The same slots with room for twice as many."""
     lanes, room = line.start_s.shape
     start_s, end_s = np.empty((lanes, 2 * room)), np.empty((lanes, 2 * room))
-    start_s[:, :room] = line.start_s
-    end_s[:, :room] = line.end_s
+    for lane in range(lanes):
+        for x in range(line.size[lane]):
+            start_s[lane, x], end_s[lane, x] = line.start_s[lane, x], line.end_s[lane, x]
     return Timeline(start_s, end_s, line.size)
 
 
-@compiled
+@lean
 def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
-    starts, ends = line.start_s[lane], line.end_s[lane]
     low, high = 0, line.size[lane]
     while low < high:
         middle = (low + high) >> 1
-        if ends[middle] > ready_s:
+        if line.end_s[lane, middle] > ready_s:
             high = middle
         else:
             low = middle + 1
     at = ready_s
-    while low < line.size[lane] and at + took_s > starts[low]:
-        at = max(at, ends[low])
+    while low < line.size[lane] and at + took_s > line.start_s[lane, low]:
+        at = max(at, line.end_s[lane, low])
         low += 1
     return at, low
 
 
-@compiled
+@lean
 def book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """Insert a slot."""
-    starts, ends = line.start_s[lane], line.end_s[lane]
     for x in range(line.size[lane], slot, -1):
-        starts[x], ends[x] = starts[x - 1], ends[x - 1]
-    starts[slot], ends[slot] = start_s, end_s
+        line.start_s[lane, x] = line.start_s[lane, x - 1]
+        line.end_s[lane, x] = line.end_s[lane, x - 1]
+    line.start_s[lane, slot], line.end_s[lane, slot] = start_s, end_s
     line.size[lane] += 1
 
 
-@compiled
+@lean
 def unbook(line: Timeline, lane: int, slot: int) -> None:
     """Remove a slot."""
-    starts, ends = line.start_s[lane], line.end_s[lane]
     line.size[lane] -= 1
     for x in range(slot, line.size[lane]):
-        starts[x], ends[x] = starts[x + 1], ends[x + 1]
+        line.start_s[lane, x] = line.start_s[lane, x + 1]
+        line.end_s[lane, x] = line.end_s[lane, x + 1]
 
 
-@compiled
+@lean
 def candidates(
     c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
 ) -> None:
     """Mark the devices open to operator `i`: group first, then force, then room."""
-    g = r.group[i]
-    out[:] = r.allowed[i]
-    if chosen[g] >= 0:
-        out[:] = False
-        out[chosen[g]] = True
-        return
-    if r.forced[i] >= 0 and out[r.forced[i]]:
-        out[:] = False
-        out[r.forced[i]] = True
-        return
+    g, m = r.group[i], len(out)
+    only = chosen[g]
+    if only < 0 and r.forced[i] >= 0 and r.allowed[i, r.forced[i]]:
+        only = r.forced[i]
     own = r.group_bytes[g]
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
         own += c.kept_bytes[c.out_tensors[a]]
     room = False
-    for d in range(len(out)):
+    for d in range(m):
+        out[d] = d == only or (only < 0 and r.allowed[i, d])
         room = room or (out[d] and used[d] + own <= r.budget_bytes[d])
-    for d in range(len(out)):
-        out[d] = out[d] and (not room or used[d] + own <= r.budget_bytes[d])
+    for d in range(m):
+        out[d] = out[d] and (only >= 0 or not room or used[d] + own <= r.budget_bytes[d])
 
 
-@compiled
+@lean
 def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
     """When all inputs of `i` are on `d` if transfers do not wait."""
     ready = 0.0

@@ -65,7 +65,7 @@ def mean_critical_path(
                 if way + rank[j] > longest:
                     longest, following = way + rank[j], j
         i = following
-    return path[:size].copy()
+    return path[:size]
 
 
 @compiled

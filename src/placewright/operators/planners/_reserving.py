@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.compiled import compiled, lean
 from placewright.operators._costs import Costs, move_time
 from placewright.operators.planners._list_scheduling import (
     Rules,
@@ -18,7 +18,7 @@ from placewright.operators.planners._list_scheduling import (
 )
 
 
-@compiled
+@lean
 def _wanted(
     c: Costs,
     place: IntArray,
@@ -44,7 +44,7 @@ def _wanted(
     return size
 
 
-@compiled
+@lean
 def _reserve(
     c: Costs,
     lanes: Timeline,
@@ -74,7 +74,7 @@ def _reserve(
     return last
 
 
-@compiled
+@lean
 def _release(
     c: Costs, lanes: Timeline, place: IntArray, d: int, wanted: IntArray, size: int, slots: IntArray
 ) -> None:
@@ -84,7 +84,7 @@ def _release(
             unbook(lanes, c.channel[place[c.producer[wanted[x]]], d], slots[x])
 
 
-@compiled
+@lean
 def _there(
     c: Costs, place: IntArray, end_s: FloatArray, arrived_s: FloatArray, i: int, d: int
 ) -> float:
@@ -97,6 +97,15 @@ def _there(
         elif arrived_s[k, d] < np.inf:
             ready = max(ready, arrived_s[k, d])
     return ready
+
+
+@compiled
+def _with_room(lanes: Timeline, more: int) -> Timeline:
+    """Lanes that can each take `more` slots."""
+    fullest = 0
+    for size in lanes.size:
+        fullest = max(fullest, size)
+    return grown(lanes) if fullest + more > lanes.start_s.shape[1] else lanes
 
 
 @compiled
@@ -114,15 +123,16 @@ def reserving_schedule(
     arrived_s = np.full((len(c.producer), m), np.inf)
     chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
     open_ = np.empty(m, dtype=np.bool_)
-    most = np.max(c.in_offsets[1:] - c.in_offsets[:-1]) + 1
+    most = 1
+    for i in range(n):
+        most = max(most, c.in_offsets[i + 1] - c.in_offsets[i])
     wanted, slots, until_s = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
     line = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
     shape = (max(1, channels), 64 + most)
     lanes = Timeline(np.empty(shape), np.empty(shape), np.zeros(shape[0], dtype=np.int64))
     for i in sequence:
         candidates(c, r, chosen, used, i, open_)
-        while lanes.size.max() + most > lanes.start_s.shape[1]:
-            lanes = grown(lanes)
+        lanes = _with_room(lanes, most)
         best, best_end = -1, np.inf
         for d in range(m):
             if not open_[d]:
