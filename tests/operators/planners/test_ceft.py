@@ -10,8 +10,10 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
+from placewright.planning import Context, Planner
+from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
 
@@ -60,3 +62,19 @@ def test_published_graph_within_reach_of_heft(planner: Ceft | CeftCpop) -> None:
     problem = read_dag(published("dag/layered_n1000_ccr1.0_s0.json"))
     value = judge(problem, planner(problem, Context())).value
     assert 6028.26 <= value <= 1.15 * 6076.139
+
+
+class TestConformanceCeft(PlannerConformance):
+    """CEFT list scheduling keeps to what every planner must."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """The planner under test."""
+        return Ceft()
+
+
+class TestConformanceCeftCpop(PlannerConformance):
+    """CEFT-CPOP keeps to what every planner must."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """The planner under test."""
+        return CeftCpop()

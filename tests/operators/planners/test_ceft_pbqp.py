@@ -16,7 +16,8 @@ from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.heft import Heft
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
+from placewright.planning import Context, Planner
+from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.operators.planners.test_pbqp import every_placement
 from tests.published import published
@@ -148,3 +149,11 @@ def test_same_plan_under_any_hash_seed() -> None:
         for seed in ("0", "77")
     }
     assert len(told) == 1
+
+
+class TestConformanceCeftPbqp(PlannerConformance):
+    """CEFT+PBQP keeps to what every planner must."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """The planner under test."""
+        return QUICK

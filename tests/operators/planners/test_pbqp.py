@@ -11,7 +11,8 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning import Context, Planner
+from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 
 
@@ -62,3 +63,11 @@ def test_prices_for_bytes_find_room() -> None:
     assert judgement.feasible
     assert len(judgement.transfers) == 1
     assert judgement.transfers.tensor.tolist() == [2]
+
+
+class TestConformancePbqp(PlannerConformance):
+    """PBQP keeps to what every planner must."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """The planner under test."""
+        return Pbqp()

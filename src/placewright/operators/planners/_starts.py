@@ -17,13 +17,15 @@ def on_one_device(groups: Groups, costs: FloatArray) -> list[IntArray]:
     ]
 
 
-def in_turn(groups: Groups) -> IntArray:
-    """Groups in order on device 0, 1, 2, ..., the next allowed one where one is not."""
-    count, m = groups.allowed.shape
-    turn = (np.arange(count)[:, None] + np.arange(m)) % m
-    first = np.take_along_axis(groups.allowed, turn, axis=1).argmax(axis=1)
-    place: IntArray = turn[np.arange(count), first][groups.group]
-    return place
+def with_devices_exchanged(place: IntArray, m: int) -> list[IntArray]:
+    """`place` with the roles of two devices exchanged, for every pair."""
+    found = []
+    for a in range(m):
+        for b in range(a + 1, m):
+            role = np.arange(m)
+            role[[a, b]] = b, a
+            found.append(role[place])
+    return found
 
 
 def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:

@@ -11,21 +11,25 @@ from placewright.operators._ceft import ceft
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._local_search import Start, score_plan
 from placewright.operators.planners._priced import Desk, within_memory
-from placewright.operators.planners._starts import in_stretches, in_turn, on_one_device
+from placewright.operators.planners._starts import in_stretches, on_one_device
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
-from placewright.planning import Context
+from placewright.operators.planners.round_robin import RoundRobin
+from placewright.operators.planners.topological_split import TopologicalSplit
+from placewright.planning import Context, Planner
 
 MEMORY_ROUNDS = 4
+"""How often the price of bytes is raised for one variant."""
+
+LISTED: tuple[Planner, ...] = (Ceft(), CeftCpop(), RoundRobin(), TopologicalSplit())
 
 
 def simple(d: Desk) -> list[IntArray]:
-    """One device each, in turn, and stretches cut by time and by bytes."""
+    """One device each, and stretches cut by time and by bytes."""
     groups, costs = d.graph.groups, d.costs(d.problem.compute_s)
     seconds = np.where(groups.allowed, costs, 0.0).sum(axis=1) / groups.allowed.sum(axis=1)
     return [
         *on_one_device(groups, costs),
-        in_turn(groups),
         *in_stretches(d.problem, groups, costs, seconds),
         *in_stretches(d.problem, groups, costs, d.group_bytes),
     ]
@@ -46,6 +50,12 @@ def with_paths(d: Desk, deadline_s: float) -> list[IntArray]:
     return found
 
 
+def least_total(d: Desk, deadline_s: float) -> list[IntArray]:
+    """Plain PBQP, within memory where prices for bytes can bring it there."""
+    costs = d.costs(d.problem.compute_s)
+    return within_memory(d, costs, 2 * MEMORY_ROUNDS, None, deadline_s)[0]
+
+
 def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
     """V2: pay for lengthening the longest path; transfers count for less where there is slack."""
     tables = ceft(d.problem)
@@ -57,15 +67,15 @@ def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
 
 
 def listed(d: Desk, context: Context) -> list[Start]:
-    """CEFT's list schedules, with their order and with the judge's own."""
+    """CEFT's list schedules, with their order and with the judge's own; the trivial plans."""
     found = []
-    for planner in (Ceft(), CeftCpop()):
+    for planner in LISTED:
         try:
             plan = planner(d.problem, context)
+            shown = [plan] if plan.order is None else [plan, OperatorPlan(plan.placement)]
+            found += [score_plan(d.judge, p) for p in shown]
         except InfeasibleError:
-            continue
-        shown = (plan, OperatorPlan(plan.placement))
-        found += [score_plan(d.judge, p) for p in shown]
+            continue  # no link for some tensor: other candidates may still find a way
     return found
 
 

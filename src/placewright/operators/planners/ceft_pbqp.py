@@ -15,9 +15,19 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._local_search import Start, improve, score_all, score_plan
 from placewright.operators.planners._placement_pbqp import PlacementGraph, placement_graph
 from placewright.operators.planners._priced import Desk, by_load, desk
-from placewright.operators.planners._variants import listed, simple, slack_aware, with_paths
+from placewright.operators.planners._starts import with_devices_exchanged
+from placewright.operators.planners._variants import (
+    least_total,
+    listed,
+    simple,
+    slack_aware,
+    with_paths,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
+
+DISTANCE = 0.03
+"""Starts differ on at least this share of the operators."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +63,9 @@ class CeftPbqp:
     - V2 is slack-aware: options that lengthen the longest path pay for it, transfers where there
       is slack count for less.
     - V4 repeats V0 with the paths of mean, least and largest costs.
-    - V3 takes the best of these, of CEFT's list schedules and of the trivial plans (single
-      devices, in turn, stretches), and improves them by local moves on the judge, critical
-      operators first.
+    - V3 takes the best of these, of plain PBQP, of CEFT's list schedules and of the trivial plans
+      (single devices, round robin, stretches of the topological order), and improves them by
+      local moves on the judge, critical operators first.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
     of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a
@@ -66,7 +76,7 @@ class CeftPbqp:
     effort
         Local moves times (operators + tensor uses): the default takes about half a second.
     starts
-        How many of the best candidates are improved; the best of them gets half of the moves.
+        How many of the best candidates are improved, in rounds that halve their number.
     price_rounds, price_step
         Rounds of V1 and the exponent of its price updates.
     heat
@@ -78,10 +88,10 @@ class CeftPbqp:
     """
 
     effort: float = 1.2e7
-    starts: int = 3
+    starts: int = 8
     price_rounds: int = 6
     price_step: float = 1.0
-    heat: float = 1.0
+    heat: float = 0.3
     branch_limit: int = 4
     resolve_effort: float = 2.5e5
 
@@ -125,26 +135,27 @@ class CeftPbqp:
     ) -> tuple[OperatorPlan, CeftPbqpState]:
         """Plan again after costs, memories or links have changed, in milliseconds.
 
-        Starts from the last plan, the last prices and the known structure. A problem with
-        another graph is solved from the beginning.
+        Starts from the last plan (as it is, and with two devices exchanged), the last prices
+        and the known structure. A problem with another graph is solved from the beginning.
         """
         if not _same_graph(problem, state.problem):
             return self.solve(problem, context)
         graph = replace(state.graph, groups=groups_of(problem))
         d = desk(problem, graph, self.branch_limit, fanout=1.0)
         places, factors = simple(d), state.factors
+        places += with_devices_exchanged(state.plan.placement, problem.m)
         try:
             priced, factors = by_load(d, 1, self.price_step, factors, context.deadline_s)
             places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _open(d, p)])
-        candidates = _ranked(_kept(d, state.plan) + scored)
+        first = min(_kept(d, state.plan) + scored, key=lambda s: s.score)
         moves = self._moves(problem, self.resolve_effort)
         best = improve(
             d.judge,
             d.graph.groups,
-            candidates[0],
+            first,
             moves=moves,
             heat=0.0,
             seed=context.seed,
@@ -158,24 +169,30 @@ class CeftPbqp:
         places = simple(d)
         factors = np.ones(d.problem.m)
         try:
+            places += least_total(d, deadline)
             places += with_paths(d, deadline) + slack_aware(d, deadline)
             priced, factors = by_load(d, self.price_rounds, self.price_step, factors, deadline)
             places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _open(d, p)]) + listed(d, context)
-        return _ranked(scored), factors
+        return sorted(scored, key=lambda s: s.score), factors
 
     def _moved(self, d: Desk, candidates: list[Start], context: Context) -> Start:
-        """V3: a share of the moves for each of the best, half of them for the winner."""
-        moves = self._moves(d.problem, self.effort)
-        chosen = candidates[: self.starts]
-        best = candidates[0]
-        for k, start in enumerate(chosen):
-            found = self._walk(d, start, moves // (2 * len(chosen)), self.heat, context, k)
-            best = min(best, found, key=lambda s: s.score)
-        found = self._walk(d, best, moves // 2, self.heat / 10, context, len(chosen))
-        return min(best, found, key=lambda s: s.score)
+        """V3: rounds of walks; each keeps the better half and takes half of the moves left."""
+        best, field = candidates[0], _apart(candidates, self.starts)
+        left, walks = self._moves(d.problem, self.effort), 0
+        while field:
+            share = left // 2 if len(field) > 1 else left
+            heat = self.heat if walks == 0 else self.heat / 10
+            found = []
+            for start in field:
+                found.append(self._walk(d, start, share // len(field), heat, context, walks))
+                walks += 1
+            found.sort(key=lambda s: s.score)
+            best = min(best, found[0], key=lambda s: s.score)
+            left, field = left - share, found[: len(field) // 2]
+        return best
 
     def _walk(
         self, d: Desk, start: Start, moves: int, heat: float, context: Context, k: int
@@ -200,12 +217,13 @@ class CeftPbqp:
         return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
 
 
-def _ranked(candidates: list[Start]) -> list[Start]:
-    """Best first, each placement once."""
-    ordered = sorted(candidates, key=lambda s: s.score)
+def _apart(candidates: list[Start], most: int) -> list[Start]:
+    """The best candidates of which no two agree on nearly all operators."""
     kept: list[Start] = []
-    for candidate in ordered:
-        if not any(np.array_equal(candidate.place, k.place) for k in kept[-3:]):
+    for candidate in candidates:
+        if len(kept) == most:
+            break
+        if all(np.mean(candidate.place != k.place) >= DISTANCE for k in kept):
             kept.append(candidate)
     return kept
 
