@@ -25,6 +25,20 @@ def test_each_name_can_be_had(name: str) -> None:
     assert isinstance(value, str) or value.__doc__
 
 
+def test_verbs_are_functions_whatever_was_imported_before() -> None:
+    """Files and folders of the same name do not take their place."""
+    code = (
+        "import placewright, placewright.capture.model, placewright.profile.build\n"
+        "import placewright.place, placewright.solve\n"
+        "from placewright.solve import solve\n"
+        "for _ in range(2):\n"
+        "    for verb in ('capture', 'compare', 'place', 'profile', 'run', 'solve'):\n"
+        "        assert type(getattr(placewright, verb)).__name__ == 'function', verb\n"
+        "assert placewright.solve is solve"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """As with any module."""
     with pytest.raises(AttributeError, match="no attribute 'plaace'"):

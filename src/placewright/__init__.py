@@ -5,7 +5,9 @@ Public names are loaded when they are first used, so that ``import placewright``
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from placewright._version import __version__
@@ -45,7 +47,7 @@ _HOME = {
     "solve": "placewright.solve",
 }
 
-__all__ = [  # noqa: RUF022 - the nouns first, then the verbs
+__all__ = [
     "Cluster",
     "Device",
     "Graph",
@@ -67,6 +69,21 @@ __all__ = [  # noqa: RUF022 - the nouns first, then the verbs
     "run",
     "solve",
 ]
+
+
+class _House(ModuleType):
+    """Keeps the verbs that share their name with a file or folder.
+
+    Python binds ``placewright.solve`` to the module as soon as anything imports it, and the
+    function of that name would be gone.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _House
 
 
 def __getattr__(name: str) -> Any:

@@ -22,8 +22,8 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
     meter.step("profiling")
     assert meter._numbers() == ["profiling"]
     meter(what="heft", value=0.015, lower_bound=0.01, elapsed_s=0.1)
-    assert meter._numbers() == ["heft", "best 15 ms", "bound 10 ms", "gap 50.0 %"]
-    assert "planning  heft  best 15 ms" in meter._line().text.plain
+    assert meter._numbers() == ["best 15 ms", "bound 10 ms", "gap 50.0 %", "heft"]
+    assert meter._line().text.plain.endswith(" s  best 15 ms  bound 10 ms  gap 50.0 %  heft")
 
 
 def test_the_line_goes_away(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,9 @@ def test_compare_is_sorted_and_the_same_in_colour() -> None:
     text = compare_table(result, terminal=False)
     order = [line[1:].split()[0] for line in text.splitlines()[2:]]
     assert order == ["heft", "only:dev1", "only:dev0"]
-    assert compare_table(result, terminal=True).row_count == 3
+    title, table = compare_table(result, terminal=True).renderables
+    assert title.plain == text.splitlines()[0]
+    assert table.row_count == 3
 
 
 def test_a_run_is_set_against_the_best_single_device() -> None:

@@ -59,18 +59,19 @@ class Meter:
         elapsed_s = time.perf_counter() - self._start
         if elapsed_s < SHOWN_AFTER_S:
             return Text("")
-        parts = [self._title, *self._numbers(), f"{elapsed_s:.1f} s"]
-        return Spinner("dots", text=Text("  ".join(parts)))
+        parts = [self._title, f"{elapsed_s:.1f} s", *self._numbers()]
+        line = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+        return Spinner("dots", text=line)
 
     def _numbers(self) -> list[str]:
         from placewright.report.text import percent, seconds
         from placewright.result import relative_gap
 
-        numbers = [self._what] if self._what else []
+        numbers = []
         if math.isfinite(self._value):
             numbers.append(f"best {seconds(self._value)}")
         if self._bound > 0:
             numbers.append(f"bound {seconds(self._bound)}")
             gap = relative_gap(self._value, self._bound)
             numbers += [f"gap {percent(gap)}"] if math.isfinite(gap) else []
-        return numbers
+        return numbers + ([self._what] if self._what else [])

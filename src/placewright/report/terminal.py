@@ -10,7 +10,7 @@ from placewright.report.text import candidate_cells, percent, plain_table, secon
 from placewright.result import Candidate, Measurement, Result
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 HEADER = ("planner", "value", "gap", "time", "status", "note")
 
@@ -79,18 +79,22 @@ def _plain(result: Result) -> str:
     return plain_table(("", *HEADER), rows, "  rrr")
 
 
-def _rich(result: Result) -> Table:
+def _rich(result: Result) -> Group:
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(_title(result)), box=SIMPLE_HEAD, title_justify="left")
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("")
     for name in HEADER:
         table.add_column(name, justify="right" if name in HEADER[1:4] else "left")
     for candidate in _ordered(result):
         cells = candidate_cells(candidate, result.lower_bound)
-        table.add_row(*[Text(cell) for cell in cells], style=_style(candidate, result))
-    return table
+        mark = "*" if candidate.planner == result.planner else ""
+        row = [Text(cell) for cell in (mark, *cells)]
+        table.add_row(*row, style=_style(candidate, result))
+    return Group(Text(_title(result)), table)
 
 
 def _style(candidate: Candidate, result: Result) -> str:
