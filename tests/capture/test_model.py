@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -125,3 +128,10 @@ def test_unknown_optimizer_offers_the_nearest() -> None:
     """A misspelt optimizer."""
     with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
         capture(nn.Linear(2, 2), torch.ones(1, 2), training=True, optimizer="adamw")
+
+
+def test_without_torch_the_message_says_what_to_install() -> None:
+    """In a process where torch cannot be imported."""
+    code = "import sys; sys.modules['torch'] = None; import placewright.capture.model"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'placewright[torch]'" in ended.stderr

@@ -69,6 +69,35 @@ def test_checkpointed_dropout_is_refused() -> None:
         capture(Checkpointed(0.5), torch.ones(3, 4), training=True)
 
 
+class Conditional(nn.Module):
+    """Control flow that stays in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One more or one less."""
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (self.linear(x),))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "says"),
+    [
+        (Conditional(), torch.ones(2, 4), "control flow"),
+        (nn.Embedding(5, 2, sparse=True), torch.ones(2, dtype=torch.int64), "sparse=False"),
+        (nn.Linear(2, 2, dtype=torch.complex64), torch.ones(1, 2) * 1j, "optimizer sgd"),
+        (nn.LazyLinear(2), torch.ones(1, 2), "call the model once"),
+        (torch.compile(nn.Linear(2, 2)), torch.ones(1, 2), "a compiled model"),
+    ],
+)
+def test_what_is_not_supported_is_said(model: nn.Module, inputs: Tensor, says: str) -> None:
+    """With a way out."""
+    with pytest.raises(InputError, match=says) as caught:
+        capture(model, inputs, training=True, loss_fn=lambda y, _: y.abs().sum())
+    assert caught.value.hint
+
+
 class Nothing(nn.Module):
     """Returns no tensor."""
 

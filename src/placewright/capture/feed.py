@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from placewright.errors import InputError, UnsupportedError
@@ -81,6 +82,7 @@ def feed(model: nn.Module, inputs: Any, targets: Any = None) -> Feed:
     InputError
         Inputs of another type.
     """
+    _check_plain(model)
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list | dict):
@@ -105,6 +107,17 @@ def feed(model: nn.Module, inputs: Any, targets: Any = None) -> Feed:
     return Feed(model, inputs, targets, slots)
 
 
+def _check_plain(model: nn.Module) -> None:
+    """Compiled and scripted modules hide their Python code from a trace."""
+    compiled = hasattr(model, "_orig_mod")
+    if compiled or isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedError(
+            "a compiled model" if compiled else "a scripted model",
+            where=f"model {type(model).__name__}",
+            hint="capture the plain module that it was made from",
+        )
+
+
 def leaves_of(tree: Any) -> list[tuple[str, Any]]:
     """The leaves of nested containers with their positions as keys."""
     return [(str(k), leaf) for k, leaf in enumerate(tree_flatten(tree)[0])]
@@ -117,6 +130,12 @@ def _refill(tree: Any, values: Iterator[Tensor]) -> Any:
 
 
 def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
+    if is_lazy(value):
+        raise InputError(
+            "a lazy module has not seen its first input yet",
+            where=where,
+            hint="call the model once before it is captured",
+        )
     if value.layout is not torch.strided:
         raise UnsupportedError(f"a tensor of layout {value.layout}", where=where)
     with mode:

@@ -54,6 +54,12 @@ class _Lowering:
     def get_attr(self, node: fx.Node) -> None:
         key = str(node.target)
         value = getattr(self.traced.module, key)
+        if not isinstance(value, Tensor):
+            raise UnsupportedError(
+                "control flow inside the graph (torch.cond, while_loop)",
+                where=f"constant {key!r}",
+                hint="only tensor operations can be placed; write it with torch.where",
+            )
         name = input_name("constant", key)
         self.sketch.constants[name] = _data(value, key)
         entry = ProgramInput(name, "constant", key, spec_of(value.contiguous()))

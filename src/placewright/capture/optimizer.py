@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placewright.capture.draft import Draft, Sketch, input_name
-from placewright.errors import UnknownNameError
+from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, Ref
 
@@ -43,6 +43,12 @@ def _adam(sketch: Sketch, key: str, gradient: str, lr: float) -> None:
     """``_fused_adam_`` on one parameter; it wants the step count already increased."""
     parameter = input_name("parameter", key)
     spec = sketch.specs[parameter]
+    if spec.dtype.startswith("complex"):
+        raise UnsupportedError(
+            f"fused Adam takes no {spec.dtype}",
+            where=f"parameter {key!r}",
+            hint="choose the optimizer sgd",
+        )
     average, square = (_state(sketch, f"{key}/{kind}", spec) for kind in ("exp_avg", "exp_avg_sq"))
     step = _state(sketch, f"{key}/step", TensorSpec((), "float32", ()))
     _add(sketch, key, "step", "aten.add_.Tensor", (Ref(step), 1), {}, (step,))

@@ -37,6 +37,7 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
         with traceback.annotate({"phase": "backward"}):
             gradients = torch.autograd.grad(loss, [values[k] for k in trained], allow_unused=True)
         used = [(k, g) for k, g in zip(trained, gradients, strict=True) if g is not None]
+        _check_gradients([(fed.slots[k].key, g) for k, g in used])
         reached[:] = [fed.slots[k].key for k, _ in used]
         return [loss.detach(), *(gradient for _, gradient in used)]
 
@@ -56,6 +57,16 @@ def _check_redraws(module: fx.GraphModule, model: nn.Module) -> None:
                 "the backward pass draws random numbers again (activation checkpointing)",
                 where=f"model {type(model).__name__}, module {custom.get('module', '')!r}",
                 hint="capture it without checkpointing, or with dropout 0 inside it",
+            )
+
+
+def _check_gradients(gradients: Sequence[tuple[str, Tensor]]) -> None:
+    for key, gradient in gradients:
+        if gradient.layout is not torch.strided:
+            raise UnsupportedError(
+                f"a gradient of layout {gradient.layout}",
+                where=f"parameter {key!r}",
+                hint="build the embedding with sparse=False",
             )
 
 
