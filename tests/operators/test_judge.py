@@ -84,8 +84,9 @@ def test_many_gives_infinity_where_one_raises() -> None:
     assert value.tolist() == [np.inf, 2.0 + 1.0]
     refused = named_instances()["unsupported"]
     assert evaluate_many(refused, [[1, 1, 0, 0]])[0].tolist() == [np.inf]
-    with pytest.raises(InputError, match="does not exist"):
-        evaluate_many(refused, [[0, 1, 0, 2]])
+    for rows, order in (([[0, 1, 0, 2]], None), ([[0, 1]], None), ([[0, 1, 0, 0]], [0, 1, 2, 2])):
+        with pytest.raises(InputError, match="every"):
+            evaluate_many(refused, rows, order)
 
 
 def test_throughput_is_the_largest_load() -> None:

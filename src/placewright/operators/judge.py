@@ -181,10 +181,7 @@ class Judge:
     ) -> tuple[FloatArray, IntArray]:
         """Value and violation of every row of `placements`; see `evaluate_many`."""
         p = self.problem
-        rows = frozen_int(placements).reshape(-1, p.n)
-        if rows.size and (rows.min() < 0 or rows.max() >= p.m):
-            raise InputError("placements name a device that does not exist", where=p.name)
-        fixed = _NO_ORDER if order is None else frozen_int(order)
+        rows, fixed = _checked(p, placements, order)
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
         mode = self.mode(dispatch, memory=bool(np.isfinite(p.memory_bytes).any()))
         throughput = p.objective is Objective.THROUGHPUT
@@ -272,6 +269,23 @@ def evaluate_many(
         Shape (k,), bytes over, summed over devices.
     """
     return Judge(problem).many(placements, order, dispatch)
+
+
+def _checked(
+    p: OperatorProblem, placements: npt.ArrayLike, order: npt.ArrayLike | None
+) -> tuple[IntArray, IntArray]:
+    """Placements and order as arrays that cannot lead a kernel astray."""
+    rows = np.atleast_2d(frozen_int(placements))
+    if rows.shape[1] != p.n or (rows.size and (rows.min() < 0 or rows.max() >= p.m)):
+        raise InputError(
+            "every placement needs one device that exists per operator",
+            where=p.name,
+            by=f"shape {rows.shape} for {p.n} operators, {p.m} devices",
+        )
+    fixed = _NO_ORDER if order is None else frozen_int(order)
+    if order is not None and not np.array_equal(np.sort(fixed), np.arange(p.n)):
+        raise InputError("order must list every operator once", where=p.name)
+    return rows, fixed
 
 
 def _busy(problem: OperatorProblem, place: IntArray) -> FloatArray:
