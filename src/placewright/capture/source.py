@@ -55,7 +55,8 @@ def load_model(
         ``zoo:resnet50`` or ``package.module:factory``; a factory takes no arguments (or the
         keyword `batch`) and returns ``(model, inputs)`` or ``(model, inputs, loss_fn, targets)``.
     batch
-        Samples per step; the factory's own default where ``None``.
+        Samples per step; where ``None`` the factory's own default, for training a model of the
+        zoo `zoo.TRAINING_BATCH`.
     training
         Take the loss; the mean square of the outputs stands in where the factory gives none.
     weights
@@ -70,6 +71,8 @@ def load_model(
     """
     make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
     device = "cpu" if weights or not source.startswith(ZOO) else "meta"
+    if batch is None and training and source.startswith(ZOO):
+        batch = zoo.TRAINING_BATCH
     sizes = {} if batch is None else {"batch": batch}
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)

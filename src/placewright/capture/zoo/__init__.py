@@ -25,6 +25,9 @@ FACTORIES = {
 }
 """Name -> ``module:function``; a module is imported when its model is asked for."""
 
+TRAINING_BATCH = 4
+"""Samples per training step where nobody says; inference takes one."""
+
 
 def factory(name: str) -> Callable[..., Any]:
     """The factory of the model called `name`.
