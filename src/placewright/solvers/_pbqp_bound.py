@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.compiled import lean
-from placewright.solvers._pbqp_kernels import Work, _alive, _options, _view, cheapest
+from placewright.solvers._pbqp_work import Work, alive, cheapest, options, view
 
 
 @lean
@@ -43,7 +43,7 @@ def _bound(w: Work) -> float:
     for i in range(len(w.head)):
         total += cheapest(w, i)
     for k in range(len(w.ends)):
-        if _alive(w, k):
+        if alive(w, k):
             total += _edge_minimum(w, k)
     return total
 
@@ -51,11 +51,11 @@ def _bound(w: Work) -> float:
 @lean
 def _edge_minimum(w: Work, edge: int) -> float:
     """Smallest entry among allowed options, 0 where a node has none left."""
-    m, si, sj, other = _view(w, 2 * edge)
+    m, si, sj, other = view(w, 2 * edge)
     node = w.ends[edge, 0]
     least = np.inf
-    for i in range(_options(w, node)):
-        for j in range(_options(w, other)):
+    for i in range(options(w, node)):
+        for j in range(options(w, other)):
             both = w.cost[w.start[node] + i] + w.cost[w.start[other] + j]
             if both < np.inf:
                 least = min(least, w.pool[m + i * si + j * sj])
@@ -90,27 +90,27 @@ def _visit(w: Work, node: int, forward: bool) -> None:
 
 @lean
 def _gather(w: Work, node: int, h: int) -> None:
-    m, si, sj, other = _view(w, h)
-    for i in range(_options(w, node)):
+    m, si, sj, other = view(w, h)
+    for i in range(options(w, node)):
         if w.cost[w.start[node] + i] == np.inf:
             continue
         least = np.inf
-        for j in range(_options(w, other)):
+        for j in range(options(w, other)):
             if w.cost[w.start[other] + j] < np.inf:
                 least = min(least, w.pool[m + i * si + j * sj])
         w.cost[w.start[node] + i] += least
         if least < np.inf:
-            for j in range(_options(w, other)):
+            for j in range(options(w, other)):
                 w.pool[m + i * si + j * sj] -= least
 
 
 @lean
 def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
-    m, si, sj, other = _view(w, h)
-    for i in range(_options(w, node)):
+    m, si, sj, other = view(w, h)
+    for i in range(options(w, node)):
         c = w.cost[w.start[node] + i]
         if c < np.inf:
-            for j in range(_options(w, other)):
+            for j in range(options(w, other)):
                 w.pool[m + i * si + j * sj] += share * (c - low)
 
 
@@ -123,9 +123,9 @@ def _forbid(w: Work, bound: float, upper: float) -> None:
             if bound - low + w.cost[a] >= upper:
                 w.cost[a] = np.inf
     for k in range(len(w.ends)):
-        if _alive(w, k):
+        if alive(w, k):
             low = _edge_minimum(w, k)
-            size = _options(w, w.ends[k, 0]) * _options(w, w.ends[k, 1])
+            size = options(w, w.ends[k, 0]) * options(w, w.ends[k, 1])
             for a in range(w.matrix[k], w.matrix[k] + size):
                 if bound - low + w.pool[a] >= upper:
                     w.pool[a] = np.inf

@@ -12,20 +12,22 @@ import numpy as np
 from placewright.arrays import IntArray
 from placewright.solvers._pbqp_bound import tighten
 from placewright.solvers._pbqp_kernels import (
-    FIRED,
     POOL_FULL,
+    back_propagate,
+    fix,
+    normalise_all,
+    run,
+    settled_cost,
+)
+from placewright.solvers._pbqp_work import (
+    FIRED,
     Arrays,
     Work,
-    back_propagate,
     branching_node,
     components,
     evaluate,
     extract,
-    fix,
-    normalise_all,
     prepare,
-    run,
-    settled_cost,
 )
 
 MAX_DEPTH = 150

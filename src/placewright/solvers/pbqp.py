@@ -17,8 +17,8 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.errors import InputError
-from placewright.solvers._pbqp_kernels import Arrays, evaluate
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
+from placewright.solvers._pbqp_work import Arrays, evaluate
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,7 +87,7 @@ class CeftPbqp:
         As `effort`, for `resolve`.
     """
 
-    effort: float = 1.2e7
+    effort: float = 9e6
     starts: int = 8
     price_rounds: int = 6
     price_step: float = 1.0

@@ -1,0 +1,296 @@
+"""The work list of a PBQP under reduction, compiled: nodes by degree, edges in two lists.
+
+A work list holds every live node in the bucket of its degree. Edges hang in two doubly linked
+lists, one per end, so that an edge is inserted and deleted in constant time. Half-edge
+``2 * e + side`` is edge ``e`` seen from ``ends[e, side]``. A matrix has a row per option of
+``ends[e, 0]``; seen from the other side it is read with its strides exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled, lean
+
+RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
+"""Slots of `Work.counts`; FIRED counts heuristic decisions (RN)."""
+
+
+class Arrays(NamedTuple):
+    """A PBQP as flat arrays: options of node i are ``cost[start[i]:start[i + 1]]``."""
+
+    start: IntArray
+    cost: FloatArray
+    ends: IntArray
+    matrix: IntArray
+    pool: FloatArray
+
+
+class Work(NamedTuple):
+    """A PBQP under reduction. ``degree`` is -1 for nodes that are gone."""
+
+    start: IntArray
+    cost: FloatArray
+    ends: IntArray
+    matrix: IntArray
+    pool: FloatArray
+    head: IntArray
+    after: IntArray
+    before: IntArray
+    degree: IntArray
+    bucket: IntArray
+    bucket_after: IntArray
+    bucket_before: IntArray
+    record: IntArray
+    counts: IntArray
+    minima: FloatArray
+
+
+@compiled
+def prepare(arrays: Arrays, room: int) -> Work:
+    """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
+    n, e = len(arrays.start) - 1, len(arrays.ends)
+    pool = np.empty(len(arrays.pool) + room)
+    pool[: len(arrays.pool)] = arrays.pool
+    degree = np.zeros(n, np.int64)
+    for k in range(e):
+        degree[arrays.ends[k, 0]] += 1
+        degree[arrays.ends[k, 1]] += 1
+    top = degree.max() if n else 0
+    widest = (arrays.start[1:] - arrays.start[:-1]).max() if n else 0
+    w = Work(
+        arrays.start,
+        arrays.cost.copy(),
+        arrays.ends.copy(),
+        arrays.matrix.copy(),
+        pool,
+        np.full(n, -1, np.int64),
+        np.full(2 * e, -1, np.int64),
+        np.full(2 * e, -1, np.int64),
+        degree,
+        np.full(top + 1, -1, np.int64),
+        np.full(n, -1, np.int64),
+        np.full(n, -1, np.int64),
+        np.full((n, 9), -1, np.int64),
+        np.array([0, len(arrays.pool), 0, top]),
+        np.zeros((2, widest)),
+    )
+    for k in range(e - 1, -1, -1):
+        link(w, 2 * k)
+        link(w, 2 * k + 1)
+    for i in range(n - 1, -1, -1):
+        enqueue(w, i)
+    return w
+
+
+@lean
+def cheapest(w: Work, node: int) -> float:
+    """Cost of the cheapest option of a node."""
+    least = np.inf
+    for a in range(w.start[node], w.start[node + 1]):
+        least = min(least, w.cost[a])
+    return least
+
+
+@lean
+def evaluate(arrays: Arrays, choice: IntArray) -> float:
+    """Sum of the chosen node and edge costs."""
+    total = 0.0
+    for i in range(len(arrays.start) - 1):
+        total += arrays.cost[arrays.start[i] + choice[i]]
+    for k in range(len(arrays.ends)):
+        u, v = arrays.ends[k, 0], arrays.ends[k, 1]
+        width = arrays.start[v + 1] - arrays.start[v]
+        total += arrays.pool[arrays.matrix[k] + choice[u] * width + choice[v]]
+    return total
+
+
+@compiled
+def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
+    """The live nodes with ``wanted[node] == 1`` as a problem of its own, and their numbers."""
+    n = len(w.head)
+    number = np.full(n, -1, np.int64)
+    count = total = 0
+    for i in range(n):
+        if w.degree[i] >= 0 and wanted[i] == 1:
+            number[i] = count
+            count += 1
+            total += options(w, i)
+    nodes, start, cost = np.empty(count, np.int64), np.zeros(count + 1, np.int64), np.empty(total)
+    for i in range(n):
+        if number[i] >= 0:
+            k, size = number[i], options(w, i)
+            nodes[k], start[k + 1] = i, start[k] + size
+            cost[start[k] : start[k + 1]] = w.cost[w.start[i] : w.start[i + 1]]
+    edges = entries = 0
+    for k in range(len(w.ends)):
+        if alive(w, k) and number[w.ends[k, 0]] >= 0:
+            edges += 1
+            entries += options(w, w.ends[k, 0]) * options(w, w.ends[k, 1])
+    ends, matrix, pool = (
+        np.empty((edges, 2), np.int64),
+        np.empty(edges, np.int64),
+        np.empty(entries),
+    )
+    at = edge = 0
+    for k in range(len(w.ends)):
+        if alive(w, k) and number[w.ends[k, 0]] >= 0:
+            u, v = w.ends[k, 0], w.ends[k, 1]
+            size = options(w, u) * options(w, v)
+            ends[edge, 0], ends[edge, 1], matrix[edge] = number[u], number[v], at
+            pool[at : at + size] = w.pool[w.matrix[k] : w.matrix[k] + size]
+            at += size
+            edge += 1
+    return Arrays(start, cost, ends, matrix, pool), nodes
+
+
+@compiled
+def components(w: Work) -> IntArray:
+    """Component of every live node, numbered by its first node; -1 for retired nodes."""
+    label = np.full(len(w.head), -1, np.int64)
+    stack = np.empty(len(w.head), np.int64)
+    found = 0
+    for root in range(len(w.head)):
+        if w.degree[root] < 0 or label[root] >= 0:
+            continue
+        label[root], stack[0], size = found, root, 1
+        while size:
+            size -= 1
+            h = w.head[stack[size]]
+            while h >= 0:
+                other = w.ends[h // 2, 1 - h % 2]
+                if label[other] < 0:
+                    label[other], stack[size] = found, other
+                    size += 1
+                h = w.after[h]
+        found += 1
+    return label
+
+
+@lean
+def branching_node(w: Work) -> int:
+    """The live node of highest degree, the first of several."""
+    best = 0
+    for i in range(1, len(w.degree)):
+        if w.degree[i] > w.degree[best]:
+            best = i
+    return best
+
+
+@lean
+def options(w: Work, node: int) -> int:
+    return int(w.start[node + 1] - w.start[node])
+
+
+@lean
+def alive(w: Work, edge: int) -> bool:
+    """Whether edge is in the lists: it is the head or has a predecessor."""
+    h = 2 * edge
+    return bool(w.before[h] >= 0 or w.head[w.ends[edge, 0]] == h)
+
+
+@lean
+def view(w: Work, h: int) -> tuple[int, int, int, int]:
+    """Matrix offset, stride of own option, stride of the other's option, other node."""
+    edge, side = h // 2, h % 2
+    other = w.ends[edge, 1 - side]
+    if side == 0:
+        return w.matrix[edge], options(w, other), 1, other
+    return w.matrix[edge], 1, options(w, w.ends[edge, side]), other
+
+
+@lean
+def link(w: Work, h: int) -> None:
+    node = w.ends[h // 2, h % 2]
+    first = w.head[node]
+    w.before[h], w.after[h], w.head[node] = -1, first, h
+    if first >= 0:
+        w.before[first] = h
+
+
+@lean
+def unlink(w: Work, h: int) -> None:
+    node = w.ends[h // 2, h % 2]
+    if w.before[h] >= 0:
+        w.after[w.before[h]] = w.after[h]
+    else:
+        w.head[node] = w.after[h]
+    if w.after[h] >= 0:
+        w.before[w.after[h]] = w.before[h]
+    w.before[h] = w.after[h] = -1
+
+
+@lean
+def enqueue(w: Work, node: int) -> None:
+    d = w.degree[node]
+    first = w.bucket[d]
+    w.bucket_before[node], w.bucket_after[node], w.bucket[d] = -1, first, node
+    if first >= 0:
+        w.bucket_before[first] = node
+
+
+@lean
+def dequeue(w: Work, node: int) -> None:
+    left, right = w.bucket_before[node], w.bucket_after[node]
+    if left >= 0:
+        w.bucket_after[left] = right
+    else:
+        w.bucket[w.degree[node]] = right
+    if right >= 0:
+        w.bucket_before[right] = left
+
+
+@lean
+def delete(w: Work, edge: int) -> None:
+    for side in range(2):
+        node = w.ends[edge, side]
+        unlink(w, 2 * edge + side)
+        dequeue(w, node)
+        w.degree[node] -= 1
+        enqueue(w, node)
+
+
+@lean
+def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
+    """Give the slot of a deleted edge to a new one."""
+    w.ends[edge, 0], w.ends[edge, 1], w.matrix[edge] = u, v, matrix
+    for side in range(2):
+        node = w.ends[edge, side]
+        link(w, 2 * edge + side)
+        dequeue(w, node)
+        w.degree[node] += 1
+        enqueue(w, node)
+
+
+@lean
+def retire(w: Work, node: int) -> None:
+    """Take `node` off the work list; its record says no neighbour until one is noted."""
+    dequeue(w, node)
+    w.degree[node] = -1
+    w.record[w.counts[RECORDS], 0] = node
+    w.counts[RECORDS] += 1
+
+
+@lean
+def edge_between(w: Work, u: int, v: int) -> int:
+    """The half-edge at u that leads to v, -1 if there is none."""
+    a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
+    h = w.head[a]
+    while h >= 0:
+        if w.ends[h // 2, 1 - h % 2] == b:
+            return int(h if a == u else h ^ 1)
+        h = w.after[h]
+    return -1
+
+
+@lean
+def highest(w: Work) -> int:
+    """A live node of highest degree, -1 if all are gone. Degrees never rise above the first."""
+    while w.counts[HIGHEST] >= 0:
+        if w.bucket[w.counts[HIGHEST]] >= 0:
+            return int(w.bucket[w.counts[HIGHEST]])
+        w.counts[HIGHEST] -= 1
+    return -1
