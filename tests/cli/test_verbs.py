@@ -98,3 +98,16 @@ def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixtur
     page = tmp_path / "evil.html"
     assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
     assert evil not in page.read_text(encoding="utf-8")
+
+
+def test_a_kept_profile_is_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second profile takes its seconds from the table, to the last bit."""
+    table = tmp_path / "table.json"
+    ask = ("profile", "tests.cli.models:tower", "--on", "edge-duo", "--table", table, "-f", "json")
+    first = speak(capsys, *ask)
+    assert (first.code, table.exists()) == (0, True)
+    assert speak(capsys, *ask).data == first.data
+    computed = speak(capsys, *ask[:-4], "--method", "analytic", "-f", "json")
+    assert computed.data["operators"] == first.data["operators"]

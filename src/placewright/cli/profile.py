@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
 from placewright.cli.face import Face
 from placewright.cli.options import (
     BatchOption,
@@ -17,6 +22,15 @@ from placewright.cli.options import (
     VerboseOption,
 )
 
+MethodOption = Annotated[
+    Literal["auto", "in-place", "isolated", "analytic"],
+    typer.Option("--method", help="Execute the step, time each operator alone, or compute."),
+]
+TableOption = Annotated[
+    Path | None,
+    typer.Option("--table", metavar="FILE", help="Keep what is measured, and measure it once."),
+]
+
 
 def profile(
     source: Source,
@@ -26,6 +40,8 @@ def profile(
     objective: ObjectiveOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
+    method: MethodOption = "auto",
+    table: TableOption = None,
     format: FormatOption = "table",
     output: OutputOption = None,
     quiet: QuietOption = False,
@@ -37,13 +53,15 @@ def profile(
 
     [cyan]placewright profile zoo:resnet50 --training --on edge-duo -o problem.json[/cyan]
 
-    [cyan]placewright profile graph.json --on server-4gpu -o problem.json[/cyan]
+    [cyan]placewright profile graph.json --on server-4gpu --method analytic -o problem.json[/cyan]
+
+    [cyan]placewright profile zoo:bert --on edge-quad --table here.json -o problem.json[/cyan]
     """
     from placewright.cli.sources import Ask, load
     from placewright.operators.files import problem_json, write_problem
 
     face = Face(format, output, quiet, verbose)
-    ask = Ask(source, on, training, batch, objective, links, overlap)
+    ask = Ask(source, on, training, batch, objective, links, overlap, method=method, table=table)
     problem = load(ask, face).problem
     face.show(lambda: problem_json(problem), lambda: repr(problem))
     if output is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.documents import document_kind
 from placewright.cli.face import Face
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
+
+Method = Literal["auto", "in-place", "isolated", "analytic"]
 
 SCHEMES = {
     "zoo": "zoo:NAME, a model that ships with Placewright",
@@ -36,6 +38,8 @@ class Ask:
     links: str | None = None
     overlap: str | None = None
     contiguous: bool = False
+    method: Method = "auto"
+    table: Path | None = None
 
     @property
     def changes(self) -> dict[str, str]:
@@ -119,24 +123,35 @@ def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
             hint="give a graph.json, a problem.json or a model",
         )
     from placewright.graph.files import read_graph
-    from placewright.profile.build import profile
 
     graph, cluster = read_graph(path), find_cluster(ask.on)
-    with face.meter(f"profiling {graph.name}"):
-        problem = profile(graph, cluster)
-    return Loaded(problem.asked(**ask.changes), graph, cluster)
+    with face.meter(f"profiling {graph.name} on {cluster.name}"):
+        problem = _profiled(graph, cluster, ask)
+    return Loaded(problem, graph, cluster)
 
 
 def _from_model(ask: Ask, face: Face) -> Loaded:
     cluster = find_cluster(ask.on)
     graph, model = load_graph(ask, face, weights=True)
     from placewright.capture.state import initial_state
-    from placewright.profile.build import profile
 
     with face.meter(f"profiling {graph.name} on {cluster.name}"):
         state = initial_state(model, graph.program)
-        problem = profile(graph, cluster, state=state)
-    return Loaded(problem.asked(**ask.changes), graph, cluster, model, state)
+        problem = _profiled(graph, cluster, ask, state)
+    return Loaded(problem, graph, cluster, model, state)
+
+
+def _profiled(graph: Graph, cluster: Cluster, ask: Ask, state: Any = None) -> OperatorProblem:
+    """The graph with its costs; what the kept profile holds is not measured again."""
+    from placewright.profile.build import profile
+    from placewright.profile.table import ProfileTable
+
+    kept = ask.table is not None and ask.table.exists()
+    table = ProfileTable.read(ask.table) if ask.table and kept else ProfileTable()
+    problem = profile(graph, cluster, state=state, method=ask.method, table=table)
+    if ask.table is not None:
+        table.write(ask.table)
+    return problem.asked(**ask.changes)
 
 
 def _dag(rest: str, ask: Ask) -> OperatorProblem:
