@@ -86,9 +86,7 @@ class Link:
         where = f"link {self.source!r} -> {self.target!r}"
         _positive(where, "bandwidth", self.bandwidth)
         if not 0 <= self.latency_s < float("inf"):
-            raise InputError(
-                "latency must be zero or more", where=where, by=f"{self.latency_s} s"
-            )
+            raise InputError("latency must be zero or more", where=where, by=f"{self.latency_s} s")
         if self.source == self.target:
             raise InputError("a link must join two devices", where=where)
         if not self.channel:
