@@ -236,6 +236,11 @@ class Judge:
                 where=where,
                 hint="add a link to the cluster or keep both operators on one device",
             )
+        if code == kernels.NO_KERNEL:
+            device = p.device_names[int(plan.placement[culprit])]
+            return InfeasibleError(
+                f"{p.operator_names[culprit]!r} cannot run on {device!r}", where=where
+            )
         return InputError(
             f"the order contradicts the graph: {p.operator_names[culprit]!r} waits forever",
             where=where,
