@@ -14,6 +14,8 @@ from placewright.operators.planners._priced import Desk, within_memory
 from placewright.operators.planners._starts import in_stretches, on_one_device
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.planning import Context, Planner
@@ -21,7 +23,15 @@ from placewright.planning import Context, Planner
 MEMORY_ROUNDS = 4
 """How often the price of bytes is raised for one variant."""
 
-LISTED: tuple[Planner, ...] = (Ceft(), CeftCpop(), RoundRobin(), TopologicalSplit())
+LISTED: tuple[Planner, ...] = (
+    Ceft(),
+    CeftCpop(),
+    Heft(),
+    HeftContended(),
+    RoundRobin(),
+    TopologicalSplit(),
+)
+"""List schedules by CEFT's costs and by mean costs, and the trivial plans."""
 
 
 def simple(d: Desk) -> list[IntArray]:
@@ -67,7 +77,7 @@ def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
 
 
 def listed(d: Desk, context: Context) -> list[Start]:
-    """CEFT's list schedules, with their order and with the judge's own; the trivial plans."""
+    """Plans of `LISTED`, with their own order and with the judge's."""
     found = []
     for planner in LISTED:
         try:
