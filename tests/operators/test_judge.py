@@ -189,7 +189,7 @@ def test_what_can_not_be_played_is_told() -> None:
             )
     refused = named_instances()["unsupported"]
     for play in (Judge(refused), lambda plan: judge(refused, plan)):
-        with pytest.raises(InfeasibleError, match="'op0' cannot run on 'dev1'|'op2' cannot"):
+        with pytest.raises(InfeasibleError, match="'op2' cannot run on 'dev1'"):
             play(OperatorPlan([0, 1, 1, 0]))
 
 

@@ -11,8 +11,8 @@ from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
-from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.random_ import Random
 from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.single import Single
