@@ -48,7 +48,7 @@ def ratio(name: str, training: bool, batch: int, blocks: int, steps: int) -> tup
 
 def import_seconds() -> float:
     """Fastest of five ``import placewright`` in fresh interpreters, interpreter start excluded."""
-    code = "import time; t = time.perf_counter(); import placewright; print(time.perf_counter() - t)"
+    code = "from time import perf_counter as t; a = t(); import placewright; print(t() - a)"
     command = [sys.executable, "-c", code]
     return min(
         float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -221,4 +221,6 @@ def wing_of(problem: Any) -> Wing:
     for wing in (OPERATORS,):
         if isinstance(problem, wing.problem_type):
             return wing
-    raise UnsupportedError(f"no wing takes a {type(problem).__name__}", hint="see placewright.solve")
+    raise UnsupportedError(
+        f"no wing takes a {type(problem).__name__}", hint="give an OperatorProblem"
+    )

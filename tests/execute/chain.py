@@ -11,7 +11,7 @@ SPEC = TensorSpec((4, 8), "float32", (8, 1))
 
 
 def diamond(first: str = "aten.relu.default") -> tuple[Graph, dict[str, torch.Tensor]]:
-    """x -> a -> (b transposed, c) -> d = b.T @ c, and the state that makes x."""
+    """X -> a -> (b transposed, c) -> d = b.T @ c, and the state that makes x."""
     turned = TensorSpec((8, 4), "float32", (1, 8))
     product = TensorSpec((8, 8), "float32", (8, 1))
     rows = [

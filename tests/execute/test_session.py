@@ -45,37 +45,42 @@ def test_a_shaped_link_takes_its_time() -> None:
 def test_a_worker_that_raises_is_named_with_its_own_words() -> None:
     """The error carries the device and the worker's last line; nothing is left running."""
     graph, state = diamond(first="aten.mm.default")
-    with pytest.raises(WorkerError, match="device 'a'"), Session(graph, DUO, state) as session:
-        processes = session.group.processes
-        session.load([0, 1, 1, 1], range(4))
-        session.run(1)
+    session = Session(graph, DUO, state)
+    with pytest.raises(WorkerError, match="device 'a'"):
+        _load_and_run(session)
+    processes = session.group.processes
     assert not any(p.is_alive() for p in processes)
 
 
 def test_a_killed_worker_is_named_with_its_signal() -> None:
     """SIGKILL in the middle of a run is reported as such, and the other worker ends too."""
     graph, state = diamond()
+    session = Session(graph, DUO, state)
     with pytest.raises(WorkerError, match="killed by signal 9"):
-        with Session(graph, DUO, state) as session:
-            processes = session.group.processes
-            session.load([0, 1, 1, 1], range(4))
-            os.kill(processes[1].pid or 0, signal.SIGKILL)
-            session.run(1)
+        _load_and_run(session, kill=1)
+    processes = session.group.processes
     assert not any(p.is_alive() for p in processes)
 
 
+def _load_and_run(session: Session, kill: int | None = None) -> None:
+    with session:
+        session.load([0, 1, 1, 1], range(4))
+        if kill is not None:
+            os.kill(session.group.processes[kill].pid or 0, signal.SIGKILL)
+        session.run(1)
+
+
 def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of the caller leaves no worker behind."""
+    """SIGKILL of the caller, a script without a ``__main__`` guard, leaves no worker behind."""
     script = (
         "import sys, time\n"
         "from tests.execute.chain import diamond\n"
         "from tests.execute.test_session import DUO\n"
         "from placewright.execute.session import Session\n"
-        "if __name__ == '__main__':\n"
-        "    graph, state = diamond()\n"
-        "    with Session(graph, DUO, state) as session:\n"
-        "        print(*[p.pid for p in session.group.processes], flush=True)\n"
-        "        time.sleep(60)\n"
+        "graph, state = diamond()\n"
+        "with Session(graph, DUO, state) as session:\n"
+        "    print(*[p.pid for p in session.group.processes], flush=True)\n"
+        "    time.sleep(60)\n"
     )
     path = tmp_path / "caller.py"
     path.write_text(script)

@@ -72,6 +72,6 @@ def test_a_plan_for_another_graph_is_refused() -> None:
     source, other = small("alexnet"), small("vgg16")
     graph = capture_source(source)
     result = compare(profile(capture_source(other), DUO, method="analytic"), ["only:a"])
-    with running(graph, DUO, initial_state(source, graph.program)) as runner:
-        with pytest.raises(InputError, match="another graph"):
-            runner.measure(result)
+    state = initial_state(source, graph.program)
+    with running(graph, DUO, state) as runner, pytest.raises(InputError, match="another graph"):
+        runner.measure(result)

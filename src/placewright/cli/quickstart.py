@@ -107,7 +107,7 @@ def _job(
         measured = runner.measure(result, steps=steps, check=source, progress=meter)
         alone = runner.measure(single, steps=steps, progress=meter) if single else None
     stem = source.name + ("-training" if training else "")
-    face.kept(result.report(out / f"{stem}.html", measured))
+    face.kept(result.report(out / f"{stem}.html", measured, graph))
     face.kept(result.trace(out / f"{stem}-trace.json.gz", measured))
     face.kept(result.save(out / f"{stem}-plan.json"))
     outcome = Outcome(title, result, measured, single, alone)

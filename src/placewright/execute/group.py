@@ -7,14 +7,16 @@ hundredths of a second. Whatever happens to the caller, no worker outlives it.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from placewright.errors import WorkerError
@@ -105,7 +107,8 @@ class WorkerGroup:
             name=f"placewright-{spec.device_name}",
             daemon=True,
         )
-        process.start()
+        with _main_hidden():
+            process.start()
         theirs.close()
         their_lifeline.close()
         self.processes.append(process)
@@ -162,3 +165,17 @@ class WorkerGroup:
             by=how,
             hint="if it was killed for memory, lower --batch or give the device a memory limit",
         )
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep a starting worker from executing the caller's script again.
+
+    Workers need nothing of it, and a script of three lines has no ``__main__`` guard.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
