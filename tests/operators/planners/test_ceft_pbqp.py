@@ -10,8 +10,10 @@ import time
 import numpy as np
 import pytest
 
+from placewright.errors import InfeasibleError
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.planners._variants import LISTED
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.heft import Heft
 from placewright.operators.problem import OperatorProblem
@@ -61,6 +63,21 @@ def test_shorter_than_heft_and_than_one_device_under_contention(name: str) -> No
     singles = Judge(problem).many(np.arange(problem.m)[:, None].repeat(problem.n, axis=1))[0]
     assert value < judge(problem, Heft()(problem, Context())).value
     assert value < singles.min()
+
+
+def test_never_worse_than_its_starts() -> None:
+    """Every list schedule and trivial plan of random problems is at best as good."""
+    for seed in range(20):
+        problem = random_problem(seed, most_operators=12, most_devices=4)
+        try:
+            found = score(problem, QUICK(problem, Context()))
+        except InfeasibleError:
+            continue
+        for planner in LISTED:
+            try:
+                assert found <= score(problem, planner(problem, Context())), (seed, planner.name)
+            except InfeasibleError:
+                continue
 
 
 def training_step(layers: int, memory_bytes: float) -> OperatorProblem:

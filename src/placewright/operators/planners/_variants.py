@@ -14,8 +14,10 @@ from placewright.operators.planners._priced import Desk, within_memory
 from placewright.operators.planners._starts import in_stretches, on_one_device
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.planning import Context, Planner
@@ -28,6 +30,8 @@ LISTED: tuple[Planner, ...] = (
     CeftCpop(),
     Heft(),
     HeftContended(),
+    Cpop(),
+    Peft(),
     RoundRobin(),
     TopologicalSplit(),
 )

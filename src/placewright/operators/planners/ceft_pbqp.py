@@ -64,9 +64,9 @@ class CeftPbqp:
       is slack count for less.
     - V4 repeats V0 with the paths of mean, least and largest costs.
     - V3 takes the best of these, of plain PBQP, of list schedules (by CEFT's costs: `Ceft`,
-      `CeftCpop`; by mean costs: `Heft`, `HeftContended`) and of the trivial plans (single devices,
-      round robin, stretches of the topological order), and improves them by local moves on the
-      judge, critical operators first. So it is never worse than any of these.
+      `CeftCpop`; by mean costs: `Heft`, `HeftContended`, `Cpop`, `Peft`) and of the trivial plans
+      (single devices, round robin, stretches of the topological order), and improves them by
+      local moves on the judge, critical operators first. So it is never worse than any of these.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
     of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a
