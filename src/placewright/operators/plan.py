@@ -88,7 +88,5 @@ def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
             "and are on different devices",
             where=where,
         )
-    if plan.order is not None and not np.array_equal(
-        np.sort(plan.order), np.arange(problem.n)
-    ):
+    if plan.order is not None and not np.array_equal(np.sort(plan.order), np.arange(problem.n)):
         raise InputError("order must list every operator once", where=where)

@@ -222,11 +222,13 @@ def _check_values(p: OperatorProblem) -> None:
         ("tensor_producer", p.tensor_producer, p.n),
         ("consumers", p.consumers, p.n),
     ):
-        if len(array) and not (0 <= array.min() and array.max() < top):
+        if len(array) and not (array.min() >= 0 and array.max() < top):
             raise InputError(f"{key} names an operator that does not exist", where=p.name)
     offsets = p.consumer_offsets
     if offsets[0] != 0 or offsets[-1] != len(p.consumers) or (np.diff(offsets) < 0).any():
-        raise InputError("consumer_offsets must rise from 0 to the number of consumers", where=p.name)
+        raise InputError(
+            "consumer_offsets must rise from 0 to the number of consumers", where=p.name
+        )
     if p.channel.max(initial=-1) >= len(p.channel_names):
         raise InputError("channel names a channel that does not exist", where=p.name)
     missing = np.isfinite(p.seconds_per_byte) & (p.channel < 0) & ~np.eye(p.m, dtype=np.bool_)
