@@ -24,3 +24,10 @@ def frozen_int(values: Any) -> IntArray:
     array = np.array(values, dtype=np.int64, order="C")
     array.setflags(write=False)
     return array
+
+
+def frozen_bool(values: Any) -> BoolArray:
+    """A read-only boolean copy of `values`."""
+    array = np.array(values, dtype=np.bool_, order="C")
+    array.setflags(write=False)
+    return array

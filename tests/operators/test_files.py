@@ -139,3 +139,29 @@ def test_a_bad_problem_is_refused(tmp_path: Path, change: dict[str, object], tol
     with pytest.raises(InputError, match=told) as error:
         read_problem(path)
     assert "problem.json" in str(error.value)
+
+
+def test_star_problems_are_read_back_equal(tmp_path: Path) -> None:
+    """Who pays, what is backward, contiguity and calls survive, and change the hash."""
+    plain = random_problem(3, most_operators=8)
+    star = plain.asked(
+        communication="star",
+        host_seconds_per_byte=np.arange(plain.m) * 0.5,
+        contiguous=True,
+        is_backward=np.arange(plain.n) % 2 == 1,
+        calls=2,
+    )
+    again = read_problem(write_problem(star, tmp_path / "p.json"))
+    assert same(star, again)
+    assert again.hash() == star.hash() != plain.hash()
+
+
+def test_older_files_are_read_and_keep_their_hash(tmp_path: Path) -> None:
+    """A file without the later fields is a problem over links, not contiguous."""
+    problem = random_problem(4)
+    path = write_problem(problem, tmp_path / "p.json")
+    later = ("communication", "host_seconds_per_byte", "contiguous", "backward", "calls")
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({key: v for key, v in data.items() if key not in later}))
+    assert same(problem, read_problem(path))
+    assert read_problem(path).hash() == problem.hash()

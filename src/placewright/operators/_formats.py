@@ -11,7 +11,7 @@ from pydantic import Field
 from placewright.boundary import FileModel
 from placewright.errors import UnknownNameError
 from placewright.operators.plan import Dispatch
-from placewright.operators.problem import Links, Objective, Overlap
+from placewright.operators.problem import Communication, Links, Objective, Overlap
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
@@ -46,6 +46,11 @@ class ProblemFile(FileModel):
     pinned: list[str | None] | None = None
     compute_s: list[list[Maybe]]
     tensors: list[TensorEntry]
+    communication: Communication = Communication.PAIRWISE
+    host_seconds_per_byte: list[Amount] | None = None
+    contiguous: bool = False
+    backward: list[str] = Field(default_factory=list)
+    calls: Annotated[int, Field(ge=1)] = 1
 
 
 class SpanEntry(FileModel):
@@ -142,6 +147,15 @@ def problem_fields(entry: ProblemFile) -> dict[str, Any]:
         "links": entry.links,
         "overlap": entry.overlap,
         "name": entry.name,
+        "communication": entry.communication,
+        "host_seconds_per_byte": np.zeros(m)
+        if entry.host_seconds_per_byte is None
+        else entry.host_seconds_per_byte,
+        "contiguous": entry.contiguous,
+        "is_backward": np.isin(
+            np.arange(n), _indices(entry.backward, operator, "backward", "operator")
+        ),
+        "calls": entry.calls,
     }
 
 

@@ -77,6 +77,11 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
             }
             for k in range(p.t)
         ],
+        "communication": str(p.communication),
+        "host_seconds_per_byte": p.host_seconds_per_byte.tolist(),
+        "contiguous": p.contiguous,
+        "backward": [operators[i] for i in np.flatnonzero(p.is_backward)],
+        "calls": p.calls,
     }
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    frozen_bool,
+    frozen_float,
+    frozen_int,
+)
 from placewright.errors import InputError
 from placewright.operators._topology import Topology, build_topology
 
@@ -33,6 +40,17 @@ class Overlap(StrEnum):
 
     PARALLEL = "parallel"
     SERIAL = "serial"
+
+
+class Communication(StrEnum):
+    """Who pays for a tensor that leaves its device.
+
+    PAIRWISE: it goes over the link of two devices. STAR: it goes through host memory, and each
+    accelerator pays on its own for what leaves and enters it.
+    """
+
+    PAIRWISE = "pairwise"
+    STAR = "star"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +80,18 @@ class OperatorProblem:
         Shape (n,); operators with equal entries share a device.
     pinned
         Shape (n,); the only device allowed, -1 for any.
+    communication
+        Over links, or through host memory.
+    host_seconds_per_byte
+        Shape (m,); STAR: what device d pays per byte of a tensor that leaves it for another
+        device or enters it, once each way. Zero for a CPU, which works in host memory.
+    contiguous
+        Whether only contiguous plans count: devices in a chain of nested ideals of the
+        forward graph.
+    is_backward
+        Shape (n,); operators of the backward pass.
+    calls
+        STAR latency: how many times an accelerator may be called per sample.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -86,14 +116,20 @@ class OperatorProblem:
     links: Links = Links.CONTENDED
     overlap: Overlap = Overlap.PARALLEL
     name: str = "problem"
+    communication: Communication = Communication.PAIRWISE
+    host_seconds_per_byte: FloatArray = field(default_factory=lambda: _UNSAID)
+    contiguous: bool = False
+    is_backward: BoolArray = field(default_factory=lambda: _UNSAID.astype(np.bool_))
+    calls: int = 1
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        _fill_in(self)
         for key in _FLOATS:
             object.__setattr__(self, key, frozen_float(getattr(self, key)))
         for key in _INTS:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
-        for key, kind in (("objective", Objective), ("links", Links), ("overlap", Overlap)):
+        for key, kind in (("objective", Objective), ("links", Links), ("overlap", Overlap), _STAR):
             object.__setattr__(self, key, kind(getattr(self, key)))
         _check_shapes(self)
         _check_values(self)
@@ -140,11 +176,15 @@ class OperatorProblem:
         return replace(self, **changes)
 
     def hash(self) -> str:
-        """SHA-256 over everything that can change a plan."""
+        """SHA-256 over everything that can change a plan.
+
+        Fields that came later count only where they say something, so that older problems
+        keep their hash.
+        """
         digest = hashlib.sha256()
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name == "topology":
+            if item.name == "topology" or (item.name in _LATER and _is_default(item.name, value)):
                 continue
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             digest.update(item.name.encode() + b"\0" + data)
@@ -163,8 +203,37 @@ _FLOATS = (
     "seconds_per_byte",
     "resident_bytes",
     "memory_bytes",
+    "host_seconds_per_byte",
 )
 _INTS = ("tensor_producer", "consumer_offsets", "consumers", "channel", "colocation", "pinned")
+_STAR = ("communication", Communication)
+_LATER: dict[str, Any] = {
+    "communication": Communication.PAIRWISE,
+    "host_seconds_per_byte": 0.0,
+    "contiguous": False,
+    "is_backward": False,
+    "calls": 1,
+}
+_UNSAID: FloatArray = np.zeros(0)
+
+
+def pairwise_only(problem: OperatorProblem) -> str | None:
+    """Why a planner that knows links alone cannot take the problem, ``None`` if it can."""
+    star = problem.communication is Communication.STAR
+    return "transfers go through host memory (star)" if star else None
+
+
+def _fill_in(p: OperatorProblem) -> None:
+    """Zeros where nothing was said."""
+    if np.size(p.host_seconds_per_byte) == 0:
+        object.__setattr__(p, "host_seconds_per_byte", np.zeros(p.m))
+    backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward
+    object.__setattr__(p, "is_backward", frozen_bool(backward))
+    object.__setattr__(p, "contiguous", bool(p.contiguous))
+
+
+def _is_default(key: str, value: Any) -> bool:
+    return bool(np.all(np.asarray(value) == _LATER[key]))
 
 
 def _check_shapes(p: OperatorProblem) -> None:
@@ -187,6 +256,8 @@ def _check_shapes(p: OperatorProblem) -> None:
         "memory_bytes": (m,),
         "colocation": (n,),
         "pinned": (n,),
+        "host_seconds_per_byte": (m,),
+        "is_backward": (n,),
     }
     for key, shape in expected.items():
         if getattr(p, key).shape != shape:
@@ -215,7 +286,7 @@ def _check_values(p: OperatorProblem) -> None:
         raise InputError(
             "no device can run it", where=f"{p.name}: {p.operator_names[unsupported[0]]!r}"
         )
-    for key in ("tensor_bytes", "resident_bytes"):
+    for key in ("tensor_bytes", "resident_bytes", "host_seconds_per_byte"):
         if not np.isfinite(getattr(p, key)).all():
             raise InputError(f"{key} must be finite", where=p.name)
     for key, array, top in (
@@ -236,6 +307,8 @@ def _check_values(p: OperatorProblem) -> None:
         raise InputError("a pair of devices with a bandwidth has no channel", where=p.name)
     if p.pinned.min() < -1 or p.pinned.max() >= p.m:
         raise InputError("pinned names a device that does not exist", where=p.name)
+    if p.calls < 1:
+        raise InputError("calls must be at least 1", where=p.name, by=f"got {p.calls}")
 
 
 def _named(p: OperatorProblem, key: str, at: tuple[int, ...]) -> str:

@@ -23,7 +23,7 @@ from placewright.operators.planners._variants import (
     slack_aware,
     with_paths,
 )
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 DISTANCE = 0.03
@@ -102,8 +102,8 @@ class CeftPbqp:
         return "ceft+pbqp"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

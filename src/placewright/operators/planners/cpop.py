@@ -16,7 +16,7 @@ from placewright.operators.planners._ranks import (
     mean_upward_rank,
 )
 from placewright.operators.planners._setup import Setup, set_up, within_memory
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 
@@ -40,8 +40,8 @@ class Cpop:
         return "cpop"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

@@ -10,7 +10,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._list_scheduling import priority_sequence
 from placewright.operators.planners._ranks import mean_upward_rank
 from placewright.operators.planners._setup import Setup, set_up, within_memory
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 
@@ -35,8 +35,8 @@ class Heft:
         return "heft"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

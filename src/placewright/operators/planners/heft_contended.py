@@ -10,7 +10,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._reserving import reserving_schedule
 from placewright.operators.planners._setup import scheduled_plan, set_up, within_memory
 from placewright.operators.planners.heft import heft_sequence
-from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.problem import Links, OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 
@@ -36,7 +36,7 @@ class HeftContended:
     def supports(self, problem: OperatorProblem) -> str | None:
         """Where transfers wait for each other; else it is HEFT."""
         free = problem.links is Links.FREE
-        return "links are free: the same as heft" if free else None
+        return "links are free: the same as heft" if free else pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

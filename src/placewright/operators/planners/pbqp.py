@@ -11,7 +11,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._local_search import improve, score_all
 from placewright.operators.planners._placement_pbqp import placement_graph
 from placewright.operators.planners._priced import Desk, desk, within_memory
-from placewright.operators.problem import Objective, OperatorProblem, Overlap
+from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import Context
 
 
@@ -52,8 +52,8 @@ class Pbqp:
         return "pbqp"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

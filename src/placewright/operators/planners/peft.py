@@ -12,7 +12,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._list_scheduling import priority_sequence
 from placewright.operators.planners._ranks import optimistic_costs
 from placewright.operators.planners._setup import set_up, within_memory
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 
@@ -36,8 +36,8 @@ class Peft:
         return "peft"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

@@ -11,7 +11,7 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.operators._groups import Groups, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._setup import within_memory
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
 
@@ -33,8 +33,8 @@ class TopologicalSplit:
         return "topological-split"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
+        """Where tensors go over links."""
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.
