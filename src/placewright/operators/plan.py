@@ -37,6 +37,9 @@ class OperatorPlan:
         order to the judge (upward rank under this placement).
     lower_bound_s
         What the planner proved, 0 if nothing.
+    call
+        Shape (n,), for accelerators that are called (star latency): in which of its device's
+        calls an operator runs, from 0; ``None`` takes the earliest that the graph allows.
     """
 
     placement: IntArray
@@ -44,11 +47,14 @@ class OperatorPlan:
     dispatch: Dispatch = Dispatch.READY
     lower_bound_s: float = 0.0
     note: str = ""
+    call: IntArray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placement", frozen_int(self.placement))
         if self.order is not None:
             object.__setattr__(self, "order", frozen_int(self.order))
+        if self.call is not None:
+            object.__setattr__(self, "call", frozen_int(self.call))
         if self.order is None and self.dispatch is Dispatch.IN_ORDER:
             raise InputError("an in-order plan needs an order", where="plan")
 
@@ -90,3 +96,18 @@ def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
         )
     if plan.order is not None and not np.array_equal(np.sort(plan.order), np.arange(problem.n)):
         raise InputError("order must list every operator once", where=where)
+    if plan.call is not None:
+        _check_calls(problem, plan.call, where)
+
+
+def _check_calls(problem: OperatorProblem, call: IntArray, where: str) -> None:
+    if call.shape != (problem.n,):
+        raise InputError(
+            "call has the wrong length", where=where, by=f"{call.shape[0]} for {problem.n}"
+        )
+    if call.min() < 0 or call.max() >= problem.calls:
+        raise InputError(
+            "call names a call that is not allowed",
+            where=where,
+            by=f"{int(call.max())}, {problem.calls} calls per accelerator",
+        )

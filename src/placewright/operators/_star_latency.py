@@ -1,0 +1,123 @@
+"""Latency where accelerators are called through host memory (Tarnawski et al., section 5.1).
+
+A device with ``host_seconds_per_byte`` of zero is a CPU: it works in host memory, has as many
+cores as it takes, and runs each operator as soon as its inputs are there. Any other device is an
+accelerator. It is called up to ``calls`` times, one after another; a call waits until all that it
+needs from outside is in host memory, takes each of these tensors in, computes its operators, and
+brings out each tensor that anything outside needs, one thing after another. Outside is every
+other call, of the same accelerator too. What lives on an accelerator counts over all its calls.
+
+A call that would wait for itself, directly (it is not contiguous) or through other calls, cannot
+be made: the plan is infeasible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators._star_kernels import calls_of, play
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Communication, Objective, OperatorProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StarPlay:
+    """The last finish, and when each operator computes, shape (n,)."""
+
+    value_s: float
+    op_start_s: FloatArray
+    op_end_s: FloatArray
+
+
+def is_star_latency(problem: OperatorProblem) -> bool:
+    """Whether the problem asks for this model."""
+    star = problem.communication is Communication.STAR
+    return star and problem.objective is Objective.LATENCY
+
+
+def accelerators(problem: OperatorProblem) -> BoolArray:
+    """Shape (m,): which devices are called."""
+    return problem.host_seconds_per_byte > 0
+
+
+def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
+    """Shape (n,): ``device * calls + call`` of each operator, -1 on a CPU."""
+    call = first_calls(problem, plan.placement) if plan.call is None else plan.call
+    unit = plan.placement * problem.calls + call
+    return np.where(accelerators(problem)[plan.placement], unit, -1)
+
+
+def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
+    """Shape (n,): the earliest call for each operator, where a plan does not say.
+
+    A path that leaves a device and comes back comes back to a later call. Calls past the last
+    one allowed become the last one: the judge then says that they cannot be made.
+    """
+    call = np.zeros((problem.n, problem.m), dtype=np.int64)
+    if problem.calls == 1:
+        return call[:, 0]
+    t = problem.topology
+    for i in t.order.tolist():
+        for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
+            maker = int(problem.tensor_producer[k])
+            least = call[maker].copy()
+            least[place[maker]] += place[maker] != place[i]
+            np.maximum(call[i], least, out=call[i])
+    return np.minimum(call[np.arange(problem.n), place], problem.calls - 1)
+
+
+def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarPlay:
+    """Play a plan that `check_plan` has passed.
+
+    Raises
+    ------
+    InfeasibleError
+        A call would wait for itself.
+    """
+    place, unit = plan.placement, units(problem, plan)
+    ready_s, begin_s, _ = play(calls_of(problem), place, unit)
+    stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
+    if len(stuck):
+        raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
+    start_s, end_s = _inside(problem, place, unit, ready_s, begin_s)
+    return StarPlay(float(ready_s.max()), start_s, end_s)
+
+
+def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError:
+    name = problem.device_names[device]
+    return InfeasibleError(
+        f"a call of {name!r} would wait for its own outcome",
+        where=f"plan for {problem.name}: {problem.operator_names[op]!r}",
+        by=f"{problem.calls} calls per accelerator",
+        hint="keep what lies between its operators on the same device, or allow more calls",
+    )
+
+
+def _inside(
+    p: OperatorProblem, place: IntArray, unit: IntArray, ready_s: FloatArray, begin_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Start and end of every operator; in a call one by one, after what it takes in."""
+    clock = begin_s + _taken_in(p, place, unit, len(begin_s))
+    start_s, end_s = np.empty(p.n), np.empty(p.n)
+    for i in p.topology.order.tolist():
+        took, u = p.compute_s[i, place[i]], unit[i]
+        end_s[i] = ready_s[i] if u < 0 else clock[u] + took
+        start_s[i] = end_s[i] - took if u < 0 else clock[u]
+        if u >= 0:
+            clock[u] = end_s[i]
+    return start_s, end_s
+
+
+def _taken_in(p: OperatorProblem, place: IntArray, unit: IntArray, count: int) -> FloatArray:
+    """Shape (count,): seconds that each call spends on what it takes in."""
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    reader = unit[p.consumers]
+    enters = (reader >= 0) & (reader != unit[p.tensor_producer[tensor]])
+    once = np.unique(tensor[enters] * count + reader[enters])
+    k, u = once // count, once % count
+    paid = p.tensor_bytes[k] * p.host_seconds_per_byte[u // p.calls]
+    return np.bincount(u, paid, count).astype(np.float64)
