@@ -91,15 +91,16 @@ class CompiledPart:
             spans.append(clock())
             before = cpu()
             _call(slot, registers)
+            leaving = [(message, registers[register]) for register, message in slot.sends]
+            for register in slot.frees:  # giving memory back takes time: it belongs to the span
+                registers[register] = None
             if stretch is not None:
                 stretch.add(cpu() - before)
-                if slot.sends:
+                if leaving:
                     stretch.pay()
             spans.append(clock())
-            for register, message in slot.sends:
-                courier.send(message, registers[register])
-            for register in slot.frees:
-                registers[register] = None
+            for message, tensor in leaving:
+                courier.send(message, tensor)
         if stretch is not None:
             stretch.pay()
 
