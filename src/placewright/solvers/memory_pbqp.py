@@ -1,0 +1,99 @@
+"""A PBQP whose options also use memory while their node lives, under one limit at all times.
+
+    min  sum_i c_i[x_i] + sum_(i,j) C_ij[x_i, x_j]
+    s.t. sum over nodes alive at t of usage_i[x_i] <= limit      at every moment t
+
+This is the form of the IOPDDL contest (ASPLOS 2025): sharding strategies of XLA graphs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import IntArray, frozen_int
+from placewright.errors import InputError
+from placewright.solvers.pbqp import Pbqp
+
+MOST_USAGE = 2**62
+"""Sums of usages stay below this, so that they are exact in int64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPbqp:
+    """A PBQP with live intervals and a memory limit, validated once.
+
+    With n nodes and k options in all:
+
+    Attributes
+    ----------
+    pbqp
+        Costs; ``inf`` forbids.
+    usage
+        Shape (k,): memory of every option, aligned with ``pbqp.cost``.
+    born, dies
+        Shape (n,): node i is alive at the moments ``born[i] <= t < dies[i]``; never, if that is
+        empty.
+    limit
+        What may be used at any moment, in the unit of `usage`.
+    """
+
+    pbqp: Pbqp
+    usage: IntArray
+    born: IntArray
+    dies: IntArray
+    limit: int
+    name: str = "pbqp"
+
+    def __post_init__(self) -> None:
+        for key in ("usage", "born", "dies"):
+            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        _check(self)
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return self.pbqp.n
+
+    def value(self, choice: Any) -> float:
+        """Cost of choosing option ``choice[i]`` at every node i: the exact sum, rounded once."""
+        p, x = self.pbqp, np.asarray(choice, dtype=np.int64)
+        width = np.diff(p.start)[p.ends[:, 1]]
+        at = p.matrix + x[p.ends[:, 0]] * width + x[p.ends[:, 1]]
+        return math.fsum(p.cost[p.start[:-1] + x].tolist() + p.pool[at].tolist())
+
+    def peak(self, choice: Any) -> tuple[int, int]:
+        """Largest usage over time, and the first moment at which it is reached."""
+        used = self.usage[self.pbqp.start[:-1] + np.asarray(choice, dtype=np.int64)]
+        alive = self.dies > self.born
+        moments = np.unique(np.concatenate([[0], self.born[alive], self.dies[alive]]))
+        steps = np.zeros(len(moments), np.int64)
+        np.add.at(steps, np.searchsorted(moments, self.born[alive]), used[alive])
+        np.add.at(steps, np.searchsorted(moments, self.dies[alive]), -used[alive])
+        profile = np.cumsum(steps)
+        top = int(np.argmax(profile))
+        return int(profile[top]), int(moments[top])
+
+    def hash(self) -> str:
+        """Hexadecimal digest of everything that decides the answer; 16 digits."""
+        digest = hashlib.sha256(str(self.limit).encode())
+        p = self.pbqp
+        for array in (p.start, p.cost, p.ends, p.matrix, p.pool, self.usage, self.born, self.dies):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _check(p: MemoryPbqp) -> None:
+    where = f"PBQP {p.name}"
+    for key, size in (("usage", len(p.pbqp.cost)), ("born", p.n), ("dies", p.n)):
+        if len(getattr(p, key)) != size:
+            by = f"{len(getattr(p, key))}, expected {size}"
+            raise InputError(f"{key} has the wrong length", where=where, by=by)
+    if p.limit < 0 or (p.usage < 0).any():
+        raise InputError("usage and limit must not be negative", where=where)
+    if float(p.usage.astype(np.float64).sum()) >= MOST_USAGE:
+        raise InputError("usages add up to more than 2^62", where=where)
