@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,14 +105,16 @@ def check_can_run(cluster: Cluster) -> None:
     UnsupportedError
         A device of a kind that is not here, or faster than this machine.
     """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for device in cluster.devices:
-        if device.kind != "cpu":
+        gpus -= device.kind == "gpu"
+        if device.kind not in ("cpu", "gpu") or (device.kind == "gpu" and gpus < 0):
             raise UnsupportedError(
                 f"this machine has no device of kind {device.kind!r} to run on",
                 where=f"{cluster.name}: device {device.name!r}",
-                hint="plan for it with `operators plan`, run on a cluster of cpu devices",
+                hint="plan for it with `operators plan`, run on a cluster of devices that are here",
             )
-        if device.speed > 1:
+        if device.kind == "cpu" and device.speed > 1:
             raise UnsupportedError(
                 "this machine cannot emulate a device faster than itself",
                 where=f"{cluster.name}: device {device.name!r}",
@@ -122,9 +125,10 @@ def check_can_run(cluster: Cluster) -> None:
 
 def emulated(cluster: Cluster) -> str:
     """What a session on this cluster emulates, in words; empty if nothing."""
-    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cluster.devices if d.speed < 1]
+    cpus = [d for d in cluster.devices if d.kind == "cpu"]
+    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
     links = [f"{len(cluster.links)} links by waiting"] if cluster.links else []
-    crowd = sum(d.cores for d in cluster.devices) - len(os.sched_getaffinity(0))
+    crowd = sum(d.cores for d in cpus) - len(os.sched_getaffinity(0))
     crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
     return ", ".join(slow + links + crowded)
 
@@ -134,6 +138,7 @@ def _specs(cluster: Cluster) -> list[WorkerSpec]:
     latency, per_byte, channel, _ = cluster.link_arrays()
     given = {(link.source, link.target) for link in cluster.links}
     names = cluster.device_names
+    gpus = itertools.count()
     return [
         WorkerSpec(
             rank=i,
@@ -141,7 +146,8 @@ def _specs(cluster: Cluster) -> list[WorkerSpec]:
             rendezvous="",
             device_name=device.name,
             threads=device.cores,
-            stretch=1.0 / device.speed,
+            stretch=max(1.0, 1.0 / device.speed) if device.kind == "cpu" else 1.0,
+            torch_device=f"cuda:{next(gpus)}" if device.kind == "gpu" else "cpu",
             links={
                 j: ShapedLink(float(latency[i, j]), float(per_byte[i, j]), int(channel[i, j]))
                 for j in range(len(names))

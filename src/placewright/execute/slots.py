@@ -54,12 +54,16 @@ class CompiledPart:
     ----------
     registers
         State and inputs keep their registers between steps, everything else is empty.
+    settle
+        Waits until the device has done what it was asked for; ``None`` where calls return
+        when they are done.
     """
 
     slots: tuple[Slot, ...]
     registers: Registers
     index: Mapping[str, int]
     outputs: Mapping[str, int]
+    settle: Callable[[], None] | None = None
 
     @torch.no_grad()
     def run(self, mailbox: Mailbox, courier: Courier) -> None:
@@ -73,6 +77,8 @@ class CompiledPart:
                 courier.send(message, registers[register])
             for register in slot.frees:
                 registers[register] = None
+        if self.settle is not None:
+            self.settle()
 
     @torch.no_grad()
     def run_watched(
@@ -94,6 +100,8 @@ class CompiledPart:
             leaving = [(message, registers[register]) for register, message in slot.sends]
             for register in slot.frees:  # giving memory back takes time: it belongs to the span
                 registers[register] = None
+            if self.settle is not None:
+                self.settle()
             if stretch is not None:
                 stretch.add(cpu() - before)
                 if leaving:
@@ -118,8 +126,13 @@ def _call(slot: Slot, registers: Registers) -> None:
             registers[register] = value
 
 
-def compile_part(part: Part, state: Mapping[str, torch.Tensor]) -> CompiledPart:
-    """Resolve operations and registers; `state` gives every program input of the part."""
+def compile_part(
+    part: Part, state: Mapping[str, torch.Tensor], device: str = "cpu"
+) -> CompiledPart:
+    """Resolve operations and registers; `state` gives every program input of the part.
+
+    Tensors that the program makes out of nothing are made on `device`.
+    """
     names: dict[str, int] = {}
     for item in part.inputs:
         names[item.name] = len(names)
@@ -128,22 +141,23 @@ def compile_part(part: Part, state: Mapping[str, torch.Tensor]) -> CompiledPart:
     for step in part.steps:
         for result in filter(None, step.instruction.results):
             names.setdefault(result, len(names))
-    slots = tuple(_slot(step, names) for step in part.steps)
+    slots = tuple(_slot(step, names, device) for step in part.steps)
     registers: Registers = [None] * len(names)
     for item in part.inputs:
         registers[names[item.name]] = state[item.name]
     outputs = {name: names[value] for name, value in part.outputs.items()}
-    return CompiledPart(slots, registers, names, outputs)
+    settle = torch.cuda.synchronize if device.startswith("cuda") else None
+    return CompiledPart(slots, registers, names, outputs, settle)
 
 
-def _slot(step: Step, names: Mapping[str, int]) -> Slot:
+def _slot(step: Step, names: Mapping[str, int], device: str) -> Slot:
     instruction = step.instruction
     kwargs = instruction.kwargs
     return Slot(
         operator=step.operator,
         call=resolve_target(instruction.target),
-        bind=_bind_list(instruction.args, names),
-        bind_kwargs=_bind_dict(kwargs, names) if kwargs else None,
+        bind=_bind_list(instruction.args, names, device),
+        bind_kwargs=_bind_dict(kwargs, names, device) if kwargs else None,
         results=tuple(names[r] if r else -1 for r in instruction.results),
         waits=tuple((names[m.value], m) for m in step.waits),
         sends=tuple((names[m.value], m) for m in step.sends),
@@ -151,7 +165,9 @@ def _slot(step: Step, names: Mapping[str, int]) -> Slot:
     )
 
 
-def _bind_list(arguments: Sequence[Any], names: Mapping[str, int]) -> Callable[[Registers], Any]:
+def _bind_list(
+    arguments: Sequence[Any], names: Mapping[str, int], device: str
+) -> Callable[[Registers], Any]:
     """A function from registers to the list of arguments."""
     template: list[Any] = []
     direct: list[tuple[int, int]] = []
@@ -161,10 +177,10 @@ def _bind_list(arguments: Sequence[Any], names: Mapping[str, int]) -> Callable[[
             direct.append((position, names[argument.name]))
             template.append(None)
         elif isinstance(argument, list | tuple) and _has_ref(argument):
-            nested.append((position, _bind_list(argument, names)))
+            nested.append((position, _bind_list(argument, names, device)))
             template.append(None)
         else:
-            template.append(materialise(argument))
+            template.append(materialise(argument, device))
 
     def bind(registers: Registers) -> list[Any]:
         filled = template.copy()
@@ -178,10 +194,10 @@ def _bind_list(arguments: Sequence[Any], names: Mapping[str, int]) -> Callable[[
 
 
 def _bind_dict(
-    kwargs: Mapping[str, Any], names: Mapping[str, int]
+    kwargs: Mapping[str, Any], names: Mapping[str, int], device: str
 ) -> Callable[[Registers], dict[str, Any]]:
     keys = tuple(kwargs)
-    bind = _bind_list(tuple(kwargs.values()), names)
+    bind = _bind_list(tuple(kwargs.values()), names, device)
     return lambda registers: dict(zip(keys, bind(registers), strict=True))
 
 

@@ -30,10 +30,11 @@ class Mailbox:
     """Buffers for everything that arrives in a step, allocated once.
 
     A buffer has the strides that the tensor has at its producer: some kernels round
-    differently on another layout.
+    differently on another layout. Messages for a GPU are received in host memory.
     """
 
-    def __init__(self, receives: Sequence[Message]) -> None:
+    def __init__(self, receives: Sequence[Message], device: str = "cpu") -> None:
+        self._device = device
         self._receives = tuple(receives)
         self._raw = {m.tag: torch.empty(wire_bytes(m.spec), dtype=torch.uint8) for m in receives}
         self._tensors = {m.tag: _shaped(self._raw[m.tag], m.spec) for m in receives}
@@ -50,7 +51,8 @@ class Mailbox:
         """Wait for one message."""
         self._pending.pop(message.tag).wait()
         tensor = self._tensors[message.tag]
-        return tensor if _is_dense(message.spec) else _spread(tensor, message.spec)
+        tensor = tensor if _is_dense(message.spec) else _spread(tensor, message.spec)
+        return tensor.to(self._device)
 
 
 @dataclass(slots=True)
@@ -152,8 +154,8 @@ def _wire(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     elif _same_layout(tensor, spec):
         flat = tensor
     else:
-        flat = torch.empty_strided(spec.shape, spec.stride, dtype=tensor.dtype).copy_(tensor)
-    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+        flat = tensor.new_empty_strided(spec.shape, spec.stride).copy_(tensor)
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).cpu()
 
 
 def _same_layout(tensor: torch.Tensor, spec: TensorSpec) -> bool:

@@ -45,6 +45,8 @@ class WorkerSpec:
         Emulated outgoing links by target rank.
     cores
         CPU numbers to pin the process to, empty for none.
+    torch_device
+        Where operators run: ``cpu`` or ``cuda:0``. Messages pass through host memory.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class WorkerSpec:
     stretch: float = 1.0
     links: Mapping[int, ShapedLink] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
+    torch_device: str = "cpu"
     timeout_s: float = 300.0
 
 
@@ -132,17 +135,18 @@ class Worker:
 
     def load(self, part: Part, state_file: str) -> None:
         """Take a part and the initial state that lives here."""
-        state = {}
         with safe_open(state_file, framework="pt") as file:
             stored = set(file.keys())
-            for item in part.inputs:
-                if item.name in stored:
-                    state[item.name] = file.get_tensor(item.name).clone()
-                else:
-                    dtype = getattr(torch, item.spec.dtype)
-                    state[item.name] = torch.zeros(item.spec.shape, dtype=dtype)
-        self.part = compile_part(part, state)
-        self.mailbox = Mailbox(part.receives)
+            state = {
+                # A copy: what is mapped from the file is not aligned, and kernels round by that.
+                item.name: file.get_tensor(item.name).clone()
+                if item.name in stored
+                else torch.zeros(item.spec.shape, dtype=getattr(torch, item.spec.dtype))
+                for item in part.inputs
+            }
+        device = self.spec.torch_device
+        self.part = compile_part(part, {n: t.to(device) for n, t in state.items()}, device)
+        self.mailbox = Mailbox(part.receives, device)
         self.state_names = tuple(i.name for i in part.inputs if i.mutated)
 
     def seed(self, seed: int) -> None:
@@ -183,5 +187,5 @@ class Worker:
 
 
 def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    save_file({name: t.detach().contiguous().clone() for name, t in tensors.items()}, path)
+    save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, path)
     return tuple(tensors)
