@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.documents import document_kind
 from placewright.cli.face import Face
-from placewright.errors import InputError, UnsupportedError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.capture.source import ModelSource
@@ -21,8 +21,10 @@ Method = Literal["auto", "in-place", "isolated", "analytic"]
 SCHEMES = {
     "zoo": "zoo:NAME, a model that ships with Placewright",
     "dag": "dag:FILE.json, a task graph on unlike nodes",
+    "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
+    "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
-LATER = ("msr", "pipedream", "piper", "iopddl")
+LATER = ("piper", "iopddl")
 LATER_FILES = (".onnx", ".xml", ".pb")
 
 
@@ -42,10 +44,11 @@ class Ask:
     table: Path | None = None
 
     @property
-    def changes(self) -> dict[str, str]:
+    def changes(self) -> dict[str, Any]:
         """The fields of a problem that were asked for."""
         given = {"objective": self.objective, "links": self.links, "overlap": self.overlap}
-        return {key: value for key, value in given.items() if value is not None}
+        asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        return asked | ({"contiguous": True} if self.contiguous else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,17 +78,15 @@ def load(ask: Ask, face: Face) -> Loaded:
     InputError
         No such file, scheme or model; says what is known.
     """
-    if ask.contiguous:
-        raise UnsupportedError(
-            "contiguous plans are not offered yet",
-            where="--contiguous",
-            hint="leave it out; --objective throughput plans without that restriction",
-        )
     scheme, _, rest = ask.source.partition(":")
     if scheme in LATER and rest:
         raise _unknown_scheme(ask.source, f"the format {scheme!r} is not read yet")
     if scheme == "dag":
         return Loaded(_dag(rest, ask))
+    if scheme == "msr":
+        return Loaded(_msr(rest, ask))
+    if scheme == "pipedream":
+        return _pipedream(rest, ask)
     if is_file(ask.source):
         return _from_file(Path(ask.source), ask, face)
     return _from_model(ask, face)
@@ -160,6 +161,36 @@ def _dag(rest: str, ask: Ask) -> OperatorProblem:
     _only_models(ask)
     _no_cluster(ask)
     return read_dag(rest, links=ask.links or "free").asked(**ask.changes)
+
+
+def _msr(rest: str, ask: Ask) -> OperatorProblem:
+    from placewright.operators.readers.msr import read_msr
+
+    _only_models(ask)
+    _no_cluster(ask)
+    path, _, query = rest.partition("?")
+    return read_msr(path, cost_scale=_cost_scale(query, ask.source)).asked(**ask.changes)
+
+
+def _cost_scale(query: str, where: str) -> float:
+    """The number in ``cost_scale=1000``; 1 where nothing is said."""
+    if not query:
+        return 1.0
+    key, _, value = query.partition("=")
+    if key != "cost_scale":
+        raise UnknownNameError("option", key, ["cost_scale"], where=where)
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError("cost_scale must be a number", where=where, by=f"got {value!r}") from None
+
+
+def _pipedream(rest: str, ask: Ask) -> Loaded:
+    from placewright.operators.readers.pipedream import read_pipedream
+
+    _only_models(ask)
+    cluster = find_cluster(ask.on)
+    return Loaded(read_pipedream(rest, cluster).asked(**ask.changes), cluster=cluster)
 
 
 def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:

@@ -19,23 +19,40 @@ for what starts then. Tensor and resident bytes are rounded up to whole bytes.
 **Throughput.** The largest load of a device: its compute and every transfer on both of its
 ends, each tensor once per pair of devices, latency included, channels not contended. Spans and
 memory are then those of one sample played as for latency.
+
+**Star.** Where transfers go through host memory, throughput is the largest load as in
+`placewright.operators._star_loads`, and memory is resident bytes. The trace shows one period of the
+pipeline: each device takes in its tensors, computes, and gives out its tensors.
+
+**Contiguous.** Where the problem asks for it, a plan whose devices form no chain of nested
+ideals of the forward graph is infeasible, and the violation names an operator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import FloatArray, IntArray, frozen_int
-from placewright.errors import InfeasibleError, InputError
+from placewright.arrays import BoolArray, FloatArray, IntArray, frozen_int
+from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.operators import _kernels as kernels
+from placewright.operators import _scores as scores
 from placewright.operators._board import make_board
-from placewright.operators._costs import kernel_costs
+from placewright.operators._contiguity import break_of_chain
+from placewright.operators._costs import UNLIMITED, kernel_costs
+from placewright.operators._swift import make_swift
 from placewright.operators._memory import memory_curves
+from placewright.operators._star_loads import star_loads
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
-from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.operators.problem import (
+    Communication,
+    Links,
+    Objective,
+    OperatorProblem,
+    Overlap,
+)
 from placewright.trace import Trace
 
 _NO_ORDER = np.zeros(0, dtype=np.int64)
@@ -135,7 +152,64 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
         An operator on a device that cannot run it, a tensor between devices without a link.
     """
     check_plan(problem, plan)
-    return Judge(problem)(plan)
+    if problem.communication is Communication.STAR:
+        judgement = _star(problem, plan)
+    else:
+        judgement = Judge(problem)(plan)
+    return _chained(judgement) if problem.contiguous else judgement
+
+
+def _chained(judgement: OperatorJudgement) -> OperatorJudgement:
+    """The same, infeasible where the plan is not contiguous."""
+    broken = break_of_chain(judgement.problem, judgement.placement)
+    if not broken:
+        return judgement
+    words = "; ".join(x for x in (judgement.violation, broken) if x)
+    return replace(judgement, feasible=False, violation=words)
+
+
+def _star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
+    """One period of the pipeline, its transfers through host memory."""
+    if problem.objective is not Objective.THROUGHPUT:
+        raise UnsupportedError(
+            "the latency of plans whose transfers go through host memory is not judged",
+            where=problem.name,
+            hint="ask for throughput",
+        )
+    p, place = problem, plan.placement
+    loads = star_loads(p, place)
+    peak = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
+    limited = np.isfinite(p.memory_bytes)
+    room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
+    over = np.maximum(0, peak - room)
+    start, end = _period(p, place, loads.entering)
+    none = np.zeros(0, dtype=np.int64)
+    return OperatorJudgement(
+        problem=p,
+        placement=place,
+        value=float(loads.load_s.max()),
+        feasible=not over.any(),
+        violation=_violation(p, over),
+        violation_bytes=int(over.sum()),
+        op_start_s=start,
+        op_end_s=end,
+        transfers=Transfers(none, none, none, np.zeros(0), np.zeros(0)),
+        peak_bytes=peak,
+        busy_s=loads.compute_s,
+    )
+
+
+def _period(
+    p: OperatorProblem, place: IntArray, entering: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Start and end of each operator after its device has taken in its tensors."""
+    clock = (p.tensor_bytes[:, None] * entering).sum(axis=0) * p.host_seconds_per_byte
+    start, end = np.empty(p.n), np.empty(p.n)
+    for i in p.topology.order:
+        d = place[i]
+        start[i] = clock[d]
+        end[i] = clock[d] = clock[d] + p.compute_s[i, d]
+    return start, end
 
 
 class Judge:
@@ -150,11 +224,13 @@ class Judge:
         ``run(*judge.board, judge.mode(), placement, order)``.
     """
 
-    __slots__ = ("board", "problem")
+    __slots__ = ("board", "problem", "swift")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
-        self.board = make_board(kernel_costs(problem), len(problem.channel_names))
+        costs = kernel_costs(problem)
+        self.board = make_board(costs, len(problem.channel_names))
+        self.swift = make_swift(costs, len(problem.channel_names))
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> kernels.Mode:
         """What the problem asks to be played."""
@@ -185,7 +261,7 @@ class Judge:
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
         mode = self.mode(dispatch, memory=bool(np.isfinite(p.memory_bytes).any()))
         throughput = p.objective is Objective.THROUGHPUT
-        kernels.run_many(*self.board, mode, throughput, rows, fixed, value_s, over)
+        scores.run_many(self.swift, *self.board, mode, throughput, rows, fixed, value_s, over)
         return value_s, over
 
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:

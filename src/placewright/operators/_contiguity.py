@@ -1,0 +1,61 @@
+"""Contiguous plans: devices in a chain of nested ideals of the forward graph.
+
+Forward graph: every use of a tensor between two forward operators. A backward operator of a
+colocation group that has no forward operator gets a forward twin: the uses between it and other
+backward operators count in mirror image (Tarnawski et al., NeurIPS 2020, arXiv 2006.16423).
+Nested ideals exist where the devices can be sorted so that no edge runs backwards, which is
+where the graph of devices has no cycle.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import BoolArray, IntArray
+from placewright.operators.problem import OperatorProblem
+
+
+def forward_edges(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
+    """Earlier and later operator of every edge that a contiguous plan must respect."""
+    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    source, target = problem.tensor_producer[tensor], problem.consumers
+    late = problem.is_backward
+    if not late.any():
+        return source, target
+    orphan = _orphans(problem)
+    forward = ~late[source] & ~late[target]
+    mirrored = late[source] & late[target] & (orphan[source] | orphan[target])
+    return (
+        np.concatenate([source[forward], target[mirrored]]),
+        np.concatenate([target[forward], source[mirrored]]),
+    )
+
+
+def break_of_chain(problem: OperatorProblem, placement: IntArray) -> str:
+    """Which operator keeps a placement from being contiguous, in words; empty if none does."""
+    before, after = forward_edges(problem)
+    source, target = placement[before], placement[after]
+    between = source != target
+    reach = np.zeros((problem.m, problem.m), dtype=np.bool_)
+    reach[source[between], target[between]] = True
+    for middle in range(problem.m):
+        reach |= reach[:, [middle]] & reach[[middle], :]
+    bad = np.flatnonzero(between & reach[target, source])
+    if not len(bad):
+        return ""
+    e = int(bad[0])
+    names, devices = problem.operator_names, problem.device_names
+    a, b = devices[source[e]], devices[target[e]]
+    return (
+        f"not contiguous: {names[after[e]]!r} on {b!r} follows {names[before[e]]!r} on {a!r}, "
+        f"and {a!r} follows {b!r} elsewhere"
+    )
+
+
+def _orphans(problem: OperatorProblem) -> BoolArray:
+    """Shape (n,), operators whose group has no forward operator."""
+    _, group = np.unique(problem.colocation, return_inverse=True)
+    has_forward = np.zeros(int(group.max()) + 1, dtype=np.bool_)
+    has_forward[group[~problem.is_backward]] = True
+    orphan: BoolArray = ~has_forward[group]
+    return orphan

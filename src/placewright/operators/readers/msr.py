@@ -1,0 +1,227 @@
+"""``msr:FILE.json``: DNN graphs with accelerators and CPU cores, and human-expert splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.boundary import parse_json, read_text, validate
+from placewright.errors import InputError, UnknownNameError
+from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.problem import Communication, Objective, OperatorProblem
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Loose(BaseModel):
+    """Published files carry notes of their own, such as layer ids."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class NodeEntry(_Loose):
+    """One operator; times in the unit of the file."""
+
+    id: int
+    supported: Annotated[bool, Field(alias="supportedOnFpga")] = True
+    cpu: Annotated[Amount, Field(alias="cpuLatency")]
+    accelerator: Annotated[Amount, Field(alias="fpgaLatency")]
+    backward: Annotated[bool, Field(alias="isBackwardNode")] = False
+    color: Annotated[int | None, Field(alias="colorClass")] = None
+    size: Amount = 0.0
+
+
+class EdgeEntry(_Loose):
+    """One use of a node's output; the cost is that of the output, whoever uses it."""
+
+    source: Annotated[int, Field(alias="sourceId")]
+    target: Annotated[int, Field(alias="destId")]
+    cost: Amount
+
+
+class MsrFile(_Loose):
+    """A workload of Tarnawski et al."""
+
+    memory: Annotated[Amount, Field(alias="maxSizePerFPGA")]
+    accelerators: Annotated[int, Field(alias="maxFPGAs", ge=0)]
+    cpus: Annotated[int, Field(alias="maxCPUs", ge=0)]
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    edges: list[EdgeEntry]
+
+
+class _Machine(_Loose):
+    nodes: list[int]
+
+
+class ExpertFile(_Loose):
+    """A split: which nodes are on which device."""
+
+    cpus: list[_Machine] = []
+    fpgas: list[_Machine] = []
+
+
+def read_msr(
+    path: str | Path,
+    objective: str = Objective.THROUGHPUT,
+    *,
+    contiguous: bool = False,
+    calls: int = 1,
+    cost_scale: float = 1.0,
+) -> OperatorProblem:
+    """Read a workload of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423).
+
+    Operators are called by their ids, devices ``acc0``, ... and ``cpu0``, ... Times stay in the
+    unit of the file (milliseconds as published; results are then milliseconds, whatever field
+    names say). One tensor per producer, its bytes the file's cost; an accelerator pays 1.0 per
+    unit when one leaves or enters, a CPU nothing.
+
+    Parameters
+    ----------
+    objective
+        The file does not say; throughput unless told otherwise.
+    contiguous, calls
+        As in `OperatorProblem`.
+    cost_scale
+        Costs are multiplied by it: some published files have costs in seconds and times in
+        milliseconds.
+
+    Raises
+    ------
+    InputError
+        Missing or bad fields, edges of unlike cost from one node, cycles; names file and field.
+    """
+    where = str(path)
+    if not (np.isfinite(cost_scale) and cost_scale >= 0):
+        raise InputError("cost_scale must be a number >= 0", where=where, by=f"got {cost_scale}")
+    entry = validate(MsrFile, parse_json(read_text(path), where=where), where=where)
+    index = _index(entry.nodes, where)
+    names = tuple(str(node.id) for node in entry.nodes)
+    k, cpus = entry.accelerators, entry.cpus
+    m = k + cpus
+    if m == 0:
+        raise InputError("there is no device: maxFPGAs and maxCPUs are both 0", where=where)
+    producers, readers, cost = _tensors(entry.edges, index, where)
+    return OperatorProblem(
+        name=Path(path).stem,
+        operator_names=names,
+        device_names=tuple([f"acc{d}" for d in range(k)] + [f"cpu{d}" for d in range(cpus)]),
+        compute_s=_times(entry.nodes, k, cpus),
+        tensor_names=tuple(names[i] for i in producers),
+        tensor_producer=frozen_int(producers),
+        tensor_bytes=np.array(cost) * cost_scale,
+        consumer_offsets=np.cumsum([0, *map(len, readers)]),
+        consumers=frozen_int([j for some in readers for j in some]),
+        latency_s=np.where(np.eye(m) > 0, 0.0, np.inf),
+        seconds_per_byte=np.where(np.eye(m) > 0, 0.0, np.inf),
+        channel=np.full((m, m), -1),
+        channel_names=(),
+        resident_bytes=frozen_float([node.size for node in entry.nodes]),
+        memory_bytes=frozen_float([entry.memory] * k + [np.inf] * cpus),
+        colocation=_classes(entry.nodes),
+        pinned=np.full(len(names), -1),
+        objective=Objective(objective),
+        communication=Communication.STAR,
+        host_seconds_per_byte=frozen_float([1.0] * k + [0.0] * cpus),
+        contiguous=contiguous,
+        is_backward=np.array([node.backward for node in entry.nodes]),
+        calls=calls,
+    )
+
+
+def read_expert(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
+    """Read a human expert's split as a plan to compare with.
+
+    A split of the forward pass is taken for training too: an operator that it leaves out goes
+    to the device of its colour class.
+
+    Raises
+    ------
+    UnknownNameError
+        A node that the problem does not have.
+    InputError
+        More devices than the problem has, or an operator without a device.
+    """
+    where = str(path)
+    entry = validate(ExpertFile, parse_json(read_text(path), where=where), where=where)
+    operator = {name: i for i, name in enumerate(problem.operator_names)}
+    device = {name: d for d, name in enumerate(problem.device_names)}
+    place = np.full(problem.n, -1)
+    for kind, key, machines in (("acc", "fpgas", entry.fpgas), ("cpu", "cpus", entry.cpus)):
+        for at, machine in enumerate(machines):
+            for node in machine.nodes:
+                place[_known("operator", str(node), operator, f"{where}: {key}[{at}]")] = _known(
+                    "device", f"{kind}{at}", device, f"{where}: {key}[{at}]"
+                )
+    place = _with_classes(problem, place)
+    if place.min() < 0:
+        missing = problem.operator_names[int(place.argmin())]
+        raise InputError(
+            f"operator {missing!r} has no device",
+            where=where,
+            by=f"{int((place < 0).sum())} of {problem.n} are missing",
+        )
+    plan = OperatorPlan(place)
+    check_plan(problem, plan)
+    return plan
+
+
+def _index(nodes: Sequence[NodeEntry], where: str) -> dict[int, int]:
+    index = {node.id: i for i, node in enumerate(nodes)}
+    if len(index) < len(nodes):
+        twice = next(node.id for i, node in enumerate(nodes) if index[node.id] != i)
+        raise InputError(f"id {twice} is used twice", where=f"{where}: nodes")
+    return index
+
+
+def _times(nodes: Sequence[NodeEntry], k: int, cpus: int) -> FloatArray:
+    accelerator = [node.accelerator if node.supported else np.inf for node in nodes]
+    return np.stack([accelerator] * k + [[node.cpu for node in nodes]] * cpus, axis=1)
+
+
+def _tensors(
+    edges: Sequence[EdgeEntry], index: Mapping[int, int], where: str
+) -> tuple[list[int], list[list[int]], list[float]]:
+    """Producers in order of their first edge, their readers, and their costs."""
+    readers: dict[int, dict[int, None]] = {}
+    cost: dict[int, float] = {}
+    for at, edge in enumerate(edges):
+        for key, end in (("sourceId", edge.source), ("destId", edge.target)):
+            if end not in index:
+                raise UnknownNameError(
+                    "node", str(end), map(str, index), where=f"{where}: edges[{at}].{key}"
+                )
+        i, j = index[edge.source], index[edge.target]
+        if abs(cost.setdefault(i, edge.cost) - edge.cost) > 1e-6:
+            raise InputError(
+                "edges from one node must have one cost",
+                where=f"{where}: edges[{at}].cost",
+                by=f"{edge.cost} and {cost[i]} from node {edge.source}",
+            )
+        readers.setdefault(i, {})[j] = None
+    return list(readers), [list(some) for some in readers.values()], list(cost.values())
+
+
+def _classes(nodes: Sequence[NodeEntry]) -> IntArray:
+    """Position of the first node of each colour class; a node without one is alone."""
+    first: dict[int, int] = {}
+    own = enumerate(nodes)
+    return np.array([i if n.color is None else first.setdefault(n.color, i) for i, n in own])
+
+
+def _with_classes(problem: OperatorProblem, place: IntArray) -> IntArray:
+    """Operators without a device take that of their class, where it has one."""
+    _, group = np.unique(problem.colocation, return_inverse=True)
+    of_group = np.full(int(group.max()) + 1, -1)
+    np.maximum.at(of_group, group, place)
+    return np.where(place < 0, of_group[group], place)
+
+
+def _known(kind: str, name: str, index: Mapping[str, int], where: str) -> Any:
+    if name not in index:
+        raise UnknownNameError(kind, name, index, where=where)
+    return index[name]

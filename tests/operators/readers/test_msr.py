@@ -1,0 +1,114 @@
+"""Workloads with accelerators around host memory: published splits, quirks, kind refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.operators.judge import judge
+from placewright.operators.readers.msr import read_expert, read_msr
+from tests.published import published
+
+EXPERTS = {
+    ("layer_bert24_inference", "bert24_inference"): 20.084,
+    ("layer_bert24_training", "bert24_training"): 49.405,
+    ("layer_gnmt_inference", "gnmt_inference"): 46.209,
+    ("layer_resnet50_inference", "resnet50_inference"): 43.918,
+    ("layer_resnet50_training", "resnet50_inference"): 112.108,
+}
+
+
+@pytest.mark.parametrize(("workload", "expert"), EXPERTS)
+def test_experts_are_worth_what_was_published(workload: str, expert: str) -> None:
+    """Max load of the human splits; a split of inference is taken for training too."""
+    problem = read_msr(published(f"msr/throughput/{workload}.json"), contiguous=True)
+    plan = read_expert(published(f"msr/experts/{expert}_expert.json"), problem)
+    judgement = judge(problem, plan)
+    assert judgement.value == pytest.approx(EXPERTS[workload, expert], abs=6e-4)
+    assert judgement.feasible, judgement.violation
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """Three nodes with every quirk."""
+    data: dict[str, Any] = {
+        "maxSizePerFPGA": 10.0,
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "nodes": [
+            {"id": 7, "supportedOnFpga": 0, "cpuLatency": 4.0, "fpgaLatency": 1.0,
+             "isBackwardNode": 0, "colorClass": 3, "size": 1.0, "layerId": 5},
+            {"id": 2, "supportedOnFpga": True, "cpuLatency": 6.0, "fpgaLatency": 2.0,
+             "isBackwardNode": False},
+            {"id": 5, "supportedOnFpga": 1, "cpuLatency": 8.0, "fpgaLatency": 3.0,
+             "isBackwardNode": 1, "colorClass": 3},
+        ],
+        "edges": [
+            {"sourceId": 7, "destId": 2, "cost": 0.5, "size": 99},
+            {"sourceId": 7, "destId": 5, "cost": 0.5},
+            {"sourceId": 2, "destId": 5, "cost": 0.25},
+            {"sourceId": 2, "destId": 5, "cost": 0.25},
+        ],
+    }  # fmt: skip
+    path = folder / "w.json"
+    path.write_text(json.dumps(data | changes))
+    return path
+
+
+def test_quirks(tmp_path: Path) -> None:
+    """Booleans as numbers, no colour class, no size, an edge that is there twice."""
+    p = read_msr(written(tmp_path), cost_scale=1000)
+    assert p.operator_names == ("7", "2", "5")
+    assert p.device_names == ("acc0", "acc1", "cpu0")
+    assert p.compute_s.tolist() == [[np.inf, np.inf, 4], [2, 2, 6], [3, 3, 8]]
+    assert p.colocation.tolist() == [0, 1, 0]
+    assert p.is_backward.tolist() == [False, False, True]
+    assert p.tensor_names == ("7", "2")
+    assert p.tensor_bytes.tolist() == [500, 250]
+    assert p.consumers.tolist() == [1, 2, 2]
+    assert p.resident_bytes.tolist() == [1, 0, 0]
+    assert p.memory_bytes.tolist() == [10, 10, np.inf]
+    assert p.host_seconds_per_byte.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"edges": [{"sourceId": 7, "destId": 1, "cost": 0.5}]}, "edges[0].destId"),
+        ({"edges": [{"sourceId": 7, "destId": 2, "cost": -1}]}, "edges[0].cost"),
+        (
+            {"edges": [{"sourceId": 7, "destId": j, "cost": j} for j in (2, 5)]},
+            "edges[1].cost: edges from one node must have one cost",
+        ),
+        ({"edges": [{"sourceId": a, "destId": 9 - a, "cost": 1} for a in (7, 2)]}, "cycle"),
+        ({"maxFPGAs": 0, "maxCPUs": 0}, "no device"),
+        ({"nodes": []}, "nodes"),
+        ({"maxSizePerFPGA": None}, "maxSizePerFPGA"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    """With the file and the field."""
+    with pytest.raises(InputError) as error:
+        read_msr(written(tmp_path, **changes))
+    assert told in str(error.value)
+
+
+def test_a_split_names_what_it_lacks(tmp_path: Path) -> None:
+    """Unknown nodes, devices that are not there, and operators left out."""
+    problem = read_msr(written(tmp_path))
+    split = tmp_path / "split.json"
+    for data, told, kind in (
+        ({"cpus": [{"nodes": [9]}]}, "unknown operator '9'", UnknownNameError),
+        ({"cpus": [{"nodes": []}, {"nodes": [7]}]}, "unknown device 'cpu1'", UnknownNameError),
+        ({"cpus": [{"nodes": [7]}]}, "operator '2' has no device", InputError),
+    ):
+        split.write_text(json.dumps(data))
+        with pytest.raises(kind) as error:
+            read_expert(split, problem)
+        assert told in str(error.value)
+    split.write_text(json.dumps({"cpus": [{"nodes": [7]}], "fpgas": [{"nodes": [2]}]}))
+    assert read_expert(split, problem).placement.tolist() == [2, 0, 2]
