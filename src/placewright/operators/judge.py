@@ -21,8 +21,9 @@ ends, each tensor once per pair of devices, latency included, channels not conte
 memory are then those of one sample played as for latency.
 
 **Star.** Where transfers go through host memory, throughput is the largest load as in
-`placewright.operators._star_loads`, and memory is resident bytes. The trace shows one period of the
-pipeline: each device takes in its tensors, computes, and gives out its tensors.
+`placewright.operators._star_loads`, and memory is resident bytes. The trace shows one period of
+the pipeline: each device takes in its tensors, computes, and gives out its tensors. Latency is
+that of one sample, in which accelerators are called: `placewright.operators._star_latency`.
 
 **Contiguous.** Where the problem asks for it, a plan whose devices form no chain of nested
 ideals of the forward graph is infeasible, and the violation names an operator.
@@ -36,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewright.arrays import BoolArray, FloatArray, IntArray, frozen_int
-from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.errors import InfeasibleError, InputError
 from placewright.operators import _kernels as kernels
 from placewright.operators import _scores as scores
 from placewright.operators._board import make_board
@@ -44,7 +45,8 @@ from placewright.operators._contiguity import break_of_chain
 from placewright.operators._costs import UNLIMITED, kernel_costs
 from placewright.operators._swift import make_swift
 from placewright.operators._memory import memory_curves
-from placewright.operators._star_loads import star_loads
+from placewright.operators._star_latency import star_latency
+from placewright.operators._star_loads import StarLoads, star_loads
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import (
     Communication,
@@ -169,25 +171,19 @@ def _chained(judgement: OperatorJudgement) -> OperatorJudgement:
 
 
 def _star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
-    """One period of the pipeline, its transfers through host memory."""
-    if problem.objective is not Objective.THROUGHPUT:
-        raise UnsupportedError(
-            "the latency of plans whose transfers go through host memory is not judged",
-            where=problem.name,
-            hint="ask for throughput",
-        )
+    """One period of the pipeline, or one sample, its transfers through host memory."""
     p, place = problem, plan.placement
     loads = star_loads(p, place)
     peak = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
     limited = np.isfinite(p.memory_bytes)
     room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
     over = np.maximum(0, peak - room)
-    start, end = _period(p, place, loads.entering)
+    value, start, end = _star_times(problem, plan, loads)
     none = np.zeros(0, dtype=np.int64)
     return OperatorJudgement(
         problem=p,
         placement=place,
-        value=float(loads.load_s.max()),
+        value=value,
         feasible=not over.any(),
         violation=_violation(p, over),
         violation_bytes=int(over.sum()),
@@ -197,6 +193,16 @@ def _star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
         peak_bytes=peak,
         busy_s=loads.compute_s,
     )
+
+
+def _star_times(
+    problem: OperatorProblem, plan: OperatorPlan, loads: StarLoads
+) -> tuple[float, FloatArray, FloatArray]:
+    """The value, and start and end of each operator."""
+    if problem.objective is Objective.LATENCY:
+        played = star_latency(problem, plan)
+        return played.value_s, played.op_start_s, played.op_end_s
+    return float(loads.load_s.max()), *_period(problem, plan.placement, loads.entering)
 
 
 def _period(

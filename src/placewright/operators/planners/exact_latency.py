@@ -1,0 +1,171 @@
+"""Exact latency where accelerators are called through host memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators._star_latency import accelerators, is_star_latency, star_latency
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._call_chains import Chain, best_chain
+from placewright.operators.planners._call_graph import CallGraph, alike, call_graph, critical_path
+from placewright.operators.planners._call_idle import free_sources, idle_sinks, put_back
+from placewright.operators.planners._call_lattice import ideals, line, predecessors
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+
+ROUNDING = 1e-12
+"""Relative; sums of the same times in another order."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExactLatency:
+    """Labels on ideals (see `_call_labels`): which calls and CPU blocks follow each other.
+
+    The model is that of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5.1; the
+    algorithm is ours. They give a mixed-integer program, whose relaxation says next to nothing
+    where accelerators are many and small. Ideals are few in neural networks, and between
+    two ideals a call has one length.
+
+    First along one topological order, then over all ideals with a beam, then over all ideals:
+    the last pass proves the optimum, or at the deadline gives the least open label as the bound.
+    Operators without cost are left out and put back (`_call_idle`).
+
+    Parameters
+    ----------
+    ideals
+        The most that are listed; with more, one topological order has to do.
+    beam
+        Labels that go on from each ideal in the first passes.
+    """
+
+    ideals: int = 50_000
+    beam: int = 20
+
+    @property
+    def name(self) -> str:
+        """``exact-latency``."""
+        return "exact-latency"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Star latency, one call each, accelerators alike and CPUs alike."""
+        if not is_star_latency(problem):
+            return "not the latency of calls through host memory"
+        if problem.calls > 1:
+            return "more than one call per accelerator"
+        return alike(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan fits.
+        """
+        search = _Search(problem, context, self)
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            search.note = "interrupted: not proved"
+        return search.plan()
+
+
+class _Search:
+    """The best plan so far and what is proved about it."""
+
+    def __init__(self, problem: OperatorProblem, context: Context, planner: ExactLatency) -> None:
+        self.problem, self.context, self.planner = problem, context, planner
+        self.graph = call_graph(problem, free_sources(problem) | idle_sinks(problem))
+        self.value_s, self.bound_s = math.inf, critical_path(self.graph)
+        self.place: IntArray | None = None
+        self.note = ""
+
+    def run(self) -> None:
+        """One line of ideals, then all of them, with and without a beam."""
+        before = predecessors(self.graph)
+        self.pass_over(self.graph, line(before), self.planner.beam)
+        if self.closed():
+            return
+        sets = ideals(before, self.planner.ideals)
+        if sets is None:
+            self.note = f"more than {self.planner.ideals} ideals: one order only"
+            return
+        self.pass_over(self.graph, sets, self.planner.beam)
+        self.prove(self.graph, sets)
+
+    def pass_over(self, graph: CallGraph, sets: list[int], beam: int) -> None:
+        """Look for something better, without proof."""
+        deadline = self.context.deadline_s
+        found = best_chain(graph, sets, below_s=self.value_s, beam=beam, deadline_s=deadline)
+        self.offer(found)
+
+    def prove(self, graph: CallGraph, sets: list[int]) -> None:
+        """Look through everything that is not worse."""
+        below, deadline = self.value_s, self.context.deadline_s
+        found = best_chain(graph, sets, below_s=below, deadline_s=deadline)
+        self.offer(found)
+        if graph.exact:
+            self.bound_s = max(self.bound_s, found.bound_s)
+        else:
+            self.note = "groups that feed each other were merged: not proved"
+
+    def offer(self, chain: Chain) -> None:
+        """Judge a chain's plan, and keep it if it is better."""
+        if not math.isfinite(chain.value_s):
+            return
+        place = put_back(self.problem, _devices(self.problem, chain.unit))
+        try:
+            value = judged(self.problem, place)
+        except InfeasibleError:
+            return
+        if value < self.value_s:
+            self.value_s, self.place = value, place
+        self.context.progress(
+            what="calls", value=self.value_s, lower_bound=self.bound_s, elapsed_s=0.0
+        )
+
+    def closed(self) -> bool:
+        """Whether nothing can be better."""
+        return self.value_s <= self.bound_s * (1 + ROUNDING)
+
+    def plan(self) -> OperatorPlan:
+        """The best plan, with its bound.
+
+        Raises
+        ------
+        InfeasibleError
+            There is none.
+        """
+        if self.place is None:
+            raise InfeasibleError(
+                "no plan of one call per accelerator fits",
+                where=self.problem.name,
+                hint="add a CPU or an accelerator, or raise a memory limit",
+            )
+        bound = min(self.bound_s, self.value_s) * (1 - ROUNDING)
+        if self.closed():
+            bound = self.value_s
+        return OperatorPlan(self.place, lower_bound_s=bound, note=self.note)
+
+
+def judged(problem: OperatorProblem, place: IntArray) -> float:
+    """The judge's word, ``inf`` where memory is short."""
+    used = np.bincount(place, np.ceil(problem.resident_bytes), problem.m)
+    if (used > problem.memory_bytes).any():
+        return math.inf
+    return star_latency(problem, OperatorPlan(place)).value_s
+
+
+def _devices(problem: OperatorProblem, unit: IntArray) -> IntArray:
+    """Calls to accelerators in order, the rest to the first CPU, -1 for what was left out."""
+    called = accelerators(problem)
+    cpu = int(np.flatnonzero(~called)[0]) if (~called).any() else -1
+    device = np.append(np.flatnonzero(called), cpu)
+    return np.where(unit >= -1, device[np.minimum(unit, len(device) - 1)], -1)
