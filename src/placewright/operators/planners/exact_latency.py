@@ -12,7 +12,7 @@ from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._star_latency import accelerators, is_star_latency, star_latency
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._call_chains import Chain, best_chain
+from placewright.operators.planners._call_chains import NO_LIMIT, Chain, best_chain
 from placewright.operators.planners._call_graph import CallGraph, alike, call_graph, critical_path
 from placewright.operators.planners._call_idle import free_sources, idle_sinks, put_back
 from placewright.operators.planners._call_lattice import ideals, line, predecessors
@@ -82,39 +82,43 @@ class _Search:
 
     def __init__(self, problem: OperatorProblem, context: Context, planner: ExactLatency) -> None:
         self.problem, self.context, self.planner = problem, context, planner
-        self.graph = call_graph(problem, free_sources(problem) | idle_sinks(problem))
-        self.value_s, self.bound_s = math.inf, critical_path(self.graph)
+        self.value_s, self.bound_s = math.inf, 0.0
         self.place: IntArray | None = None
         self.note = ""
 
     def run(self) -> None:
+        """Without operators that only multiply ideals; with the sinks where they matter."""
+        sources, sinks = free_sources(self.problem), idle_sinks(self.problem)
+        self.explore(call_graph(self.problem, sources | sinks))
+        if sinks.any() and not self.closed():
+            self.explore(call_graph(self.problem, sources))
+
+    def explore(self, graph: CallGraph) -> None:
         """One line of ideals, then all of them, with and without a beam."""
-        before = predecessors(self.graph)
-        self.pass_over(self.graph, line(before), self.planner.beam)
+        self.note = ""
+        if graph.exact:
+            self.bound_s = max(self.bound_s, critical_path(graph))
+        before = predecessors(graph)
+        self.look(graph, line(before), self.planner.beam)
         if self.closed():
             return
         sets = ideals(before, self.planner.ideals)
         if sets is None:
-            self.note = f"more than {self.planner.ideals} ideals: one order only"
+            self.note = f"more than {self.planner.ideals} ideals: not proved"
             return
-        self.pass_over(self.graph, sets, self.planner.beam)
-        self.prove(self.graph, sets)
-
-    def pass_over(self, graph: CallGraph, sets: list[int], beam: int) -> None:
-        """Look for something better, without proof."""
-        deadline = self.context.deadline_s
-        found = best_chain(graph, sets, below_s=self.value_s, beam=beam, deadline_s=deadline)
-        self.offer(found)
-
-    def prove(self, graph: CallGraph, sets: list[int]) -> None:
-        """Look through everything that is not worse."""
-        below, deadline = self.value_s, self.context.deadline_s
-        found = best_chain(graph, sets, below_s=below, deadline_s=deadline)
-        self.offer(found)
+        self.look(graph, sets, self.planner.beam)
+        found = self.look(graph, sets, NO_LIMIT)
         if graph.exact:
             self.bound_s = max(self.bound_s, found.bound_s)
         else:
             self.note = "groups that feed each other were merged: not proved"
+
+    def look(self, graph: CallGraph, sets: list[int], beam: int) -> Chain:
+        """The best chain that beats the plan known; its plan is judged."""
+        deadline = self.context.deadline_s
+        found = best_chain(graph, sets, below_s=self.value_s, beam=beam, deadline_s=deadline)
+        self.offer(found)
+        return found
 
     def offer(self, chain: Chain) -> None:
         """Judge a chain's plan, and keep it if it is better."""
