@@ -18,6 +18,8 @@ from placewright.planning import Context, Planner, Progress, Wing, silent
 from placewright.result import Candidate, Provenance, Result, Status
 
 AUTO = "auto"
+PROOF = 1e-9
+"""Gap up to which a plan is called optimal: exact solvers count in whole numbers."""
 
 
 def solve(
@@ -87,7 +89,7 @@ class _Race:
 
     @property
     def closed(self) -> bool:
-        return self.best is not None and self.value <= self.lower_bound * (1 + 1e-12)
+        return self.best is not None and self.value <= self.lower_bound * (1 + PROOF)
 
 
 def compete(

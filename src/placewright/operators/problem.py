@@ -223,6 +223,15 @@ def pairwise_only(problem: OperatorProblem) -> str | None:
     return "transfers go through host memory (star)" if star else None
 
 
+def star_throughput_only(problem: OperatorProblem) -> str | None:
+    """Why a planner of pipelines around host memory cannot take the problem, or ``None``."""
+    if problem.communication is not Communication.STAR:
+        return "transfers go over links (pairwise)"
+    if problem.objective is not Objective.THROUGHPUT:
+        return f"plans for throughput, not for {problem.objective}"
+    return None
+
+
 def _fill_in(p: OperatorProblem) -> None:
     """Zeros where nothing was said."""
     if np.size(p.host_seconds_per_byte) == 0:

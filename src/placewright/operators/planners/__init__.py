@@ -12,6 +12,8 @@ from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.ideal_dp import IdealDp
+from placewright.operators.planners.linearised_dp import LinearisedDp
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.random_ import Random
@@ -40,6 +42,8 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         CeftCpop(),
         Pbqp(),
         CeftPbqp(),
+        LinearisedDp(),
+        IdealDp(),
         ExactLatency(),
     ]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]

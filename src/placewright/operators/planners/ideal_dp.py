@@ -1,0 +1,99 @@
+"""The best contiguous plan, by dynamic programming over ideals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._contraction import Contraction, contract
+from placewright.operators.planners._ideals import (
+    MOST_CELLS,
+    Chain,
+    OutOfTimeError,
+    best_chain,
+    lattice_of,
+)
+from placewright.operators.planners.linearised_dp import best_line
+from placewright.operators.problem import OperatorProblem, star_throughput_only
+from placewright.planning import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IdealDp:
+    """Optimal contiguous throughput where the forward graph has few ideals ("DP").
+
+    Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1: dp[k][l][I] is the minimum over
+    ideals J inside I of max(dp of the rest on J, load of I - J). Time and memory grow with the
+    number of ideals and of their pairs.
+
+    Departures: walks end where a stage has more work than the plan of `LinearisedDp`; with more
+    than `most_ideals`, or at the deadline, that plan is the answer, without a bound.
+
+    Parameters
+    ----------
+    most_ideals
+        More are not tried.
+    """
+
+    most_ideals: int = 100_000
+
+    @property
+    def name(self) -> str:
+        """``dp``."""
+        return "dp"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Throughput through host memory."""
+        return star_throughput_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan; a lower bound where the problem asks for contiguous plans.
+
+        Raises
+        ------
+        InfeasibleError
+            No contiguous plan fits.
+        """
+        c = contract(problem, contiguous=True)
+        line = _line(c, context)
+        try:
+            found = self._exact(c, line, context)
+        except _TooManyError as error:
+            if line is None:
+                raise InfeasibleError(f"no plan found: {error}", where=problem.name) from None
+            return OperatorPlan(c.placement(line.device), note=f"{error}: the line's plan")
+        bound = found.value_s * (1 - 1e-12 - 4 * problem.n * np.finfo(np.float64).eps)
+        return OperatorPlan(
+            c.placement(found.device), lower_bound_s=bound if problem.contiguous else 0.0
+        )
+
+    def _exact(self, c: Contraction, line: Chain | None, context: Context) -> Chain:
+        states = np.prod(np.array(c.counts) + 1.0)
+        most = min(self.most_ideals, int(MOST_CELLS / float(states)))
+        lattice = lattice_of(c, most, context.deadline_s)
+        if lattice is None:
+            raise _TooManyError(f"more than {most} ideals, or no time")
+        limit = np.inf if line is None else line.value_s * (1 + 1e-9)
+        try:
+            found = best_chain(c, lattice, limit, context.deadline_s)
+        except OutOfTimeError:
+            raise _TooManyError("time limit reached") from None
+        if found is None:
+            raise InfeasibleError("no contiguous plan fits the memories")
+        return found
+
+
+class _TooManyError(Exception):
+    """Why there is no proof."""
+
+
+def _line(c: Contraction, context: Context) -> Chain | None:
+    try:
+        return best_line(c, context.deadline_s)
+    except InfeasibleError:
+        return None

@@ -1,0 +1,84 @@
+"""The best way to cut a line of operators into one stretch per device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._contraction import Contraction, contract, line_up
+from placewright.operators.planners._ideal_kernel import chain
+from placewright.operators.planners._ideals import (
+    MOST_CELLS,
+    Chain,
+    OutOfTimeError,
+    best_chain,
+)
+from placewright.operators.problem import OperatorProblem, star_throughput_only
+from placewright.planning import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinearisedDp:
+    """Throughput by dynamic programming over the prefixes of depth-first orders ("DPL").
+
+    Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1. The forward graph is contracted
+    (colocation groups, cycles between them), lined up depth first, and cut optimally: O(N^2 S K)
+    for N nodes, S ways to use up devices of K kinds. Plans are contiguous.
+
+    Departures: two depth-first orders (of what becomes ready together the last first, or the
+    first first) where the paper has one; nodes without work are not absorbed; unlike
+    accelerators are kinds of their own.
+    """
+
+    @property
+    def name(self) -> str:
+        """``dpl``."""
+        return "dpl"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Throughput through host memory."""
+        return star_throughput_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No cut of either line fits the memories.
+        """
+        c = contract(problem, contiguous=True)
+        return OperatorPlan(c.placement(best_line(c, context.deadline_s).device))
+
+
+def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
+    """The best cut of the lines; only the first one where time is short.
+
+    Raises
+    ------
+    InfeasibleError
+        No cut fits.
+    """
+    best: Chain | None = None
+    if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
+        raise InfeasibleError("there are too many kinds of devices for dynamic programming")
+    for last_first in (True, False):
+        limit = np.inf if best is None else best.value_s
+        order = line_up(c.nodes, c.edges, last_first=last_first)
+        try:
+            found = best_chain(c, chain(order), limit, np.inf if best is None else deadline_s)
+        except OutOfTimeError:
+            break
+        if found is not None and found.value_s < limit:
+            best = found
+    if best is None:
+        raise InfeasibleError(
+            "no cut of the line fits the memories",
+            hint="try --planner exact, which is not bound to a line",
+        )
+    return best
