@@ -1,6 +1,6 @@
 """How hot loops are compiled: numba, without the interpreter, cached on disk.
 
-Three kinds, by what they may do. Hot functions that hand arrays to each other should be `lean`
+Four kinds, by what they may do. Hot functions that hand arrays to each other should be `lean`
 or `inlined`: counting references to every array at every call takes most of the time otherwise.
 Numba's cache looks at a function's own file only: after an edit in a file whose functions others
 call, remove ``__pycache__``.
@@ -21,6 +21,12 @@ _compile: Any = njit
 def compiled(function: F) -> F:
     """For functions that make arrays."""
     result: F = _compile(cache=True)(function)
+    return result
+
+
+def released(function: F) -> F:
+    """As `compiled`, and other threads run meanwhile."""
+    result: F = _compile(cache=True, nogil=True)(function)
     return result
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inlined, lean
+from placewright.compiled import inlined, lean
 from placewright.operators._board import Layout
 from placewright.operators._heaps import pop, pop_request, push, push_request
 
@@ -68,33 +68,6 @@ def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, orde
     for d in range(o.m):
         _hold(w, x, o, d, 0, np.inf)
     return DONE if w[o.finished] == o.n else _stuck(w, o)
-
-
-@compiled
-def run_many(
-    w: IntArray,
-    x: FloatArray,
-    o: Layout,
-    mode: Mode,
-    throughput: bool,
-    placements: IntArray,
-    order: IntArray,
-    value_s: FloatArray,
-    violation_bytes: IntArray,
-) -> None:
-    """`run` for every row; ``inf`` where a placement cannot be played."""
-    load_s = np.zeros(o.m)
-    for row in range(len(placements)):
-        code = run(w, x, o, mode, placements[row], order)
-        value_s[row], violation_bytes[row] = np.inf, 0
-        if code != DONE:
-            continue
-        violation_bytes[row] = over_bytes(w, o)
-        if throughput:
-            loads(w, x, o, placements[row], load_s)
-            value_s[row] = load_s.max()
-        else:
-            value_s[row] = makespan(x, o)
 
 
 @lean
