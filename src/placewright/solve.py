@@ -18,7 +18,7 @@ from placewright.planning import Context, Planner, Progress, Wing, silent
 from placewright.result import Candidate, Provenance, Result, Status
 
 AUTO = "auto"
-PROOF = 1e-9
+PROOF = 1e-6
 """Gap up to which a plan is called optimal: exact solvers count in whole numbers."""
 
 
