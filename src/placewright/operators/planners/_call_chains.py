@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.operators._star_latency import accelerators
 from placewright.operators.planners._call_graph import CallGraph
-from placewright.operators.planners._call_labels import Labels, expand, labels
+from placewright.operators.planners._call_labels import Labels, Machines, columns, expand, labels
 from placewright.operators.planners._call_lattice import Lattice, lattice
 
 POOL_BYTES = 4e8
@@ -26,15 +25,16 @@ class Chain:
 
     Attributes
     ----------
-    unit
-        Shape (n,): number of the call of every operator, -1 on the CPU, -2 where left out.
+    place, call
+        Shape (n,): device and call of every operator, -1 where left out.
     value_s
         ``inf`` without a chain.
     bound_s
         No chain over these ideals ends earlier.
     """
 
-    unit: IntArray
+    place: IntArray
+    call: IntArray
     value_s: float
     bound_s: float
 
@@ -56,24 +56,29 @@ def best_chain(
     deadline_s
         ``time.perf_counter()`` value at which what is open becomes the bound.
     """
-    g = lattice(graph, sets)
-    called = accelerators(graph.problem)
-    room = float(graph.problem.memory_bytes[called].min(initial=math.inf))
-    width = 2 + int(np.diff(g.front_offsets).max(initial=0))
-    pool = labels(g, max(1_000, int(POOL_BYTES / (8 * width + 24))))
+    g, machines = lattice(graph, sets), _machines(graph)
+    pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))
     last = len(sets) - 1
     for x in range(last):
         if time.perf_counter() > deadline_s:
             break
-        expand(g, pool, x, x + 1, graph.cpu_s, room, int(called.sum()), below_s, beam)
+        expand(g, pool, machines, x, below_s, beam)
     else:
         x = last
     end = _ends(pool, last)
     value = float(pool.value[end, 0]) if end >= 0 else math.inf
     bound = min(value, below_s, _least_open(pool, x, last))
-    if pool.state[2] > 0:
-        bound = 0.0
-    return Chain(_units(graph, g, pool, end), value, bound)
+    place, call = _walk_back(graph, g, pool, end)
+    return Chain(place, call, value, 0.0 if pool.state[2] > 0 else bound)
+
+
+def _machines(graph: CallGraph) -> Machines:
+    p, called = graph.problem, graph.called
+    room, host = np.floor(p.memory_bytes[called]), p.host_seconds_per_byte[called]
+    table = np.column_stack([graph.accelerator_s, room, host])
+    _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    like = first[same.ravel()].astype(np.int64) if len(called) else called
+    return Machines(graph.cpu_s, room, host, like, p.calls)
 
 
 def _ends(pool: Labels, last: int) -> int:
@@ -97,14 +102,13 @@ def _least_open(pool: Labels, first: int, last: int) -> float:
     return least
 
 
-def _units(graph: CallGraph, g: Lattice, pool: Labels, end: int) -> IntArray:
-    """Walk back from the last label."""
-    of_block = np.full(graph.blocks, -1)
-    at = end
+def _walk_back(graph: CallGraph, g: Lattice, pool: Labels, end: int) -> tuple[IntArray, IntArray]:
+    """Device and call of every operator, from the last label on; the last entry: left out."""
+    place, steps, at = np.full(graph.blocks + 1, -1), np.full(graph.blocks + 1, -1), end
     while at > 0:
-        parent = int(pool.parent[at])
-        new = g.member[pool.ideal[at]] & ~g.member[pool.ideal[parent]]
-        if pool.value[at, 1] > pool.value[parent, 1]:
-            of_block[new] = int(pool.value[parent, 1])
+        parent, device = int(pool.parent[at]), int(pool.device[at])
+        new = np.flatnonzero(g.member[pool.ideal[at]] & ~g.member[pool.ideal[parent]])
+        place[new] = graph.called[device] if device >= 0 else graph.cpus[-1 - device]
+        steps[new] = 0 if device < 0 else pool.value[parent, 2 + 3 * device]
         at = parent
-    return np.where(graph.block >= 0, of_block[graph.block], -2)
+    return place[graph.block], steps[graph.block]

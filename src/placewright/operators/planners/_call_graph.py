@@ -1,4 +1,4 @@
-"""Star latency problems with one call per accelerator, at the level of colocation groups."""
+"""Star latency problems at the level of colocation groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators._groups import Groups, groups_of
+from placewright.operators._groups import groups_of
 from placewright.operators._star_latency import accelerators
 from placewright.operators.problem import OperatorProblem
 
@@ -17,50 +17,37 @@ class CallGraph:
     """What is placed as one, and what passes between.
 
     Blocks are colocation groups, and groups that lie on a cycle of groups together, numbered
-    topologically. With b blocks:
+    topologically. With b blocks, k accelerators and c CPUs (of CPUs that are alike the first):
 
     Attributes
     ----------
     block
         Shape (n,): block of every operator, -1 where it is left out.
+    called, cpus
+        Shape (k,), (c,): device indices.
     cpu_s
-        Shape (n,), seconds on a CPU; ``inf`` where none can run the operator's group.
+        Shape (c, n), seconds; ``inf`` where the operator's group cannot run.
+    accelerator_s
+        Shape (k, b), seconds in a call; ``inf`` where the block cannot run.
     least_s
         Shape (n,), seconds where the operator is fastest.
-    accelerator_s
-        Shape (b,), seconds in a call; ``inf`` where no accelerator can run the block.
     resident_bytes
-        Shape (b,).
-    tensor_s
-        Shape (t,): what an accelerator pays for a tensor each way.
+        Shape (b,), each operator's rounded up.
     exact
-        Whether every plan is one of this graph: no cycle had to be merged.
+        Whether some best plan is one of this graph: no cycle had to be merged, and no group
+        could gain from being split between calls.
     """
 
     problem: OperatorProblem
     block: IntArray
     blocks: int
+    called: IntArray
+    cpus: IntArray
     cpu_s: FloatArray
-    least_s: FloatArray
     accelerator_s: FloatArray
+    least_s: FloatArray
     resident_bytes: FloatArray
-    tensor_s: FloatArray
     exact: bool
-
-
-def alike(problem: OperatorProblem) -> str | None:
-    """``None`` if CPUs are alike and accelerators are alike, else what differs."""
-    allowed, called = problem.allowed(), accelerators(problem)
-    cost = np.where(allowed, problem.compute_s, np.inf)
-    for kind, at in (("accelerators", called), ("CPUs", ~called)):
-        per_device = np.vstack(
-            [cost[:, at], problem.memory_bytes[at], problem.host_seconds_per_byte[at]]
-        )
-        if per_device.shape[1] and (per_device != per_device[:, :1]).any():
-            return f"{kind} differ from each other, or operators are pinned to one of them"
-    if np.isfinite(problem.memory_bytes[~called]).any():
-        return "a CPU has a memory limit"
-    return None
 
 
 def call_graph(problem: OperatorProblem, without: BoolArray | None = None) -> CallGraph:
@@ -68,36 +55,54 @@ def call_graph(problem: OperatorProblem, without: BoolArray | None = None) -> Ca
     groups = groups_of(problem)
     label = groups.group
     keep = np.ones(problem.n, dtype=np.bool_) if without is None else ~without
-    arcs = _arcs(problem, label, keep)
-    component, count, acyclic = _components(len(groups.first), arcs)
+    component, acyclic = _components(len(groups.first), _arcs(problem, label, keep))
     block = np.where(keep, component[label], -1)
     used, block[keep] = np.unique(block[keep], return_inverse=True)
-    cpu_s, own_s = _times(problem, groups)
-    accelerator_s = np.zeros(len(used))
-    np.add.at(accelerator_s, block[keep], own_s[keep])
-    resident = np.bincount(block[keep], problem.resident_bytes[keep], len(used))
-    called = accelerators(problem)
-    per_byte = float(problem.host_seconds_per_byte[called].min()) if called.any() else 0.0
+    cost = np.where(problem.allowed(), problem.compute_s, np.inf)
+    called = np.flatnonzero(accelerators(problem))
+    cpus = _unlike_cpus(problem, cost)
+    accelerator_s = np.zeros((len(called), len(used)))
+    np.add.at(accelerator_s.T, block[keep], cost[keep][:, called])
+    resident = np.bincount(block[keep], np.ceil(problem.resident_bytes)[keep], len(used))
     return CallGraph(
         problem=problem,
         block=block,
         blocks=len(used),
-        cpu_s=cpu_s,
-        least_s=np.minimum(cpu_s, own_s),
+        called=called,
+        cpus=cpus,
+        cpu_s=np.ascontiguousarray(cost[:, cpus].T),
         accelerator_s=accelerator_s,
+        least_s=cost.min(axis=1),
         resident_bytes=resident.astype(np.float64),
-        tensor_s=problem.tensor_bytes * per_byte,
-        exact=acyclic,
+        exact=acyclic and (problem.calls == 1 or _whole(problem, label)),
     )
 
 
-def _times(problem: OperatorProblem, groups: Groups) -> tuple[FloatArray, FloatArray]:
-    """Shape (n,) each: seconds of every operator on a CPU and on an accelerator."""
-    called = accelerators(problem)
-    cost = np.where(groups.allowed[groups.group], problem.compute_s, np.inf)
-    cpu_s: FloatArray = cost[:, ~called].min(axis=1, initial=np.inf)
-    own_s: FloatArray = cost[:, called].min(axis=1, initial=np.inf)
-    return cpu_s, own_s
+def _unlike_cpus(problem: OperatorProblem, cost: FloatArray) -> IntArray:
+    """Of CPUs with equal costs, the first."""
+    cpus = np.flatnonzero(~accelerators(problem))
+    _, first = np.unique(cost[:, cpus], axis=1, return_index=True)
+    kept: IntArray = cpus[np.sort(first)] if len(cpus) else cpus
+    return kept
+
+
+def _whole(problem: OperatorProblem, label: IntArray) -> bool:
+    """Whether no group gains from being split between calls.
+
+    An operator that takes no time and whose tensors join it to its own group alone, all of them
+    made by it or one of them read by it, may move into the call of its neighbour: that call gets
+    no longer and a transfer is saved. So a group may count as one where one operator is left.
+    """
+    p = problem
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    maker, reader = p.tensor_producer[tensor], p.consumers
+    idle = (p.compute_s == 0.0).all(axis=1)
+    reads, made = np.bincount(reader, minlength=p.n), np.bincount(maker, minlength=p.n)
+    abroad = label[maker] != label[reader]
+    idle[maker[abroad]] = idle[reader[abroad]] = False
+    idle &= reads + made == 1
+    left = np.bincount(label[~idle], minlength=int(label.max()) + 1)
+    return bool((left <= 1).all())
 
 
 def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArray:
@@ -109,7 +114,7 @@ def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArra
     return np.unique(pairs, axis=0)
 
 
-def _components(count: int, arcs: IntArray) -> tuple[IntArray, int, bool]:
+def _components(count: int, arcs: IntArray) -> tuple[IntArray, bool]:
     """Strongly connected components in topological order (Tarjan's algorithm, on a stack)."""
     after: list[list[int]] = [[] for _ in range(count)]
     for a, b in arcs.tolist():
@@ -147,7 +152,7 @@ def _components(count: int, arcs: IntArray) -> tuple[IntArray, int, bool]:
                         if w == v:
                             break
                     found += 1
-    return found - 1 - component, found, found == count
+    return found - 1 - component, found == count
 
 
 def tails(graph: CallGraph) -> FloatArray:

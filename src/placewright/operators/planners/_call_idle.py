@@ -6,6 +6,7 @@ import numpy as np
 
 from placewright.arrays import BoolArray, IntArray
 from placewright.operators._star_latency import accelerators
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
 
@@ -43,27 +44,33 @@ def idle_sinks(problem: OperatorProblem) -> BoolArray:
     return idle
 
 
-def put_back(problem: OperatorProblem, place: IntArray) -> IntArray:
+def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> OperatorPlan:
     """Give every operator without a device (-1) the one that delays least.
 
-    A sink goes with its producer where that avoids a transfer and fits, else to a CPU.
+    A sink goes into the call of its producer where that avoids a transfer and fits, else to the
+    fastest CPU.
     """
-    p, t, place = problem, problem.topology, place.copy()
-    called, allowed = accelerators(p), p.allowed()
-    used = np.bincount(place[place >= 0], p.resident_bytes[place >= 0], p.m)
+    p, t, place, call = problem, problem.topology, place.copy(), call.copy()
+    unit = np.where(accelerators(p)[place], place * p.calls + call, -1)
+    cost = np.where(p.allowed(), p.compute_s, np.inf)
+    on_cpu = np.where(accelerators(p), np.inf, cost).argmin(axis=1)
+    need = np.ceil(p.resident_bytes)
+    used = np.bincount(place[place >= 0], need[place >= 0], p.m)
     for i in t.order[place[t.order] < 0].tolist():
-        cpu = int(np.flatnonzero(allowed[i] & ~called)[0])
-        target = cpu
+        place[i], call[i], unit[i] = on_cpu[i], 0, -1
         for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
-            home = int(place[p.tensor_producer[k]])
-            readers = place[p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
-            stays = not ((readers >= 0) & (readers != home)).any()
-            fits = used[home] + p.resident_bytes[i] <= p.memory_bytes[home]
-            if called[home] and allowed[i, home] and fits and not p.compute_s[i, home] and stays:
-                target = home
-        place[i] = target
-        used[target] += p.resident_bytes[i]
-    return place
+            maker, readers = p.tensor_producer[k], _readers(p, k)
+            seen = readers[place[readers] >= 0]
+            leaves = (unit[seen[seen != i]] != unit[maker]).any()
+            fits = used[place[maker]] + need[i] <= p.memory_bytes[place[maker]]
+            if unit[maker] >= 0 and not leaves and fits and cost[i, place[maker]] == 0.0:
+                place[i], call[i], unit[i] = place[maker], call[maker], unit[maker]
+        used[place[i]] += need[i]
+    return OperatorPlan(place, call=call)
+
+
+def _readers(p: OperatorProblem, k: int) -> IntArray:
+    return p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
 
 
 def _alone_on_cpu(p: OperatorProblem) -> BoolArray:

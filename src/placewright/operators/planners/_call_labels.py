@@ -1,22 +1,24 @@
 """Labels on ideals: everything that can have been done by a time, and what it left when.
 
-A label of an ideal x says that the blocks of x are done with so many calls, when each tensor
-that crosses the border of x is in host memory, and a lower bound on the end (the greatest of
-tensor time + least time from there to the end, and of all ends so far). From x a label goes on
+A label of an ideal x says that the blocks of x are done; for every accelerator how many calls it
+made, how many bytes live on it and when it is free again; when each tensor that crosses the
+border of x is in host memory; and a lower bound on the end (the greatest of tensor time + least
+time from there to the end, and of all ends so far). From x a label goes on
 
-- to x and one block more, run on the CPU, or
-- to any larger ideal y whose blocks beyond x one accelerator can hold, by one call.
+- to x and one block more, run on a CPU, or
+- to any larger ideal y whose blocks beyond x an accelerator can hold, by one call of it.
 
 *Every plan is such a chain.* Order its calls and CPU blocks by a topological order of the graph
-in which each call is one node; that graph has no cycle, or the call could not be made. The unions
-of the first j of them are ideals of the graph of blocks, and the times of the chain are the
-judge's.
+in which each call is one node that follows the call before it on its accelerator; that graph has
+no cycle, or a call could not be made. The unions of the first j of them are ideals of the graph
+of blocks, and the times of the chain are the judge's.
 
-*Fewer labels suffice.* A label that is nowhere better than another of the same ideal (calls, bound
-and every time) can be dropped: whatever completes it completes the other at least as early.
-Before that, times are raised where this changes no completion: if everything that still waits for
-tensor i also waits for tensor j, nothing can be gained by i being earlier than j. And a label
-whose bound is not below the best plan known cannot lead to a better one.
+*Fewer labels suffice.* A label that is nowhere better than another of the same ideal can be
+dropped: whatever completes it completes the other at least as early. Before that, times are
+raised where this changes no completion: if everything that still waits for tensor i also waits
+for tensor j, nothing is gained by i being earlier than j; an accelerator that may not be called
+again is never free. Of accelerators that are alike and in one state, one is tried. And a
+label whose bound is not below the best plan known cannot lead to a better one.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ class Labels(NamedTuple):
     Attributes
     ----------
     value
-        Shape (capacity, 2 + widest border).
-    ideal, parent, following
-        Shape (capacity,); the label that a label came from, and the next of its ideal.
+        Shape (capacity, 1 + 3 k + widest border): the bound; bytes, calls and time of each of
+        the k accelerators; times of the tensors on the border.
+    ideal, parent, following, device
+        Shape (capacity,); the label that a label came from, the next of its ideal, and where the
+        new blocks ran: an accelerator's number, or -1 - the number of a CPU.
     head
         Shape (l,), first label of each ideal, -1 if none.
     state
@@ -50,80 +54,104 @@ class Labels(NamedTuple):
     ideal: IntArray
     parent: IntArray
     following: IntArray
+    device: IntArray
     head: IntArray
     state: IntArray
 
 
-def labels(lattice: Lattice, capacity: int) -> Labels:
+class Machines(NamedTuple):
+    """What runs blocks.
+
+    Attributes
+    ----------
+    cpu_s
+        Shape (c, n).
+    room_bytes, host_seconds_per_byte
+        Shape (k,).
+    like
+        Shape (k,): the first accelerator that is just like this one.
+    calls
+        Allowed for each accelerator.
+    """
+
+    cpu_s: FloatArray
+    room_bytes: FloatArray
+    host_seconds_per_byte: FloatArray
+    like: IntArray
+    calls: int
+
+
+def labels(lattice: Lattice, machines: Machines, capacity: int) -> Labels:
     """A pool that holds one label: nothing is done."""
     ideals = len(lattice.member)
-    width = 2 + int(np.diff(lattice.front_offsets).max(initial=0))
     made = Labels(
-        np.zeros((capacity, width)),
-        np.zeros(capacity, dtype=np.int64),
-        np.full(capacity, -1),
-        np.full(capacity, -1),
-        np.full(ideals, -1),
-        np.array([1, -1, 0]),
+        value=np.zeros((capacity, columns(lattice, machines))),
+        ideal=np.empty(capacity, dtype=np.int64),
+        parent=np.empty(capacity, dtype=np.int64),
+        following=np.empty(capacity, dtype=np.int64),
+        device=np.empty(capacity, dtype=np.int64),
+        head=np.full(ideals, -1),
+        state=np.array([1, -1, 0]),
     )
-    made.head[0] = 0
+    made.head[0] = made.ideal[0] = 0
+    made.following[0] = -1
     return made
 
 
+def columns(lattice: Lattice, machines: Machines) -> int:
+    """How many numbers a label has."""
+    border = int(np.diff(lattice.front_offsets).max(initial=0))
+    return 1 + 3 * len(machines.like) + border
+
+
 @compiled
-def expand(
-    g: Lattice,
-    p: Labels,
-    first: int,
-    last: int,
-    cpu_s: FloatArray,
-    room_bytes: float,
-    most_calls: int,
-    below_s: float,
-    beam: int,
-) -> None:
-    """Let the labels of the ideals ``first`` to ``last - 1`` go on.
+def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int) -> None:
+    """Let the labels of ideal x go on.
 
     Parameters
     ----------
-    room_bytes
-        What an accelerator holds.
     below_s
         Only ends below this count.
     beam
-        Labels of an ideal that go on: those of least bound. At least 1.
+        Labels that go on: those of least bound. At least 1.
     """
+    kept = _narrow(p, x, beam)
+    if len(kept) == 0:
+        return
     slot = np.full(len(g.tensor_block), -1)
-    made_s = np.zeros(len(cpu_s))
-    mark = np.full(len(g.member), -1)
-    stack = np.empty(len(g.member), dtype=np.int64)
+    times = 1 + 3 * len(m.like)
+    for a in range(g.front_offsets[x], g.front_offsets[x + 1]):
+        slot[g.front[a]] = times + a - g.front_offsets[x]
+    made_s = np.zeros(m.cpu_s.shape[1])
     new = np.zeros(p.value.shape[1])
-    for x in range(first, last):
-        kept = _narrow(p, x, beam)
-        if len(kept) == 0:
-            continue
-        lo, hi = g.front_offsets[x], g.front_offsets[x + 1]
-        for a in range(lo, hi):
-            slot[g.front[a]] = a - lo
-        for e in range(g.up_offsets[x], g.up_offsets[x + 1]):
-            _on_cpu(g, p, kept, g.up_ideal[e], g.up_block[e], cpu_s, slot, made_s, new, below_s)
-        mark[x] = x
-        stack[0] = x
-        top = 1
-        while top > 0:
-            top -= 1
-            y = stack[top]
-            if y != x:
-                _in_call(g, p, kept, x, y, slot, most_calls, new, below_s)
-            for e in range(g.up_offsets[y], g.up_offsets[y + 1]):
-                z = g.up_ideal[e]
-                fits = g.resident_bytes[z] - g.resident_bytes[x] <= room_bytes
-                if mark[z] != x and fits and g.callable_[g.up_block[e]]:
-                    mark[z] = x
-                    stack[top] = z
-                    top += 1
-        for a in range(lo, hi):
-            slot[g.front[a]] = -1
+    for e in range(g.up_offsets[x], g.up_offsets[x + 1]):
+        for c in range(len(m.cpu_s)):
+            _on_cpu(g, p, m, kept, g.up_ideal[e], g.up_block[e], c, slot, made_s, new, below_s)
+    mark = np.zeros(len(g.member), dtype=np.bool_)
+    stack = np.empty(len(g.member), dtype=np.int64)
+    stack[0] = x
+    top = 1
+    while top > 0:
+        top -= 1
+        y = stack[top]
+        if y != x:
+            _in_call(g, p, m, kept, x, y, slot, new, below_s)
+        for e in range(g.up_offsets[y], g.up_offsets[y + 1]):
+            z = g.up_ideal[e]
+            if not mark[z] and _some_holds(g, m, x, z):
+                mark[z] = True
+                stack[top] = z
+                top += 1
+
+
+@compiled
+def _some_holds(g: Lattice, m: Machines, x: int, z: int) -> bool:
+    """Whether an accelerator can take all between ideals x and z."""
+    need = g.resident_bytes[z] - g.resident_bytes[x]
+    for d in range(len(m.like)):
+        if need <= m.room_bytes[d] and g.refused[d, z] == g.refused[d, x]:
+            return True
+    return False
 
 
 @compiled
@@ -151,17 +179,18 @@ def _narrow(p: Labels, x: int, beam: int) -> IntArray:
 def _on_cpu(
     g: Lattice,
     p: Labels,
+    m: Machines,
     kept: IntArray,
     y: int,
     block: int,
-    cpu_s: FloatArray,
+    cpu: int,
     slot: IntArray,
     made_s: FloatArray,
     new: FloatArray,
     below_s: float,
 ) -> None:
-    """One block more, on the CPU."""
-    lo, hi = g.front_offsets[y], g.front_offsets[y + 1]
+    """One block more, on a CPU."""
+    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
     for label in kept:
         old = p.value[label]
         end = old[0]
@@ -173,70 +202,106 @@ def _on_cpu(
                 if g.tensor_block[k] == block:
                     begin = max(begin, made_s[g.producer[k]])
                 elif slot[k] >= 0:
-                    begin = max(begin, old[2 + slot[k]])
-            made_s[i] = begin + cpu_s[i]
+                    begin = max(begin, old[slot[k]])
+            made_s[i] = begin + m.cpu_s[cpu, i]
             end = max(end, made_s[i])
         if not end < below_s:
             continue
+        new[0] = end
+        new[1:times] = old[1:times]
         for a in range(lo, hi):
             k = g.front[a]
             inside = g.tensor_block[k] == block
-            new[2 + a - lo] = made_s[g.producer[k]] if inside else old[2 + slot[k]]
-        new[0] = end
-        new[1] = old[1]
-        _insert(g, p, y, label, new, below_s)
+            new[times + a - lo] = made_s[g.producer[k]] if inside else old[slot[k]]
+        _insert(g, p, y, times, label, -1 - cpu, new, below_s)
 
 
 @compiled
 def _in_call(
     g: Lattice,
     p: Labels,
+    m: Machines,
     kept: IntArray,
     x: int,
     y: int,
     slot: IntArray,
-    most_calls: int,
     new: FloatArray,
     below_s: float,
 ) -> None:
     """All between ideals x and y in one call."""
-    load = g.accelerator_s[y] - g.accelerator_s[x]
-    first, width = g.front_offsets[x], g.front_offsets[x + 1] - g.front_offsets[x]
-    enters = np.zeros(width, dtype=np.bool_)
-    for a in range(width):
-        k = g.front[first + a]
+    first, last = g.front_offsets[x], g.front_offsets[x + 1]
+    enters = np.zeros(last - first, dtype=np.bool_)
+    moved = 0.0
+    for a in range(first, last):
+        k = g.front[a]
         for b in range(g.reader_offsets[k], g.reader_offsets[k + 1]):
             r = g.reader[b]
             if g.member[y, r] and not g.member[x, r]:
-                enters[a] = True
-        if enters[a]:
-            load += g.tensor_s[k]
-    lo, hi = g.front_offsets[y], g.front_offsets[y + 1]
+                enters[a - first] = True
+        if enters[a - first]:
+            moved += g.tensor_bytes[k]
+    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
     for a in range(lo, hi):
         if slot[g.front[a]] < 0:
-            load += g.tensor_s[g.front[a]]
+            moved += g.tensor_bytes[g.front[a]]
     for label in kept:
-        old = p.value[label]
-        if old[1] >= most_calls:
-            continue
-        end = 0.0
-        for a in range(width):
+        begin = 0.0
+        for a in range(last - first):
             if enters[a]:
-                end = max(end, old[2 + a])
-        end += load
-        if not end < below_s:
-            continue
-        for a in range(lo, hi):
-            s = slot[g.front[a]]
-            new[2 + a - lo] = end if s < 0 else old[2 + s]
-        new[0] = max(old[0], end)
-        new[1] = old[1] + 1
-        _insert(g, p, y, label, new, below_s)
+                begin = max(begin, p.value[label, times + a])
+        for d in range(len(m.like)):
+            end = _end_of_call(g, m, p.value[label], d, x, y, moved, begin)
+            if not end < below_s:
+                continue
+            old = p.value[label]
+            new[:times] = old[:times]
+            new[0] = max(old[0], end)
+            _book(m, new, d, g.resident_bytes[y] - g.resident_bytes[x], end)
+            for a in range(lo, hi):
+                s = slot[g.front[a]]
+                new[times + a - lo] = end if s < 0 else old[s]
+            _insert(g, p, y, times, label, d, new, below_s)
+
+
+@compiled
+def _end_of_call(
+    g: Lattice, m: Machines, old: FloatArray, d: int, x: int, y: int, moved: float, begin_s: float
+) -> float:
+    """When a call of accelerator d would end, ``inf`` if it cannot or need not be tried."""
+    at = 1 + 3 * d
+    if old[at + 1] >= m.calls or g.refused[d, y] != g.refused[d, x]:
+        return np.inf
+    if old[at] + g.resident_bytes[y] - g.resident_bytes[x] > m.room_bytes[d]:
+        return np.inf
+    for other in range(m.like[d], d):
+        o = 1 + 3 * other
+        same = old[o] == old[at] and old[o + 1] == old[at + 1] and old[o + 2] == old[at + 2]
+        if m.like[other] == m.like[d] and same:
+            return np.inf
+    work: float = g.accelerator_s[d, y] - g.accelerator_s[d, x] + moved * m.host_seconds_per_byte[d]
+    return float(max(begin_s, old[at + 2])) + work
+
+
+@compiled
+def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
+    """Take note of a call; after the last one nothing about the accelerator matters."""
+    at = 1 + 3 * d
+    new[at + 1] += 1.0
+    last = new[at + 1] >= m.calls
+    new[at] = np.inf if last else new[at] + need_bytes
+    new[at + 2] = np.inf if last else end_s
 
 
 @compiled
 def _insert(
-    g: Lattice, p: Labels, y: int, parent: int, new: FloatArray, below_s: float
+    g: Lattice,
+    p: Labels,
+    y: int,
+    times: int,
+    parent: int,
+    device: int,
+    new: FloatArray,
+    below_s: float,
 ) -> None:
     """Raise what can be raised, then keep the label unless another is as good everywhere."""
     lo = g.front_offsets[y]
@@ -245,20 +310,22 @@ def _insert(
     for i in range(width):
         for j in range(width):
             if g.later[base + i * width + j]:
-                new[2 + i] = max(new[2 + i], new[2 + j])
+                new[times + i] = max(new[times + i], new[times + j])
     for i in range(width):
-        new[0] = max(new[0], new[2 + i] + g.tail_s[lo + i])
+        new[0] = max(new[0], new[times + i] + g.tail_s[lo + i])
     if not new[0] < below_s:
         return
     before, at = -1, p.head[y]
     while at >= 0:
         after = p.following[at]
         better, worse = True, True
-        for c in range(2 + width):
+        for c in range(times + width):
             if p.value[at, c] > new[c]:
                 better = False
             elif p.value[at, c] < new[c]:
                 worse = False
+            if not better and not worse:
+                break
         if better:
             return
         if worse:
@@ -271,12 +338,17 @@ def _insert(
         else:
             before = at
         at = after
-    _take(p, y, parent, new, 2 + width)
+    at = _take(p)
+    if at >= 0:
+        p.value[at, : times + width] = new[: times + width]
+        p.ideal[at], p.parent[at], p.device[at] = y, parent, device
+        p.following[at] = p.head[y]
+        p.head[y] = at
 
 
 @compiled
-def _take(p: Labels, y: int, parent: int, new: FloatArray, columns: int) -> None:
-    """Put a label on ideal y."""
+def _take(p: Labels) -> int:
+    """A place in the pool, -1 (and a label lost) if it is full."""
     at = p.state[1]
     if at >= 0:
         p.state[1] = p.following[at]
@@ -285,9 +357,4 @@ def _take(p: Labels, y: int, parent: int, new: FloatArray, columns: int) -> None
         p.state[0] += 1
     else:
         p.state[2] += 1
-        return
-    p.value[at, :columns] = new[:columns]
-    p.ideal[at] = y
-    p.parent[at] = parent
-    p.following[at] = p.head[y]
-    p.head[y] = at
+    return int(at)

@@ -22,10 +22,12 @@ class Lattice(NamedTuple):
         Shape (l, b).
     up_offsets, up_ideal, up_block
         CSR: the ideals with one block more, and that block.
-    accelerator_s, resident_bytes
-        Shape (l,), sums over the ideal's blocks; blocks that no accelerator runs count zero.
-    callable_
-        Shape (b,): whether an accelerator can run the block.
+    accelerator_s
+        Shape (k, l), sums over the ideal's blocks but those that the accelerator cannot run.
+    refused
+        Shape (k, l): how many of the ideal's blocks the accelerator cannot run.
+    resident_bytes
+        Shape (l,).
     front_offsets, front
         CSR: the tensors that cross the ideal's border.
     tail_s
@@ -33,7 +35,7 @@ class Lattice(NamedTuple):
     later_offsets, later
         ``later[later_offsets[x] + i * w + j]`` for w tensors on the border of x: whether all that
         waits for tensor i also waits for tensor j.
-    tensor_block, tensor_s
+    tensor_block, tensor_bytes
         Shape (t,).
     reader_offsets, reader
         CSR: blocks outside a tensor's own that read it.
@@ -48,15 +50,15 @@ class Lattice(NamedTuple):
     up_ideal: IntArray
     up_block: IntArray
     accelerator_s: FloatArray
+    refused: IntArray
     resident_bytes: FloatArray
-    callable_: BoolArray
     front_offsets: IntArray
     front: IntArray
     tail_s: FloatArray
     later_offsets: IntArray
     later: BoolArray
     tensor_block: IntArray
-    tensor_s: FloatArray
+    tensor_bytes: FloatArray
     reader_offsets: IntArray
     reader: IntArray
     op_offsets: IntArray
@@ -133,18 +135,18 @@ def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
     reader_offsets, reader = _readers(graph)
     ideal, front = np.nonzero(_crossing(member, tensor_block, reader_offsets, reader))
     front_offsets = np.searchsorted(ideal, np.arange(len(sets) + 1))
-    callable_ = np.isfinite(graph.accelerator_s)
+    runs = np.isfinite(graph.accelerator_s)
     return Lattice(
         member,
         *_covers(sets, member, predecessors(graph)),
-        member @ np.where(callable_, graph.accelerator_s, 0.0),
+        np.where(runs, graph.accelerator_s, 0.0) @ member.T,
+        (~runs).astype(np.int64) @ member.T.astype(np.int64),
         member @ graph.resident_bytes,
-        callable_,
         front_offsets,
         front,
         *_borders(graph, member, front_offsets, front),
         tensor_block,
-        graph.tensor_s,
+        graph.problem.tensor_bytes,
         reader_offsets,
         reader,
         *_operators(graph),

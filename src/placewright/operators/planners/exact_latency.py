@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._star_latency import accelerators, is_star_latency, star_latency
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._call_chains import NO_LIMIT, Chain, best_chain
-from placewright.operators.planners._call_graph import CallGraph, alike, call_graph, critical_path
+from placewright.operators.planners._call_graph import CallGraph, call_graph, critical_path
 from placewright.operators.planners._call_idle import free_sources, idle_sinks, put_back
 from placewright.operators.planners._call_lattice import ideals, line, predecessors
 from placewright.operators.problem import OperatorProblem
@@ -26,7 +25,7 @@ ROUNDING = 1e-12
 @final
 @dataclass(frozen=True, slots=True)
 class ExactLatency:
-    """Labels on ideals (see `_call_labels`): which calls and CPU blocks follow each other.
+    """Labels on ideals: which calls and CPU blocks follow each other (see `_call_labels`).
 
     The model is that of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5.1; the
     algorithm is ours. They give a mixed-integer program, whose relaxation says next to nothing
@@ -54,12 +53,12 @@ class ExactLatency:
         return "exact-latency"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Star latency, one call each, accelerators alike and CPUs alike."""
+        """Star latency, with CPUs that hold everything."""
         if not is_star_latency(problem):
             return "not the latency of calls through host memory"
-        if problem.calls > 1:
-            return "more than one call per accelerator"
-        return alike(problem)
+        if not (problem.memory_bytes[~accelerators(problem)] >= need_bytes(problem)).all():
+            return "a CPU cannot hold everything"
+        return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.
@@ -83,7 +82,7 @@ class _Search:
     def __init__(self, problem: OperatorProblem, context: Context, planner: ExactLatency) -> None:
         self.problem, self.context, self.planner = problem, context, planner
         self.value_s, self.bound_s = math.inf, 0.0
-        self.place: IntArray | None = None
+        self.best: OperatorPlan | None = None
         self.note = ""
 
     def run(self) -> None:
@@ -124,13 +123,10 @@ class _Search:
         """Judge a chain's plan, and keep it if it is better."""
         if not math.isfinite(chain.value_s):
             return
-        place = put_back(self.problem, _devices(self.problem, chain.unit))
-        try:
-            value = judged(self.problem, place)
-        except InfeasibleError:
-            return
+        plan = put_back(self.problem, chain.place, chain.call)
+        value = judged(self.problem, plan)
         if value < self.value_s:
-            self.value_s, self.place = value, place
+            self.value_s, self.best = value, plan
         self.context.progress(
             what="calls", value=self.value_s, lower_bound=self.bound_s, elapsed_s=0.0
         )
@@ -147,29 +143,29 @@ class _Search:
         InfeasibleError
             There is none.
         """
-        if self.place is None:
+        if self.best is None:
             raise InfeasibleError(
-                "no plan of one call per accelerator fits",
+                "no plan fits",
                 where=self.problem.name,
                 hint="add a CPU or an accelerator, or raise a memory limit",
             )
         bound = min(self.bound_s, self.value_s) * (1 - ROUNDING)
         if self.closed():
             bound = self.value_s
-        return OperatorPlan(self.place, lower_bound_s=bound, note=self.note)
+        return replace(self.best, lower_bound_s=bound, note=self.note)
 
 
-def judged(problem: OperatorProblem, place: IntArray) -> float:
-    """The judge's word, ``inf`` where memory is short."""
-    used = np.bincount(place, np.ceil(problem.resident_bytes), problem.m)
-    if (used > problem.memory_bytes).any():
+def need_bytes(problem: OperatorProblem) -> float:
+    """All resident bytes, each operator's rounded up."""
+    return float(np.ceil(problem.resident_bytes).sum())
+
+
+def judged(problem: OperatorProblem, plan: OperatorPlan) -> float:
+    """The judge's word, ``inf`` where memory is short or a call would wait for itself."""
+    used = np.bincount(plan.placement, np.ceil(problem.resident_bytes), problem.m)
+    if (used > np.floor(problem.memory_bytes)).any():
         return math.inf
-    return star_latency(problem, OperatorPlan(place)).value_s
-
-
-def _devices(problem: OperatorProblem, unit: IntArray) -> IntArray:
-    """Calls to accelerators in order, the rest to the first CPU, -1 for what was left out."""
-    called = accelerators(problem)
-    cpu = int(np.flatnonzero(~called)[0]) if (~called).any() else -1
-    device = np.append(np.flatnonzero(called), cpu)
-    return np.where(unit >= -1, device[np.minimum(unit, len(device) - 1)], -1)
+    try:
+        return star_latency(problem, plan).value_s
+    except InfeasibleError:
+        return math.inf

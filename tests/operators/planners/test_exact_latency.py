@@ -1,0 +1,68 @@
+"""Exact latency of calls through host memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import judge
+from placewright.operators.planners.exact_latency import ExactLatency
+from placewright.operators.readers.msr import read_msr
+from placewright.planning import Context
+from placewright.result import Status
+from placewright.solve import solve
+from placewright.testing.conformance import PlannerConformance
+from tests.operators.star_instances import best_latency, star_problem
+from tests.published import published
+
+
+class TestExactLatency(PlannerConformance):
+    """What every planner keeps to."""
+
+    named = "exact-latency"
+
+
+@pytest.mark.parametrize(
+    ("calls", "alike", "groups"),
+    [(1, True, True), (1, False, True), (2, True, False), (2, False, False)],
+)
+def test_no_placement_is_shorter(calls: int, alike: bool, groups: bool) -> None:
+    """Brute force over all placements and calls; where the planner claims a proof it has one."""
+    proofs = 0
+    for seed in range(60 if calls == 1 else 25):
+        p = star_problem(
+            seed, operators=6 if calls == 1 else 4, calls=calls, alike=alike, groups=groups
+        )
+        try:
+            plan = ExactLatency()(p, Context(judge=judge))
+        except InfeasibleError:
+            assert best_latency(p) == float("inf")
+            continue
+        played = judge(p, plan)
+        best = best_latency(p)
+        assert played.feasible
+        assert plan.lower_bound_s <= best * (1 + 1e-12)
+        assert played.value >= best * (1 - 1e-12)
+        if not plan.note:
+            assert plan.lower_bound_s == played.value
+            assert played.value == pytest.approx(best, rel=1e-12)
+            proofs += 1
+    assert proofs > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "optimum"),
+    [
+        ("layer_bert24", 100.2185, 100.2185),
+        ("layer_gnmt", 225.648, 225.64789),
+        ("op_bert3", 408.475, 408.47441),
+        ("op_resnet50", 755.80, 651.12076),
+    ],
+)
+def test_published_workloads_are_proved(name: str, known: float, optimum: float) -> None:
+    """At or below the best value known before, and nothing is shorter."""
+    problem = read_msr(published(f"msr/latency/{name}_inference.json"), "latency")
+    result = solve(problem, "exact-latency", time_limit_s=120)
+    assert result.status is Status.OPTIMAL
+    assert result.value <= known * (1 + 1e-5)
+    assert result.value == pytest.approx(optimum, rel=1e-6)
