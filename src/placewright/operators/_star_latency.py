@@ -44,6 +44,24 @@ def accelerators(problem: OperatorProblem) -> BoolArray:
     return problem.host_seconds_per_byte > 0
 
 
+def least_tails(problem: OperatorProblem) -> FloatArray:
+    """Shape (n,): the least time from the start of each operator to the end.
+
+    No plan is faster: on a CPU a reader starts when its input is there, and a call runs its
+    operators one after another, producers first. So from the start of an operator to the end it
+    takes at least the operator's time where it is fastest plus the same of some reader.
+    """
+    p, t = problem, problem.topology
+    least = np.where(p.allowed(), p.compute_s, np.inf).min(axis=1)
+    tail = np.zeros(p.n)
+    for i in t.order[::-1].tolist():
+        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
+            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+            tail[i] = max(tail[i], tail[readers].max(initial=0.0))
+        tail[i] += least[i]
+    return tail
+
+
 def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
     """Shape (n,): ``device * calls + call`` of each operator, -1 on a CPU."""
     call = first_calls(problem, plan.placement) if plan.call is None else plan.call

@@ -20,6 +20,10 @@ whatever l and u are; mirror ascent looks for good ones, and the best value seen
 Also T >= min_d w[g, d] for each group g, which runs somewhere as a whole. Both hold for latency
 and for throughput.
 
+**path** (latency of calls through host memory, where CPUs do any number of things at once, so
+that there is no load). The longest path, each operator where it is fastest: see
+`placewright.operators._star_latency.least_tails`.
+
 **serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
 """
 
@@ -32,6 +36,7 @@ from placewright.errors import InfeasibleError
 from placewright.operators._ceft import ceft
 from placewright.operators._groups import Groups, groups_of
 from placewright.operators._load_bound import load_bound
+from placewright.operators._star_latency import is_star_latency, least_tails
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
 
 
@@ -46,6 +51,8 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     """
     groups = groups_of(problem)
     fits = _fitting(problem, groups)
+    if is_star_latency(problem):
+        return {"path": _rounded_down(float(least_tails(problem).max()), problem.n)}
     work = _group_work(problem, groups, fits)
     found = {"load": _load(problem, groups, work)}
     if problem.objective is Objective.LATENCY:

@@ -29,8 +29,6 @@ class CallGraph:
         Shape (c, n), seconds; ``inf`` where the operator's group cannot run.
     accelerator_s
         Shape (k, b), seconds in a call; ``inf`` where the block cannot run.
-    least_s
-        Shape (n,), seconds where the operator is fastest.
     resident_bytes
         Shape (b,), each operator's rounded up.
     exact
@@ -45,7 +43,6 @@ class CallGraph:
     cpus: IntArray
     cpu_s: FloatArray
     accelerator_s: FloatArray
-    least_s: FloatArray
     resident_bytes: FloatArray
     exact: bool
 
@@ -72,7 +69,6 @@ def call_graph(problem: OperatorProblem, without: BoolArray | None = None) -> Ca
         cpus=cpus,
         cpu_s=np.ascontiguousarray(cost[:, cpus].T),
         accelerator_s=accelerator_s,
-        least_s=cost.min(axis=1),
         resident_bytes=resident.astype(np.float64),
         exact=acyclic and (problem.calls == 1 or _whole(problem, label)),
     )
@@ -153,20 +149,3 @@ def _components(count: int, arcs: IntArray) -> tuple[IntArray, bool]:
                             break
                     found += 1
     return found - 1 - component, found == count
-
-
-def tails(graph: CallGraph) -> FloatArray:
-    """Shape (n,): the least time from the start of each operator to the end."""
-    p, t = graph.problem, graph.problem.topology
-    tail = np.zeros(p.n)
-    for i in t.order[::-1].tolist():
-        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
-            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
-            tail[i] = max(tail[i], tail[readers].max(initial=0.0))
-        tail[i] += graph.least_s[i] if graph.block[i] >= 0 else 0.0
-    return tail
-
-
-def critical_path(graph: CallGraph) -> float:
-    """No plan is shorter: a call runs its operators one after another."""
-    return float(tails(graph).max(initial=0.0))

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.compiled import compiled, lean
 from placewright.operators.planners._call_lattice import Lattice
 
 
@@ -124,6 +124,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
         slot[g.front[a]] = times + a - g.front_offsets[x]
     made_s = np.zeros(m.cpu_s.shape[1])
     new = np.zeros(p.value.shape[1])
+    enters = np.zeros(p.value.shape[1], dtype=np.bool_)
     for e in range(g.up_offsets[x], g.up_offsets[x + 1]):
         for c in range(len(m.cpu_s)):
             _on_cpu(g, p, m, kept, g.up_ideal[e], g.up_block[e], c, slot, made_s, new, below_s)
@@ -135,7 +136,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
         top -= 1
         y = stack[top]
         if y != x:
-            _in_call(g, p, m, kept, x, y, slot, new, below_s)
+            _in_call(g, p, m, kept, x, y, slot, enters, new, below_s)
         for e in range(g.up_offsets[y], g.up_offsets[y + 1]):
             z = g.up_ideal[e]
             if not mark[z] and _some_holds(g, m, x, z):
@@ -144,7 +145,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
                 top += 1
 
 
-@compiled
+@lean
 def _some_holds(g: Lattice, m: Machines, x: int, z: int) -> bool:
     """Whether an accelerator can take all between ideals x and z."""
     need = g.resident_bytes[z] - g.resident_bytes[x]
@@ -163,19 +164,21 @@ def _narrow(p: Labels, x: int, beam: int) -> IntArray:
         count += 1
         at = p.following[at]
     found = np.empty(count, dtype=np.int64)
-    bound = np.empty(count)
     at = p.head[x]
     for i in range(count):
         found[i] = at
-        bound[i] = p.value[at, 0]
         at = p.following[at]
     if count <= beam:
         return found
     p.state[2] += count - beam
-    return found[np.argsort(bound)[:beam]]
+    for i in range(beam):
+        for j in range(i + 1, count):
+            if p.value[found[j], 0] < p.value[found[i], 0]:
+                found[i], found[j] = found[j], found[i]
+    return found[:beam]
 
 
-@compiled
+@lean
 def _on_cpu(
     g: Lattice,
     p: Labels,
@@ -208,7 +211,8 @@ def _on_cpu(
         if not end < below_s:
             continue
         new[0] = end
-        new[1:times] = old[1:times]
+        for c in range(1, times):
+            new[c] = old[c]
         for a in range(lo, hi):
             k = g.front[a]
             inside = g.tensor_block[k] == block
@@ -216,7 +220,7 @@ def _on_cpu(
         _insert(g, p, y, times, label, -1 - cpu, new, below_s)
 
 
-@compiled
+@lean
 def _in_call(
     g: Lattice,
     p: Labels,
@@ -225,15 +229,16 @@ def _in_call(
     x: int,
     y: int,
     slot: IntArray,
+    enters: BoolArray,
     new: FloatArray,
     below_s: float,
 ) -> None:
     """All between ideals x and y in one call."""
     first, last = g.front_offsets[x], g.front_offsets[x + 1]
-    enters = np.zeros(last - first, dtype=np.bool_)
     moved = 0.0
     for a in range(first, last):
         k = g.front[a]
+        enters[a - first] = False
         for b in range(g.reader_offsets[k], g.reader_offsets[k + 1]):
             r = g.reader[b]
             if g.member[y, r] and not g.member[x, r]:
@@ -254,8 +259,9 @@ def _in_call(
             if not end < below_s:
                 continue
             old = p.value[label]
-            new[:times] = old[:times]
             new[0] = max(old[0], end)
+            for c in range(1, times):
+                new[c] = old[c]
             _book(m, new, d, g.resident_bytes[y] - g.resident_bytes[x], end)
             for a in range(lo, hi):
                 s = slot[g.front[a]]
@@ -263,7 +269,7 @@ def _in_call(
             _insert(g, p, y, times, label, d, new, below_s)
 
 
-@compiled
+@lean
 def _end_of_call(
     g: Lattice, m: Machines, old: FloatArray, d: int, x: int, y: int, moved: float, begin_s: float
 ) -> float:
@@ -282,7 +288,7 @@ def _end_of_call(
     return float(max(begin_s, old[at + 2])) + work
 
 
-@compiled
+@lean
 def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
     """Take note of a call; after the last one nothing about the accelerator matters."""
     at = 1 + 3 * d
@@ -292,7 +298,7 @@ def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float)
     new[at + 2] = np.inf if last else end_s
 
 
-@compiled
+@lean
 def _insert(
     g: Lattice,
     p: Labels,
@@ -340,13 +346,14 @@ def _insert(
         at = after
     at = _take(p)
     if at >= 0:
-        p.value[at, : times + width] = new[: times + width]
+        for c in range(times + width):
+            p.value[at, c] = new[c]
         p.ideal[at], p.parent[at], p.device[at] = y, parent, device
         p.following[at] = p.head[y]
         p.head[y] = at
 
 
-@compiled
+@lean
 def _take(p: Labels) -> int:
     """A place in the pool, -1 (and a label lost) if it is full."""
     at = p.state[1]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.planners._call_graph import CallGraph, tails
+from placewright.operators._star_latency import least_tails
+from placewright.operators.planners._call_graph import CallGraph
 
 
 class Lattice(NamedTuple):
@@ -218,7 +219,7 @@ def _borders(
     tensor, reader = _uses(graph)
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
-    tail, waits = tails(graph), _later(graph, np.unique(front))
+    tail, waits = least_tails(graph.problem), _later(graph, np.unique(front))
     tail_s, later = np.zeros(len(front)), []
     for x, inside in enumerate(member):
         on = front[front_offsets[x] : front_offsets[x + 1]]

@@ -9,10 +9,15 @@ from typing import final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.operators._star_latency import accelerators, is_star_latency, star_latency
+from placewright.operators._star_latency import (
+    accelerators,
+    is_star_latency,
+    least_tails,
+    star_latency,
+)
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._call_chains import NO_LIMIT, Chain, best_chain
-from placewright.operators.planners._call_graph import CallGraph, call_graph, critical_path
+from placewright.operators.planners._call_graph import CallGraph, call_graph
 from placewright.operators.planners._call_idle import free_sources, idle_sinks, put_back
 from placewright.operators.planners._call_lattice import ideals, line, predecessors
 from placewright.operators.problem import OperatorProblem
@@ -81,7 +86,8 @@ class _Search:
 
     def __init__(self, problem: OperatorProblem, context: Context, planner: ExactLatency) -> None:
         self.problem, self.context, self.planner = problem, context, planner
-        self.value_s, self.bound_s = math.inf, 0.0
+        self.value_s = math.inf
+        self.bound_s = float(least_tails(problem).max())
         self.best: OperatorPlan | None = None
         self.note = ""
 
@@ -95,8 +101,6 @@ class _Search:
     def explore(self, graph: CallGraph) -> None:
         """One line of ideals, then all of them, with and without a beam."""
         self.note = ""
-        if graph.exact:
-            self.bound_s = max(self.bound_s, critical_path(graph))
         before = predecessors(graph)
         self.look(graph, line(before), self.planner.beam)
         if self.closed():
