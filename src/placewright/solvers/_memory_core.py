@@ -1,0 +1,249 @@
+"""The irreducible part of a PBQP with memory: a small PBQP under many knapsack rows.
+
+A row is one moment at which the limit can bind. Moments at which another one asks for at least
+as much, option by option, and has no more room are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled, lean
+from placewright.errors import InfeasibleError
+from placewright.solvers._memory_draft import Draft
+from placewright.solvers._pbqp_work import Arrays
+
+REMEMBERED = 24
+"""A moment is compared with this many of the moments kept before it."""
+
+
+class Loads(NamedTuple):
+    """Usage by node and row.
+
+    Node i is on the rows ``row[first[i] : first[i + 1]]``, ascending; its usages on them, a line
+    per row with an entry per option, begin at ``use[block[i]]``. The nodes on row r are
+    ``member[begin[r] : begin[r + 1]]``.
+    """
+
+    room: IntArray
+    first: IntArray
+    row: IntArray
+    block: IntArray
+    use: IntArray
+    begin: IntArray
+    member: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Core:
+    """What is left to decide: nodes ``nodes[i]`` of the draft; `moment[r]` is the time of row r."""
+
+    arrays: Arrays
+    loads: Loads
+    nodes: IntArray
+    moment: IntArray
+    constant: float
+
+
+def core_of(d: Draft, limit: int) -> Core:
+    """The live nodes of a draft.
+
+    Raises
+    ------
+    InfeasibleError
+        What every assignment uses is above the limit already; says when and by how much.
+    """
+    nodes = np.flatnonzero(np.array(d.live, dtype=np.bool_))
+    size = np.array([len(d.cost[i]) for i in nodes.tolist()], dtype=np.int64)
+    start = np.concatenate([[0], np.cumsum(size)])
+    base = np.array(d.base, dtype=np.int64).reshape(-1, 3)
+    table, use = _spans(d, nodes, base)
+    moments, room = _moments(table, use, start, limit)
+    return Core(
+        _arrays(d, nodes, start), _loads(d, nodes, moments, room), nodes, moments, d.constant
+    )
+
+
+def _arrays(d: Draft, nodes: IntArray, start: IntArray) -> Arrays:
+    number = {int(i): k for k, i in enumerate(nodes)}
+    edges = [(i, j) for i in number for j in d.edges[i] if number[i] < number[j]]
+    pool = [d.edges[i][j].ravel() for i, j in edges]
+    sizes = np.array([len(p) for p in pool], dtype=np.int64)
+    return Arrays(
+        start,
+        np.concatenate([np.zeros(0), *(d.cost[i] for i in number)]),
+        np.array([(number[i], number[j]) for i, j in edges], dtype=np.int64).reshape(-1, 2),
+        np.cumsum(sizes) - sizes,
+        np.concatenate([np.zeros(0), *pool]),
+    )
+
+
+def _spans(d: Draft, nodes: IntArray, base: IntArray) -> tuple[IntArray, IntArray]:
+    """Lines (node or -1, born, dies, where its usages begin), and the usages."""
+    lines, use = [], [base[:, 2]]
+    at = len(base)
+    if len(base):
+        whole = np.full(len(base), -1)
+        lines.append(np.stack([whole, base[:, 0], base[:, 1], np.arange(at)], axis=1))
+    for k, i in enumerate(nodes.tolist()):
+        count, options = d.use[i].shape
+        begins = at + options * np.arange(count)
+        lines.append(np.column_stack([np.full(count, k), d.moments[i], begins]))
+        use.append(d.use[i].ravel())
+        at += count * options
+    table = np.concatenate([np.zeros((0, 4), np.int64), *lines]).astype(np.int64)
+    return table, np.concatenate(use).astype(np.int64)
+
+
+def _moments(
+    table: IntArray, use: IntArray, start: IntArray, limit: int
+) -> tuple[IntArray, IntArray]:
+    """Moments that can bind, none of which is covered by a near one, and their room."""
+    times = np.unique(table[:, 1:3])
+    by_birth = np.argsort(table[:, 1], kind="stable")
+    by_death = np.argsort(table[:, 2], kind="stable")
+    kept, room, worst = _sweep(table, use, start, limit, times, by_birth, by_death)
+    if worst >= 0:
+        at, least = int(times[worst]), int(-room[worst])
+        raise InfeasibleError(
+            "no assignment fits in memory",
+            where=f"moment {at}",
+            by=f"the least possible usage is {limit + least}, {least} above the limit {limit}",
+            hint=f"raise usage_limit by {least}",
+        )
+    return times[kept], room[kept]
+
+
+@compiled
+def _sweep(
+    table: IntArray,
+    use: IntArray,
+    start: IntArray,
+    limit: int,
+    times: IntArray,
+    by_birth: IntArray,
+    by_death: IntArray,
+) -> tuple[IntArray, IntArray, int]:
+    """Walk through time. Moments to keep, room at all, the moment most above the limit or -1."""
+    now = np.zeros(start[-1] + 1, np.int64)
+    most = np.zeros(len(start), np.int64)
+    recent = np.zeros((REMEMBERED, start[-1] + 1), np.int64)
+    whose = np.full(REMEMBERED, -1, np.int64)
+    keep, room = np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
+    born = dead = slot = 0
+    worst, left, highest = -1, limit, 0
+    for t in range(len(times)):
+        while dead < len(table) and table[by_death[dead], 2] <= times[t]:
+            left, highest = _apply(table, use, start, now, most, by_death[dead], -1, left, highest)
+            dead += 1
+        while born < len(table) and table[by_birth[born], 1] <= times[t]:
+            left, highest = _apply(table, use, start, now, most, by_birth[born], 1, left, highest)
+            born += 1
+        room[t] = left
+        if left < 0 and (worst < 0 or left < room[worst]):
+            worst = t
+        if highest <= left:
+            continue
+        now[-1] = -left
+        covered = False
+        for s in range(REMEMBERED):
+            covered = covered or (whose[s] >= 0 and _covers(recent[s], now))
+        if covered:
+            continue
+        for s in range(REMEMBERED):
+            if whose[s] >= 0 and _covers(now, recent[s]):
+                keep[whose[s]], whose[s] = False, -1
+        keep[t], whose[slot] = True, t
+        recent[slot] = now
+        slot = (slot + 1) % REMEMBERED
+    return np.flatnonzero(keep), room, worst
+
+
+@lean
+def _covers(a: IntArray, b: IntArray) -> bool:
+    k = 0
+    while k < len(a) and a[k] >= b[k]:
+        k += 1
+    return k == len(a)
+
+
+@lean
+def _apply(
+    table: IntArray,
+    use: IntArray,
+    start: IntArray,
+    now: IntArray,
+    most: IntArray,
+    line: int,
+    sign: int,
+    left: int,
+    highest: int,
+) -> tuple[int, int]:
+    """Let a span begin or end; the room that is left and the sum of the nodes' largest usages."""
+    node, at = table[line, 0], table[line, 3]
+    if node < 0:
+        return left - sign * use[at], highest
+    largest = 0
+    for a in range(start[node], start[node + 1]):
+        now[a] += sign * use[at + a - start[node]]
+        largest = max(largest, now[a])
+    highest += largest - most[node]
+    most[node] = largest
+    return left, highest
+
+
+def _loads(d: Draft, nodes: IntArray, moments: IntArray, room: IntArray) -> Loads:
+    """Usages on the rows, without the lines that are zero."""
+    rows, blocks = [], []
+    for i in nodes.tolist():
+        steps = np.zeros((len(moments) + 1, len(d.cost[i])), np.int64)
+        np.add.at(steps, np.searchsorted(moments, d.moments[i][:, 0]), d.use[i])
+        np.add.at(steps, np.searchsorted(moments, d.moments[i][:, 1]), -d.use[i])
+        lines = np.cumsum(steps, axis=0)[:-1]
+        there = np.flatnonzero(lines.any(axis=1))
+        rows.append(there)
+        blocks.append(lines[there].ravel())
+    none = np.zeros(0, np.int64)
+    counts = np.array([len(r) for r in rows], dtype=np.int64)
+    sizes = np.array([len(b) for b in blocks], dtype=np.int64)
+    row, whose = np.concatenate([none, *rows]), np.repeat(np.arange(len(nodes)), counts)
+    order = np.argsort(row, kind="stable")
+    return Loads(
+        room,
+        np.concatenate([[0], np.cumsum(counts)]),
+        row,
+        np.cumsum(sizes) - sizes,
+        np.concatenate([none, *blocks]),
+        np.searchsorted(row[order], np.arange(len(room) + 1)),
+        whose[order],
+    )
+
+
+@compiled
+def priced(arrays: Arrays, loads: Loads, price: FloatArray) -> FloatArray:
+    """Node costs with every row's usage at its price."""
+    cost = arrays.cost.copy()
+    for i in range(len(arrays.start) - 1):
+        at = loads.block[i]
+        for p in range(loads.first[i], loads.first[i + 1]):
+            for a in range(arrays.start[i], arrays.start[i + 1]):
+                cost[a] += price[loads.row[p]] * loads.use[at]
+                at += 1
+    return cost
+
+
+@compiled
+def loaded(arrays: Arrays, loads: Loads, choice: IntArray) -> IntArray:
+    """What `choice` uses on every row."""
+    load = np.zeros(len(loads.room), np.int64)
+    for i in range(len(arrays.start) - 1):
+        width = arrays.start[i + 1] - arrays.start[i]
+        at = loads.block[i] + choice[i]
+        for p in range(loads.first[i], loads.first[i + 1]):
+            load[loads.row[p]] += loads.use[at]
+            at += width
+    return load

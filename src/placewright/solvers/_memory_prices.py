@@ -1,0 +1,124 @@
+"""Prices of memory: the Lagrangian dual of a core, by subgradient steps.
+
+With a price per row, the core is a plain PBQP whose bound, less the price of all room, no
+assignment that fits can beat. What the priced PBQP chooses is nearly feasible where prices are
+good, and starts the local search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.solvers._memory_core import Core, loaded, priced
+from placewright.solvers._pbqp_bound import tighten
+from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
+from placewright.solvers._pbqp_work import Arrays, evaluate, prepare
+
+SMALLEST_STEP = 1e-3
+BRANCHES = 20
+"""Branches that one priced problem may take."""
+
+FINAL_SWEEPS = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced:
+    """A priced problem solved: its choice, what that costs unpriced, and the dual bound."""
+
+    choice: IntArray
+    load: IntArray
+    value: float
+    bound: float
+
+
+def solve_priced(core: Core, price: FloatArray, deadline_s: float) -> Priced:
+    """The priced PBQP by reductions and a few branches."""
+    arrays = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
+    greedy = reduce_greedily(arrays)
+    choice, value, lower = greedy.choice, greedy.value, greedy.value
+    if greedy.fired:
+        found = Search(Limits(BRANCHES, deadline_s), abs(value)).descend(arrays, value)
+        lower = min(found.lower, value)
+        if found.choice is not None and found.value < value:
+            choice = found.choice
+    load = loaded(core.arrays, core.loads, choice)
+    dual = lower - float(price @ core.loads.room)
+    return Priced(choice, load, float(evaluate(core.arrays, choice)), dual)
+
+
+@dataclass(slots=True)
+class Prices:
+    """The ascent, resumable.
+
+    Attributes
+    ----------
+    best
+        Prices of the highest bound so far.
+    """
+
+    price: FloatArray
+    best: FloatArray
+    direction: FloatArray
+    bound: float = -math.inf
+    step: float = 1.0
+    stalled: int = 0
+
+    @staticmethod
+    def of(core: Core) -> Prices:
+        """No price yet."""
+        m = len(core.moment)
+        return Prices(np.zeros(m), np.zeros(m), np.zeros(m))
+
+
+def ascend(
+    core: Core,
+    at: Prices,
+    rounds: int,
+    upper: Callable[[], float],
+    tell: Callable[[Priced], None],
+    deadline_s: float,
+    running: Callable[[], bool],
+) -> None:
+    """At most `rounds` deflected subgradient steps towards `upper`, halved where they stall."""
+    scale = np.maximum(core.loads.room, 1).astype(np.float64)
+    for _ in range(rounds):
+        if at.step < SMALLEST_STEP or not running():
+            return
+        found = solve_priced(core, at.price, deadline_s)
+        better = found.bound > at.bound + 1e-7 * abs(at.bound)
+        if found.bound > at.bound:
+            at.bound, at.best = found.bound, at.price.copy()
+        tell(found)
+        at.stalled = 0 if better else at.stalled + 1
+        if at.stalled >= 6:
+            at.step, at.stalled, at.price = at.step / 2, 0, at.best.copy()
+            at.direction = np.zeros(len(scale))
+            continue
+        excess = (found.load - core.loads.room) / scale
+        excess[(excess < 0) & (at.price <= 0)] = 0.0
+        at.direction = excess + 0.4 * at.direction
+        length = float(at.direction @ at.direction)
+        goal = upper()
+        if not math.isfinite(goal):
+            goal = found.bound + 0.05 * abs(found.bound) + 1.0
+        distance = max(goal - found.bound, 1e-6 * abs(goal))
+        if length == 0.0:
+            return
+        at.price = np.maximum(at.price + at.step * distance / length * at.direction / scale, 0.0)
+
+
+def fixed(core: Core, price: FloatArray, upper: float) -> Core:
+    """The core without options and pairs that nothing cheaper than `upper` has."""
+    room = float(price @ core.loads.room)
+    own = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
+    work = prepare(own, 0)
+    tighten(work, FINAL_SWEEPS, upper + room, 1e-9 * abs(upper + room))
+    cost = np.where(work.cost == np.inf, np.inf, core.arrays.cost)
+    pool = np.where(work.pool[: len(own.pool)] == np.inf, np.inf, core.arrays.pool)
+    arrays: Arrays = core.arrays._replace(cost=cost, pool=pool)
+    return Core(arrays, core.loads, core.nodes, core.moment, core.constant)

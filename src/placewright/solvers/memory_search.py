@@ -1,0 +1,288 @@
+"""Solve a PBQP with memory over time: reduce, price memory, search, prove. Anytime.
+
+    contract -> reduce -> core -> prices (bound, first answers) -> annealing <-> HiGHS -> check
+
+What contraction and reduction leave of a sharding problem is small: of 34,932 nodes 281.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from placewright.arrays import IntArray
+from placewright.errors import InfeasibleError
+from placewright.planning import Progress, silent
+from placewright.solvers._memory_contract import Images, contract, original, spans_of
+from placewright.solvers._memory_core import Core, core_of, loaded
+from placewright.solvers._memory_draft import Draft, draft, reduce
+from placewright.solvers._memory_milp import prove
+from placewright.solvers._memory_moves import anneal, squeeze, state_of
+from placewright.solvers._memory_prices import Priced, Prices, ascend, fixed
+from placewright.solvers._pbqp_work import evaluate
+from placewright.solvers.memory_pbqp import MemoryPbqp
+
+TOLERANCE = 1e-9
+"""Relative difference below which value and bound are one."""
+
+ASCENT, FIRST_SEARCH, SEARCH = 150, 4_000, 20_000
+"""Price steps; annealing moves before the proof is tried; moves of one round after it."""
+
+LARGE_POOL = 3_000_000
+"""Cores with more edge entries are searched, not proved by the linear program."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPbqpSolution:
+    """An assignment and what is known about it.
+
+    Attributes
+    ----------
+    choice
+        Shape (n,), option of every node.
+    value
+        Its cost, counted anew on the problem as given; ``inf`` where nothing that fits was found
+        (`choice` is then the nearest miss).
+    lower_bound
+        No assignment that fits is cheaper.
+    proved
+        Whether `value` is the optimum, to 1e-9 relative.
+    interrupted
+        Whether Ctrl-C ended the search.
+    peak, moment
+        Largest usage over time of `choice`, and when.
+    core
+        Nodes that reductions left to decide.
+    """
+
+    choice: IntArray
+    value: float
+    lower_bound: float
+    proved: bool
+    interrupted: bool
+    peak: int
+    moment: int
+    core: int
+
+
+def solve_pbqp_memory(
+    problem: MemoryPbqp,
+    *,
+    deadline_s: float = math.inf,
+    seed: int = 0,
+    exact: bool = True,
+    rounds: int = 100,
+    progress: Progress = silent,
+) -> MemoryPbqpSolution:
+    """The cheapest assignment that fits in memory, with a lower bound.
+
+    Parameters
+    ----------
+    deadline_s
+        ``time.perf_counter()`` value at which the best so far is handed back.
+    exact
+        Let HiGHS prove the core, where the package is installed (extra ``exact``).
+    rounds
+        Annealing rounds where there is no proof; makes the effort the same on every machine.
+        The same seed gives the same answer unless the deadline cuts the search.
+
+    Raises
+    ------
+    InfeasibleError
+        Forbidden entries exclude everything, or some moment needs more than the limit whatever
+        is chosen; says when and by how much.
+
+    Notes
+    -----
+    The problem is that of the IOPDDL contest (ASPLOS 2025). Reductions keep an optimum. The bound
+    is the Lagrangian dual of the memory rows over the tree-reweighted bound of the priced PBQP
+    (Kolmogorov 2006, doi 10.1109/TPAMI.2006.200), then that of the mixed-integer program, which
+    rests on HiGHS's arithmetic. Assignments are always counted anew.
+    """
+    search = _Search(problem, deadline_s, seed, progress)
+    interrupted = False
+    try:
+        search.prepare()
+        search.price()
+        search.improve(FIRST_SEARCH)
+        if exact and importlib.util.find_spec("highspy") is not None:
+            search.prove()
+        for _ in range(rounds):
+            if not search.running():
+                break
+            search.improve(SEARCH)
+    except KeyboardInterrupt:
+        if search.core is None:
+            raise
+        interrupted = True
+    return search.answer(interrupted)
+
+
+@dataclass(slots=True)
+class _Search:
+    """One solve: the core, the best assignment of it and the bound; costs without the constant."""
+
+    problem: MemoryPbqp
+    deadline_s: float
+    seed: int
+    progress: Progress
+    steps: list[Images] = field(default_factory=list)
+    reduced: Draft | None = None
+    core: Core | None = None
+    prices: Prices | None = None
+    best: IntArray | None = None
+    nearest: IntArray | None = None
+    miss: float = math.inf
+    value: float = math.inf
+    lower: float = -math.inf
+    began_s: float = field(default_factory=time.perf_counter)
+    told_s: float = 0.0
+    draws: int = 0
+
+    def running(self) -> bool:
+        """Whether there is time, and something left to find."""
+        return not self.closed() and time.perf_counter() < self.deadline_s
+
+    def closed(self) -> bool:
+        """Whether the best assignment is proved, or that there is none."""
+        if self.value == math.inf:
+            return self.lower == math.inf
+        return self.value - self.lower <= TOLERANCE * abs(self.value)
+
+    def prepare(self) -> None:
+        """Contract and reduce; a core is there in any case."""
+        p = self.problem
+        self.say("reducing")
+        spans = spans_of(p.usage, p.pbqp.start, p.born, p.dies)
+        arrays, spans, self.steps = contract(p.pbqp.arrays, spans)
+        self.reduced = reduce(draft(arrays, spans), self.running)
+        self.core = core_of(self.reduced, p.limit)
+
+    def price(self) -> None:
+        """Prices, a bound, and the first assignments that fit."""
+        assert self.core is not None
+        self.prices = Prices.of(self.core)
+        goal = lambda: self.value  # noqa: E731
+        ascend(self.core, self.prices, ASCENT, goal, self.consider, self.deadline_s, self.pricing)
+
+    def pricing(self) -> bool:
+        """Whether prices are still worth their time; one answer there must be."""
+        return self.nearest is None or self.running()
+
+    def consider(self, found: Priced) -> None:
+        """Take a priced answer's bound; make its choice fit."""
+        assert self.core is not None
+        assert self.prices is not None
+        self.raise_bound(found.bound)
+        self.take(found.choice)
+        state = state_of(self.core, found.choice, found.load, self.prices.best)
+        if squeeze(self.core.arrays, self.core.loads, state, 20):
+            self.take(state.choice)
+        self.say("pricing memory")
+
+    def improve(self, moves: int) -> None:
+        """Annealing from the best assignment."""
+        core, prices = self.core, self.prices
+        assert core is not None
+        assert prices is not None
+        if self.best is None or not self.running() or len(core.nodes) == 0:
+            return
+        self.draws += 1
+        rng = np.random.default_rng((self.seed, self.draws))
+        load = loaded(core.arrays, core.loads, self.best)
+        state = state_of(core, self.best, load, prices.best)
+        best = self.best.copy()
+        room = max(self.value - self.lower, 0.0) if math.isfinite(self.lower) else abs(self.value)
+        for heat in np.geomspace(0.3, 0.003, 20) * room / 10:
+            if not self.running():
+                break
+            state.choice[:] = best
+            state.load[:] = loaded(core.arrays, core.loads, best)
+            draws = np.maximum(rng.random((moves // 20, 3)), 1e-300)
+            anneal(core.arrays, core.loads, state, draws, float(heat), best)
+            self.take(best)
+            self.say("local search")
+
+    def prove(self) -> None:
+        """Hand what prices leave open to HiGHS."""
+        core, prices = self.core, self.prices
+        assert core is not None
+        assert prices is not None
+        if not self.running() or len(core.arrays.pool) > LARGE_POOL:
+            return
+        self.say("proving")
+        upper = self.value
+        narrow = core
+        if math.isfinite(upper):
+            narrow = fixed(core, prices.best, upper)
+        prove(narrow, self.best, upper, self.deadline_s, self.take, self.bound_below)
+
+    def bound_below(self, bound: float) -> None:
+        """A bound on what is cheaper than the best."""
+        self.raise_bound(min(bound, self.value))
+        self.say("proving")
+
+    def raise_bound(self, bound: float) -> None:
+        self.lower = max(self.lower, bound)
+
+    def take(self, choice: IntArray) -> None:
+        """Keep an assignment if it fits and is cheaper, or misses by less than any so far."""
+        assert self.core is not None
+        arrays, loads = self.core.arrays, self.core.loads
+        value = float(evaluate(arrays, choice))
+        over = float((loaded(arrays, loads, choice) - loads.room).max(initial=0))
+        miss = over if value < math.inf else math.inf
+        if self.nearest is None or miss < self.miss:
+            self.nearest, self.miss = choice.copy(), miss
+        if miss <= 0 and value < self.value:
+            self.best, self.value = choice.copy(), value
+
+    def say(self, what: str) -> None:
+        """Progress, a few times per second."""
+        now_s = time.perf_counter()
+        if now_s - self.told_s < 0.2:
+            return
+        self.told_s = now_s
+        constant = self.core.constant if self.core is not None else 0.0
+        self.progress(
+            what=what,
+            value=self.value + constant,
+            lower_bound=self.lower + constant,
+            elapsed_s=now_s - self.began_s,
+        )
+
+    def answer(self, interrupted: bool) -> MemoryPbqpSolution:
+        """The best assignment on the problem as given, counted anew."""
+        assert self.core is not None
+        assert self.reduced is not None
+        p, core = self.problem, self.core
+        chosen = self.best if self.best is not None else self.nearest
+        if chosen is None:
+            chosen = np.zeros(len(core.nodes), np.int64)
+        names = (self.reduced.names[i][a] for i, a in zip(core.nodes, chosen, strict=True))
+        later = {int(i): int(name) for i, name in zip(core.nodes, names, strict=True)}
+        choice = original(self.steps, self.reduced.choose(later))
+        peak, moment = p.peak(choice)
+        value = p.value(choice) if peak <= p.limit else math.inf
+        lower = self.lower + core.constant
+        proved = value - lower <= TOLERANCE * abs(value)
+        if proved:
+            lower = value
+        if lower == math.inf:
+            raise _nothing_fits(p, peak, moment)
+        return MemoryPbqpSolution(
+            choice, value, min(lower, value), proved, interrupted, peak, moment, len(core.nodes)
+        )
+
+
+def _nothing_fits(p: MemoryPbqp, peak: int, moment: int) -> InfeasibleError:
+    return InfeasibleError(
+        "no assignment fits in memory (proved)",
+        where=f"moment {moment}",
+        by=f"the nearest miss uses {peak}, {peak - p.limit} above the limit {p.limit}",
+        hint="raise usage_limit",
+    )
