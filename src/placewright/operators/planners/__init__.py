@@ -9,6 +9,7 @@ from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.cpop import Cpop
+from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
@@ -44,6 +45,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         CeftPbqp(),
         LinearisedDp(),
         IdealDp(),
+        Exact(),
         ExactLatency(),
     ]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]

@@ -19,10 +19,12 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """Devices of the nodes, shape (N,), and the largest load."""
+    """Devices and stages of the nodes, shape (N,), the kind of each stage, the largest load."""
 
     value_s: float
     device: IntArray
+    stage: IntArray
+    kinds: tuple[int, ...]
 
 
 class OutOfTimeError(Exception):
@@ -54,15 +56,22 @@ def best_chain(
     state = int(best[:, -1].argmin())
     if not np.isfinite(best[state, -1]):
         return None
-    device = np.full(c.nodes, -1)
-    used = [0] * len(c.counts)
+    value, stages = float(best[state, -1]), list[tuple[int, IntArray]]()
     at = ideals - 1
     while at > 0:
         below, kind = int(came_from[state, at]), int(came_by[state, at])
-        device[_between(lattice, at, below)] = c.kind_devices[kind][used[kind]]
-        used[kind] += 1
+        stages.append((kind, _between(lattice, at, below)))
         state, at = state - int(states.stride[kind]), below
-    return Chain(float(best[:, -1].min()), device)
+    return _chain(c, value, stages[::-1])
+
+
+def _chain(c: Contraction, value: float, stages: list[tuple[int, IntArray]]) -> Chain:
+    """Devices of a kind in the order of their stages."""
+    free = [iter(devices) for devices in c.kind_devices]
+    device, stage = np.full(c.nodes, -1), np.full(c.nodes, -1)
+    for s, (kind, nodes) in enumerate(stages):
+        device[nodes], stage[nodes] = next(free[kind]), s
+    return Chain(value, device, stage, tuple(kind for kind, _ in stages))
 
 
 def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> Lattice | None:

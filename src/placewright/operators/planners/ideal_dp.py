@@ -17,7 +17,7 @@ from placewright.operators.planners._ideals import (
     best_chain,
     lattice_of,
 )
-from placewright.operators.planners.linearised_dp import best_line
+from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning import Context
 
@@ -60,40 +60,53 @@ class IdealDp:
             No contiguous plan fits.
         """
         c = contract(problem, contiguous=True)
-        line = _line(c, context)
+        line = line_or_none(c, context.deadline_s)
         try:
-            found = self._exact(c, line, context)
-        except _TooManyError as error:
+            found = over_ideals(c, line, self.most_ideals, context.deadline_s)
+        except NoProofError as error:
             if line is None:
                 raise InfeasibleError(f"no plan found: {error}", where=problem.name) from None
             return OperatorPlan(c.placement(line.device), note=f"{error}: the line's plan")
-        bound = found.value_s * (1 - 1e-12 - 4 * problem.n * np.finfo(np.float64).eps)
-        return OperatorPlan(
-            c.placement(found.device), lower_bound_s=bound if problem.contiguous else 0.0
-        )
-
-    def _exact(self, c: Contraction, line: Chain | None, context: Context) -> Chain:
-        states = np.prod(np.array(c.counts) + 1.0)
-        most = min(self.most_ideals, int(MOST_CELLS / float(states)))
-        lattice = lattice_of(c, most, context.deadline_s)
-        if lattice is None:
-            raise _TooManyError(f"more than {most} ideals, or no time")
-        limit = np.inf if line is None else line.value_s * (1 + 1e-9)
-        try:
-            found = best_chain(c, lattice, limit, context.deadline_s)
-        except OutOfTimeError:
-            raise _TooManyError("time limit reached") from None
-        if found is None:
-            raise InfeasibleError("no contiguous plan fits the memories")
-        return found
+        bound = proved(found, problem.n) if problem.contiguous else 0.0
+        return OperatorPlan(c.placement(found.device), lower_bound_s=bound)
 
 
-class _TooManyError(Exception):
-    """Why there is no proof."""
+class NoProofError(Exception):
+    """Why not all ideals were looked at."""
 
 
-def _line(c: Contraction, context: Context) -> Chain | None:
+def over_ideals(c: Contraction, line: Chain | None, most: int, deadline_s: float) -> Chain:
+    """The best chain of ideals.
+
+    Parameters
+    ----------
+    line
+        A chain that is known; stages with more work than its largest are not looked at.
+    most
+        Ideals; fewer where the table would grow too large.
+
+    Raises
+    ------
+    NoProofError
+        There are more ideals, or time is up.
+    InfeasibleError
+        No chain fits the memories.
+    """
+    states = float(np.prod(np.array(c.counts) + 1.0))
+    most = min(most, int(MOST_CELLS / states))
+    lattice = lattice_of(c, most, deadline_s)
+    if lattice is None:
+        raise NoProofError(f"more than {most} ideals, or no time")
+    limit = np.inf if line is None else line.value_s * (1 + 1e-9)
     try:
-        return best_line(c, context.deadline_s)
-    except InfeasibleError:
-        return None
+        found = best_chain(c, lattice, limit, deadline_s)
+    except OutOfTimeError:
+        raise NoProofError("time limit reached") from None
+    if found is None:
+        raise InfeasibleError("no contiguous plan fits the memories")
+    return found
+
+
+def proved(chain: Chain, n: int) -> float:
+    """A bound: the optimum less what rounding in sums of n numbers can do."""
+    return chain.value_s * (1.0 - 8.0 * n * float(np.finfo(np.float64).eps))

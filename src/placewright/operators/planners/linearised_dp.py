@@ -82,3 +82,11 @@ def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
             hint="try --planner exact, which is not bound to a line",
         )
     return best
+
+
+def line_or_none(c: Contraction, deadline_s: float) -> Chain | None:
+    """The best cut of the lines, where one fits."""
+    try:
+        return best_line(c, deadline_s)
+    except InfeasibleError:
+        return None

@@ -1,0 +1,107 @@
+"""CP-SAT and the linear solvers of OR-tools, run so that they can be stopped.
+
+HiGHS and SCIP are those inside OR-tools (MathOpt): the package ``highspy`` and OR-tools each
+bring a HiGHS of their own, and whichever is imported second fails to load.
+
+A solver works in a thread of its own while the main thread waits, so that Ctrl-C reaches it: the
+solver is told to stop and its best answer so far is taken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from placewright.errors import MissingDependencyError
+
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a solver claims.
+
+    Attributes
+    ----------
+    values
+        The value of a variable; ``None`` where there is no solution.
+    bound
+        Of the objective, in its unit; zero where nothing was proved.
+    infeasible
+        Whether it claims that there is no solution at all.
+    interrupted
+        Whether somebody pressed Ctrl-C.
+    """
+
+    values: Callable[[Any], float] | None
+    bound: float
+    infeasible: bool = False
+    interrupted: bool = False
+
+
+def require_ortools(purpose: str) -> None:
+    """Raise where OR-tools is not installed.
+
+    Raises
+    ------
+    MissingDependencyError
+        Says how to install it.
+    """
+    if importlib.util.find_spec("ortools") is None:
+        raise MissingDependencyError("ortools", extra="exact", purpose=purpose)
+
+
+def run_cp_sat(model: Any, *, seed: int, deadline_s: float, workers: int) -> Answer:
+    """Solve a CP-SAT model; the same answer every time where it ends before the deadline."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.random_seed = seed % 2**31
+    parameters.num_workers = workers
+    parameters.interleave_search = workers > 1
+    parameters.catch_sigint_signal = False
+    left = deadline_s - time.perf_counter()
+    if left <= 0:
+        return Answer(None, 0.0)
+    if math.isfinite(left):
+        parameters.max_time_in_seconds = left
+    status, interrupted = _waited(lambda: solver.solve(model), solver.stop_search)
+    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Answer(
+        values=solver.value if solved else None,
+        bound=max(0.0, solver.best_objective_bound) if solved else 0.0,
+        infeasible=status == cp_model.INFEASIBLE,
+        interrupted=interrupted,
+    )
+
+
+def _waited(work: Callable[[], Any], stop: Callable[[], None]) -> tuple[Any, bool]:
+    """What `work` returns, and whether Ctrl-C came; a second one is not held back."""
+    done, found = threading.Event(), list[Any]()
+
+    def body() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:  # handed on to the waiting thread
+            found.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=body, daemon=True).start()
+    interrupted = False
+    try:
+        while not done.wait(_TICK_S):
+            pass
+    except KeyboardInterrupt:
+        interrupted = True
+        stop()
+        done.wait()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0], interrupted
