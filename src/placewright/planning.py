@@ -34,12 +34,18 @@ class Context:
         ``judge(problem, plan)``: the wing's judge, for planners that improve on its word.
     progress
         To be called at most a few times per second.
+    incumbent
+        The best plan so far that fits, for planners that start from one.
+    lower_bound
+        What is known to be unbeatable; a planner that reaches it may stop.
     """
 
     seed: int = 0
     deadline_s: float = float("inf")
     judge: Callable[[Any, Any], Any] | None = None
     progress: Progress = silent
+    incumbent: Any = None
+    lower_bound: float = 0.0
 
     def remaining_s(self) -> float:
         """Seconds until the deadline."""

@@ -15,7 +15,9 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.compiled import compiled, lean
 from placewright.operators._board import Layout
-from placewright.operators._kernels import DONE, Mode, loads, makespan, over_bytes, run
+from placewright.operators._kernels import DONE, Mode, run
+from placewright.operators._scores import score
+from placewright.operators._swift import Swift
 
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
 """Slots of `Walk.score`."""
@@ -41,6 +43,7 @@ class Scene(NamedTuple):
         Fixed priorities, or empty for the upward rank under each placement.
     """
 
+    swift: Swift
     mode: Mode
     throughput: bool
     group: IntArray
@@ -124,16 +127,8 @@ def wander(
 def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[float, float]:
     """Value and bytes over of the current placement."""
     walk.counts[EVALUATED] += 1
-    if run(w, x, o, s.mode, walk.place, s.order) != DONE:
-        return np.inf, np.inf
-    over = float(over_bytes(w, o))
-    if not s.throughput:
-        return makespan(x, o), over
-    loads(w, x, o, walk.place, walk.load_s)
-    value = 0.0
-    for load in walk.load_s:
-        value = max(value, load)
-    return value, over
+    value, over = score(s.swift, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
+    return value, np.inf if value == np.inf else float(over)
 
 
 @lean
@@ -274,7 +269,8 @@ def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
 def list_critical(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> None:
     """From the last operator back along what each one waited for: a tensor or its device."""
     walk.counts[CRITICAL] = 0
-    if _play(s, w, x, o, walk)[0] == np.inf:
+    walk.counts[EVALUATED] += 1
+    if run(w, x, o, s.mode, walk.place, s.order) != DONE:
         return
     end_s = x[o.end_s : o.end_s + o.n]
     by_end = np.argsort(end_s)

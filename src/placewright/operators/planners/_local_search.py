@@ -118,6 +118,7 @@ def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
     position = np.empty(problem.n, dtype=np.int64)
     position[problem.topology.order] = np.arange(problem.n)
     return Scene(
+        swift=judge.swift,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
         throughput=problem.objective is Objective.THROUGHPUT,
         group=groups.group,

@@ -1,0 +1,143 @@
+"""Drives the annealing on sequences: chunks, cooling, deadline."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators._costs import Costs, kernel_costs
+from placewright.operators._groups import Groups
+from placewright.operators.judge import OperatorJudgement
+from placewright.operators.planners._local_search import COLDEST, mean_operator_s
+from placewright.operators.planners._order_moves import (
+    BEST,
+    TEMPERATURE,
+    Field,
+    Line,
+    anneal,
+    list_critical,
+    start_line,
+)
+from placewright.operators.problem import Links, OperatorProblem
+
+CHUNK = 2048
+"""Moves between two looks at the clock; between two at the critical path, an eighth of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequenced:
+    """A state of the search: a topological sequence, a placement and the decoder's makespan."""
+
+    sequence: IntArray
+    place: IntArray
+    value_s: float
+
+
+def played_sequence(judgement: OperatorJudgement) -> IntArray:
+    """Operators by the time at which they started: topological."""
+    problem = judgement.problem
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    return np.lexsort((position, judgement.op_end_s, judgement.op_start_s)).astype(np.int64)
+
+
+class OrderSearch:
+    """A problem laid out for annealing on sequences.
+
+    Only for problems in which every pair of devices is linked; memory is not looked at.
+    """
+
+    __slots__ = ("channels", "field", "problem")
+
+    def __init__(self, problem: OperatorProblem, groups: Groups) -> None:
+        self.problem = problem
+        self.channels = len(problem.channel_names)
+        self.field = _field(problem, kernel_costs(problem), groups)
+
+    def improve(
+        self,
+        sequence: IntArray,
+        place: IntArray,
+        *,
+        moves: int,
+        heat: float,
+        seed: int,
+        deadline_s: float = math.inf,
+    ) -> Sequenced:
+        """The best state met on a walk of `moves` moves.
+
+        Parameters
+        ----------
+        heat
+            First temperature, in mean operator times. It falls to a hundredth along the walk.
+        """
+        f = self.field
+        line = start_line(f, self.problem.t, self.channels, sequence, place, seed)
+        line.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
+        cooling = COLDEST ** (1.0 / max(1, moves))
+        left = moves
+        while left > 0 and time.perf_counter() < deadline_s:
+            left -= _chunk(f, line, left, cooling)
+        return Sequenced(line.best_sequence.copy(), line.best_place.copy(), float(line.score[BEST]))
+
+
+def _chunk(f: Field, line: Line, left: int, cooling: float) -> int:
+    done = 0
+    for _ in range(8):
+        list_critical(f, line)
+        share = min(CHUNK // 8, left - done)
+        anneal(f, line, share, cooling)
+        done += share
+    return done
+
+
+def fully_linked(problem: OperatorProblem) -> bool:
+    """Whether there is a link for every ordered pair of devices."""
+    off = ~np.eye(problem.m, dtype=np.bool_)
+    linked = np.isfinite(problem.latency_s + problem.seconds_per_byte) & (problem.channel >= 0)
+    return bool(linked[off].all())
+
+
+def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
+    n, m = problem.n, problem.m
+    reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
+    made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    by_producer = np.argsort(made, kind="stable")
+    members = np.argsort(groups.group, kind="stable")
+    off = ~np.eye(m, dtype=np.bool_)
+    producer = costs.producer[costs.in_tensors]
+    return Field(
+        contended=problem.links is Links.CONTENDED,
+        compute_s=problem.compute_s.ravel(),
+        in_start=costs.in_offsets,
+        producer=producer,
+        in_tensor=costs.in_tensors,
+        in_bytes=problem.tensor_bytes[costs.in_tensors],
+        out_start=np.searchsorted(made[by_producer], np.arange(n + 1)),
+        reader=problem.consumers[by_producer],
+        group=groups.group,
+        group_start=np.searchsorted(groups.group[members], np.arange(len(groups.first) + 1)),
+        members=members,
+        allowed=groups.allowed,
+        latency_s=np.where(off, problem.latency_s, 0.0).ravel(),
+        seconds_per_byte=np.where(off, problem.seconds_per_byte, 0.0).ravel(),
+        channel=problem.channel.ravel(),
+        tail_s=_tails(problem, reads, producer),
+    )
+
+
+def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:
+    """Least seconds between an operator's end and the end of all, whatever the placement."""
+    least = problem.compute_s.min(axis=1)
+    tail = np.zeros(problem.n)
+    offsets, tensors = problem.topology.out_offsets, problem.topology.out_tensors
+    first, consumers = problem.consumer_offsets, problem.consumers
+    for i in problem.topology.order[::-1].tolist():
+        for k in tensors[offsets[i] : offsets[i + 1]].tolist():
+            for j in consumers[first[k] : first[k + 1]].tolist():
+                tail[i] = max(tail[i], tail[j] + least[j])
+    return tail
