@@ -15,10 +15,12 @@ from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.random_ import Random
 from placewright.operators.planners.round_robin import RoundRobin
+from placewright.operators.planners.search import Search
 from placewright.operators.planners.single import Single
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.problem import OperatorProblem
@@ -43,10 +45,12 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         CeftCpop(),
         Pbqp(),
         CeftPbqp(),
+        Search(),
         LinearisedDp(),
         IdealDp(),
         Exact(),
         ExactLatency(),
+        MinCut(),
     ]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
     return {planner.name: planner for planner in (*own, *plugged)}
