@@ -1,0 +1,89 @@
+"""Minimum cuts for problems in which one thing runs at a time."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.operators._groups import groups_of
+from placewright.operators.judge import evaluate_many, judge
+from placewright.operators.planners._cuts import serial_costs, swaps, two_devices
+from placewright.operators.planners.min_cut import MinCut
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+from placewright.testing.conformance import PlannerConformance
+from placewright.testing.instances import random_placement, random_problem
+
+FREE = np.inf
+
+
+class TestMinCut(PlannerConformance):
+    """What every planner keeps to."""
+
+    named = "min-cut"
+
+
+def serial(seed: int, devices: int, operators: int = 7) -> OperatorProblem:
+    """A random serial problem without memory limits."""
+    for shift in range(1000):
+        p = random_problem(seed + 1000 * shift, most_operators=operators, most_devices=devices)
+        if p.m == devices:
+            break
+    return p.asked(overlap="serial", memory_bytes=np.full(p.m, np.inf))
+
+
+def best_value(p: OperatorProblem) -> float:
+    """The judge's least value over all placements that keep the rules."""
+    groups = groups_of(p)
+    choices = [np.flatnonzero(row).tolist() for row in groups.allowed]
+    rows = np.array(list(product(*choices)))[:, groups.group]
+    return float(evaluate_many(p, rows)[0].min())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_two_devices_are_exact(seed: int) -> None:
+    """Brute force on the judge; tensors with several readers, groups, pins, refusals."""
+    p = serial(seed, devices=2)
+    plan = MinCut()(p, Context(judge=judge))
+    best = best_value(p)
+    assert judge(p, plan).value == pytest.approx(best, rel=1e-9, abs=1e-9)
+    assert plan.lower_bound_s == pytest.approx(best, rel=1e-6, abs=1e-6)
+    assert plan.lower_bound_s <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_costs_are_the_judges(seed: int) -> None:
+    """Compute and transfers of random placements add up to the judge's value."""
+    p = serial(seed, devices=1 + seed % 4, operators=10)
+    groups, rng = groups_of(p), np.random.default_rng(seed)
+    costs = serial_costs(p, groups)
+    place = random_placement(p, rng)
+    assert costs.total_s(place[groups.first]) == pytest.approx(
+        float(evaluate_many(p, place)[0][0]), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_exchanges_never_harm_and_bounds_hold(seed: int) -> None:
+    """Three and four devices: at most the start, at least the optimum, the bound below both."""
+    p = serial(seed, devices=3 + seed % 2, operators=6)
+    groups = groups_of(p)
+    costs = serial_costs(p, groups)
+    start = random_placement(p, np.random.default_rng(seed))[groups.first]
+    best = best_value(p)
+    assert best * (1 - 1e-9) <= costs.total_s(swaps(costs, start, FREE)) <= costs.total_s(start)
+    plan = MinCut()(p, Context(judge=judge))
+    assert plan.lower_bound_s <= best * (1 + 1e-9)
+    assert judge(p, plan).value >= best * (1 - 1e-9)
+
+
+def test_what_no_link_joins_is_refused() -> None:
+    """Pinned to two devices without a link."""
+    p = serial(3, devices=2)
+    costs = serial_costs(p, groups_of(p))
+    costs.compute_s[0] = np.inf
+    with pytest.raises(InfeasibleError, match="link"):
+        two_devices(costs)
