@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from placewright.cli import capture, devices, doctor, operators, profile, schema, show
+from placewright.cli import capture, devices, doctor, operators, pbqp, profile, schema, show
 from placewright.errors import PlacewrightError
 
 INTERRUPTED = 130
@@ -57,6 +57,7 @@ def _register() -> None:
     app.command("capture")(capture.capture)
     app.command("profile")(profile.profile)
     app.add_typer(operators.app, name="operators")
+    app.add_typer(pbqp.app, name="pbqp")
     app.command("show")(show.show)
     app.command("schema")(schema.schema)
 

@@ -139,7 +139,7 @@ def _prune(d: Draft, i: int) -> bool:
     """Drop options that cannot be."""
     bad: BoolArray = np.array(d.cost[i] == np.inf)
     for matrix in d.edges[i].values():
-        bad |= matrix.min(axis=1) == np.inf
+        np.logical_or(bad, matrix.min(axis=1) == np.inf, out=bad)
     if bad.any():
         d.keep(i, ~bad)
     return bool(bad.any())
@@ -233,9 +233,9 @@ def _join(d: Draft, a: int, b: int) -> None:
 def _uses_no_more(d: Draft, i: int) -> BoolArray:
     """``[a, b]``: option a never uses more than b."""
     rows = np.unique(d.use[i], axis=0) if len(d.use[i]) else d.use[i]
-    less: BoolArray = np.ones((len(d.cost[i]),) * 2, np.bool_)
+    less = np.ones((len(d.cost[i]), len(d.cost[i])), dtype=np.bool_)
     for row in rows:
-        less &= row[:, None] <= row[None, :]
+        np.logical_and(less, row[:, None] <= row[None, :], out=less)
     return less
 
 
@@ -243,7 +243,7 @@ def _one_of_equals(better: BoolArray) -> BoolArray:
     """Options that another one is at least as good as; of equals the first stays."""
     k = np.arange(len(better))
     strict = better & (~better.T | (k[:, None] < k[None, :]))
-    beaten: BoolArray = strict.any(axis=0)
+    beaten: BoolArray = np.logical_or.reduce(strict, axis=0)
     return beaten
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,11 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.solvers._memory_core import Core, loaded
 
 ROWS_AT_ONCE = 12
-GOOD_OBJECTIVE = 1e5
-"""The optimum's size after scaling, in which HiGHS's absolute tolerances are harmless."""
+GOOD_OBJECTIVE = 1e8
+"""The optimum's size after scaling, so that HiGHS's absolute tolerances are small beside it."""
+
+MARGIN = 1e-4
+"""Taken off every scaled bound: a hundred times HiGHS's tolerance, 1e-12 of the optimum."""
 
 BROKEN = 1e-7
 """A relaxed row that is overstepped by less than this share counts as kept."""
@@ -115,17 +119,17 @@ class _Solver:
     """HiGHS with this core in it."""
 
     def __init__(self, core: Core, size: float, deadline_s: float) -> None:
-        import highspy
-
+        highspy: Any = import_module("highspy")
         self.core, self.deadline_s, self.added = core, deadline_s, set[int]()
         self.program = p = program_of(core)
-        self.scale = max(1.0, (size or float(p.cost.max(initial=1.0))) / GOOD_OBJECTIVE)
+        self.scale = (size or float(p.cost.max(initial=0.0)) or 1.0) / GOOD_OBJECTIVE
+        self.ended = highspy.HighsModelStatus
         self.highs: Any = highspy.Highs()
         self.infeasible = False
         for key, value in (("output_flag", False), ("threads", 1), ("random_seed", 1)):
             self.highs.setOptionValue(key, value)
         self.highs.setOptionValue("mip_rel_gap", 0.0)
-        self.highs.setOptionValue("mip_abs_gap", 0.4 / self.scale)
+        self.highs.setOptionValue("mip_abs_gap", 0.0)
         self.highs.HandleKeyboardInterrupt = True
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(p.cost), len(p.side)
@@ -139,8 +143,6 @@ class _Solver:
 
     def run(self, start: IntArray | None = None) -> bool:
         """Whether it came to its end before the deadline."""
-        from highspy import HighsModelStatus as Ended
-
         left_s = self.deadline_s - time.perf_counter()
         if left_s <= 0.05:
             return False
@@ -150,10 +152,10 @@ class _Solver:
             self._begin_with(start)
         self.highs.solve()
         status = self.highs.getModelStatus()
-        if status in (Ended.kInterrupt, Ended.kHighsInterrupt):
+        if status == self.ended.kInterrupt:
             raise KeyboardInterrupt
-        self.infeasible = status == Ended.kInfeasible
-        return bool(status in (Ended.kOptimal, Ended.kInfeasible))
+        self.infeasible = status == self.ended.kInfeasible
+        return bool(status in (self.ended.kOptimal, self.ended.kInfeasible))
 
     @property
     def value(self) -> float:
@@ -167,7 +169,7 @@ class _Solver:
 
     def _info(self, key: str) -> float:
         value = float(getattr(self.highs.getInfo(), key))
-        return value * self.scale if abs(value) < 1e30 else -math.inf
+        return (value - MARGIN) * self.scale if abs(value) < 1e30 else -math.inf
 
     def relaxed(self) -> FloatArray:
         """Every option's share in the answer."""
@@ -216,11 +218,9 @@ class _Solver:
 
     def require_whole(self) -> None:
         """From now on options are taken or not."""
-        from highspy import HighsVarType
-
+        kind = import_module("highspy").HighsVarType.kInteger
         whole = self.program.option[self.program.option >= 0].astype(np.int32)
-        kinds = np.array([HighsVarType.kInteger] * len(whole))
-        self.highs.changeColsIntegrality(len(whole), whole, kinds)
+        self.highs.changeColsIntegrality(len(whole), whole, np.array([kind] * len(whole)))
 
     def _begin_with(self, choice: IntArray) -> None:
         option = self.program.option[self.core.arrays.start[:-1] + choice]

@@ -20,10 +20,13 @@ from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate, prepare
 
 SMALLEST_STEP = 1e-3
-BRANCHES = 20
-"""Branches that one priced problem may take."""
+BRANCHES = 0
+"""Branches that one priced problem may take: steps are worth more."""
 
 FINAL_SWEEPS = 100
+
+NOISE, SEARCHED = 1e-12, 2e-9
+"""What rounding, and the tolerance of branching, may have added to a bound; relative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +50,9 @@ def solve_priced(core: Core, price: FloatArray, deadline_s: float) -> Priced:
         if found.choice is not None and found.value < value:
             choice = found.choice
     load = loaded(core.arrays, core.loads, choice)
-    dual = lower - float(price @ core.loads.room)
+    room = float(price @ core.loads.room)
+    noise = (SEARCHED if greedy.fired else NOISE) * (abs(lower) + room)
+    dual = lower - room - noise
     return Priced(choice, load, float(evaluate(core.arrays, choice)), dual)
 
 
@@ -115,9 +120,10 @@ def ascend(
 def fixed(core: Core, price: FloatArray, upper: float) -> Core:
     """The core without options and pairs that nothing cheaper than `upper` has."""
     room = float(price @ core.loads.room)
+    tolerance = NOISE * (abs(upper) + 2 * room)
     own = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
     work = prepare(own, 0)
-    tighten(work, FINAL_SWEEPS, upper + room, 1e-9 * abs(upper + room))
+    tighten(work, FINAL_SWEEPS, upper + room + 2 * tolerance, tolerance)
     cost = np.where(work.cost == np.inf, np.inf, core.arrays.cost)
     pool = np.where(work.pool[: len(own.pool)] == np.inf, np.inf, core.arrays.pool)
     arrays: Arrays = core.arrays._replace(cost=cost, pool=pool)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.planning import Progress, silent
 from placewright.solvers._memory_contract import Images, contract, original, spans_of
@@ -29,11 +29,17 @@ from placewright.solvers.memory_pbqp import MemoryPbqp
 TOLERANCE = 1e-9
 """Relative difference below which value and bound are one."""
 
-ASCENT, FIRST_SEARCH, SEARCH = 150, 4_000, 20_000
-"""Price steps; annealing moves before the proof is tried; moves of one round after it."""
+FIRST_ASCENT, ASCENT = 25, 150
+"""Price steps before the proof is tried, and after it failed."""
 
-LARGE_POOL = 3_000_000
+FIRST_SEARCH, SEARCH = 4_000, 20_000
+"""Annealing moves before the proof is tried, and of one round after it."""
+
+LARGE_POOL = 1_000_000
 """Cores with more edge entries are searched, not proved by the linear program."""
+
+PROOF_SHARE = 0.6
+"""How much of the time that is left HiGHS may take; the rest is for search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +56,7 @@ class MemoryPbqpSolution:
     lower_bound
         No assignment that fits is cheaper.
     proved
-        Whether `value` is the optimum, to 1e-9 relative.
+        Whether `value` is the optimum: exactly where costs are whole, else to 1e-9 relative.
     interrupted
         Whether Ctrl-C ended the search.
     peak, moment
@@ -107,10 +113,11 @@ def solve_pbqp_memory(
     interrupted = False
     try:
         search.prepare()
-        search.price()
+        search.price(FIRST_ASCENT)
         search.improve(FIRST_SEARCH)
         if exact and importlib.util.find_spec("highspy") is not None:
             search.prove()
+        search.price(ASCENT)
         for _ in range(rounds):
             if not search.running():
                 break
@@ -139,6 +146,7 @@ class _Search:
     miss: float = math.inf
     value: float = math.inf
     lower: float = -math.inf
+    whole: bool = False
     began_s: float = field(default_factory=time.perf_counter)
     told_s: float = 0.0
     draws: int = 0
@@ -151,7 +159,11 @@ class _Search:
         """Whether the best assignment is proved, or that there is none."""
         if self.value == math.inf:
             return self.lower == math.inf
-        return self.value - self.lower <= TOLERANCE * abs(self.value)
+        return self.value - self.lower <= self.slack()
+
+    def slack(self) -> float:
+        """A difference that is none: bounds on whole costs are rounded up."""
+        return 0.0 if self.whole else TOLERANCE * abs(self.value)
 
     def prepare(self) -> None:
         """Contract and reduce; a core is there in any case."""
@@ -161,13 +173,14 @@ class _Search:
         arrays, spans, self.steps = contract(p.pbqp.arrays, spans)
         self.reduced = reduce(draft(arrays, spans), self.running)
         self.core = core_of(self.reduced, p.limit)
+        self.whole = _whole(p.pbqp.cost) and _whole(p.pbqp.pool)
 
-    def price(self) -> None:
-        """Prices, a bound, and the first assignments that fit."""
+    def price(self, steps: int) -> None:
+        """Prices, a bound, and assignments that fit."""
         assert self.core is not None
-        self.prices = Prices.of(self.core)
-        goal = lambda: self.value  # noqa: E731
-        ascend(self.core, self.prices, ASCENT, goal, self.consider, self.deadline_s, self.pricing)
+        self.prices = self.prices or Prices.of(self.core)
+        deadline_s, goal = self.deadline_s, lambda: self.value
+        ascend(self.core, self.prices, steps, goal, self.consider, deadline_s, self.pricing)
 
     def pricing(self) -> bool:
         """Whether prices are still worth their time; one answer there must be."""
@@ -219,7 +232,9 @@ class _Search:
         narrow = core
         if math.isfinite(upper):
             narrow = fixed(core, prices.best, upper)
-        prove(narrow, self.best, upper, self.deadline_s, self.take, self.bound_below)
+        left_s = self.deadline_s - time.perf_counter()
+        until_s = self.deadline_s - (1 - PROOF_SHARE) * left_s if math.isfinite(left_s) else left_s
+        prove(narrow, self.best, upper, until_s, self.take, self.bound_below)
 
     def bound_below(self, bound: float) -> None:
         """A bound on what is cheaper than the best."""
@@ -227,7 +242,9 @@ class _Search:
         self.say("proving")
 
     def raise_bound(self, bound: float) -> None:
-        self.lower = max(self.lower, bound)
+        """Keep the highest; the producers of bounds have taken rounding off."""
+        rounded = math.ceil(bound) if self.whole and math.isfinite(bound) else bound
+        self.lower = max(self.lower, float(rounded))
 
     def take(self, choice: IntArray) -> None:
         """Keep an assignment if it fits and is cheaper, or misses by less than any so far."""
@@ -269,7 +286,7 @@ class _Search:
         peak, moment = p.peak(choice)
         value = p.value(choice) if peak <= p.limit else math.inf
         lower = self.lower + core.constant
-        proved = value - lower <= TOLERANCE * abs(value)
+        proved = self.closed() and value < math.inf
         if proved:
             lower = value
         if lower == math.inf:
@@ -277,6 +294,12 @@ class _Search:
         return MemoryPbqpSolution(
             choice, value, min(lower, value), proved, interrupted, peak, moment, len(core.nodes)
         )
+
+
+def _whole(costs: FloatArray) -> bool:
+    """Whether all finite costs are whole numbers that stay exact when added up."""
+    finite = costs[costs < np.inf]
+    return bool((finite == np.floor(finite)).all() and finite.max(initial=0.0) < 2**53)
 
 
 def _nothing_fits(p: MemoryPbqp, peak: int, moment: int) -> InfeasibleError:
