@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+INTERRUPTED = "interrupted"
+"""`note` of a plan that a planner hands back because it was interrupted."""
+
 
 class Progress(Protocol):
     """Told now and then how far a search is. The command line shows it as a bar."""

@@ -2,7 +2,8 @@
 
 A wing offers planners, one judge and lower bounds. Every planner answers with a plan; the
 judge, and only the judge, says what the plan is worth; the bounds say what no plan can beat.
-``auto`` walks through the wing's portfolio and keeps the best plan by the judge's word.
+``auto`` walks through the wing's portfolio, from quick rules to searches that start from the best
+plan so far, keeps the best by the judge's word, and stops where nothing can be better.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError, UnsupportedError
-from placewright.planning import Context, Planner, Progress, Wing, silent
+from placewright.errors import (
+    InfeasibleError,
+    MissingDependencyError,
+    PlacewrightError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from placewright.planning import INTERRUPTED, Context, Planner, Progress, Wing, silent
 from placewright.result import Candidate, Provenance, Result, Status
 
 AUTO = "auto"
@@ -54,7 +61,15 @@ def solve(
         chosen = [planners[name] for name in wing.portfolio(problem)]
     else:
         chosen = [_named(planners, planner)]
-    return compete(wing, problem, chosen, time_limit_s=time_limit_s, seed=seed, progress=progress)
+    return compete(
+        wing,
+        problem,
+        chosen,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        progress=progress,
+        relay=planner == AUTO,
+    )
 
 
 def compare(
@@ -100,8 +115,13 @@ def compete(
     time_limit_s: float,
     seed: int,
     progress: Progress,
+    relay: bool = False,
 ) -> Result:
-    """Run the planners one after another and let the judge choose."""
+    """Run the planners one after another and let the judge choose.
+
+    With `relay` each is handed the best plan so far, a missing optional package only costs its
+    planner, and a plan that nothing can beat ends the race.
+    """
     start = time.perf_counter()
     context = Context(seed=seed, deadline_s=start + time_limit_s, judge=wing.judge)
     bounds = wing.bounds(problem)
@@ -113,8 +133,15 @@ def compete(
             if race.best is not None and context.remaining_s() <= 0:
                 race.tried.append(_skipped(planner, "time limit reached"))
                 continue
+            if relay and race.closed:
+                race.tried.append(_skipped(planner, "not needed, the best plan is optimal"))
+                continue
             shown = replace(context, progress=_relay(progress, planner.name, race, start))
-            _try(wing, problem, planner, shown, race)
+            if relay:
+                shown = replace(shown, incumbent=race.best, lower_bound=race.lower_bound)
+            interrupted = _try(wing, problem, planner, shown, race)
+            if interrupted:
+                break
     except KeyboardInterrupt:
         interrupted = True
     if race.best is None:
@@ -133,15 +160,32 @@ def compete(
         candidates=tuple(race.tried),
         provenance=Provenance(problem.hash(), seed),
         bound_names=bounds,
+        note=_why(race) if relay else "",
     )
 
 
-def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Race) -> None:
-    """One planner's turn: plan, judge, keep if better."""
+def _why(race: _Race) -> str:
+    """Which planner won, by how much, and what could not be asked."""
+    others = [c for c in race.tried if c.planner != race.best_planner and math.isfinite(c.value)]
+    fitting = [c for c in others if c.status is not Status.INFEASIBLE]
+    said = f"{race.best_planner} won"
+    if fitting:
+        second = min(fitting, key=lambda c: c.value)
+        less = 100 * (1 - race.value / second.value) if second.value > 0 else 0.0
+        behind = f"{less:.1f} % below {second.planner}" if less > 0 else f"as {second.planner}"
+        said += f": {behind}, the best of {len(fitting)} others"
+    if race.closed:
+        said += "; nothing can be better"
+    missing = [f"{c.planner} ({c.note})" for c in race.tried if "pip install" in c.note]
+    return said + (f"; not asked: {', '.join(missing)}" if missing else "")
+
+
+def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Race) -> bool:
+    """One planner's turn: plan, judge, keep if better. True if it was interrupted."""
     reason = planner.supports(problem)
     if reason is not None:
         race.tried.append(_skipped(planner, reason))
-        return
+        return False
     began = time.perf_counter()
     try:
         plan = planner(problem, context)
@@ -150,7 +194,12 @@ def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Ra
     except InfeasibleError as error:
         race.tried.append(_skipped(planner, str(error.what), time.perf_counter() - began))
         race.nearest_miss = race.nearest_miss or str(error)
-        return
+        return False
+    except MissingDependencyError as error:
+        if context.incumbent is None:
+            raise
+        race.tried.append(_skipped(planner, f"{error.what}: {error.hint}"))
+        return False
     status = Status.FEASIBLE if judgement.feasible else Status.INFEASIBLE
     race.lower_bound = max(race.lower_bound, plan.lower_bound_s)
     note = plan.note or judgement.violation
@@ -159,6 +208,7 @@ def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Ra
         race.nearest_miss = race.nearest_miss or judgement.violation
     elif judgement.value < race.value:
         race.best, race.best_judgement, race.best_planner = plan, judgement, planner.name
+    return str(plan.note) == INTERRUPTED
 
 
 def _status(race: _Race, interrupted: bool) -> Status:

@@ -56,6 +56,11 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     return {planner.name: planner for planner in (*own, *plugged)}
 
 
+LAST = ("linearised-dp", "min-cut", "exact-latency", "ceft+pbqp", "exact", "ideal-dp", "search")
+"""What ``auto`` asks after the quick planners: proofs and short searches before long ones."""
+
+
 def portfolio(problem: OperatorProblem) -> Sequence[str]:
-    """What ``auto`` tries, in order."""
-    return list(planners(problem))
+    """What ``auto`` tries, in order: quick rules, plug-ins, then `LAST`."""
+    known = planners(problem)
+    return [*(name for name in known if name not in LAST), *(x for x in LAST if x in known)]

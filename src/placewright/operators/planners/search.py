@@ -29,7 +29,10 @@ from placewright.operators.problem import (
     Overlap,
     pairwise_only,
 )
-from placewright.planning import Context, Planner
+from placewright.planning import INTERRUPTED, Context, Planner
+
+ENOUGH = 300
+"""Moves of a round per pair of operators; a tiny problem has no use for more."""
 
 
 @final
@@ -95,12 +98,13 @@ class Search:
                 budget, size, r = budget - size, min(size * self.growth, self.longest), r + 1
                 hunt.tell(f"round {r}")
         except KeyboardInterrupt:
-            return hunt.best.plan("interrupted")
+            return hunt.best.plan(INTERRUPTED)
         return hunt.best.plan()
 
     def _round(self, hunt: _Hunt, size: float, heat: float, r: int) -> None:
         """Sequences first where that makes sense, then placements on the judge."""
-        moves = max(1, int(size / hunt.problem.n))
+        n = hunt.problem.n
+        moves = max(1, int(min(size / n, ENOUGH * n * n)))
         if hunt.orders is not None:
             _anneal_sequences(hunt, moves, heat, r)
         if hunt.orders is None or not hunt.exact:
