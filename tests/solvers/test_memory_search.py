@@ -1,0 +1,167 @@
+"""PBQP with memory over time against brute force, a second solver and published values."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.published import published
+from tests.solvers.memory_cases import optimum, random_case, slow_value
+
+from placewright.errors import InfeasibleError
+from placewright.solvers import memory_search
+from placewright.solvers.iopddl import read_iopddl
+from placewright.solvers.memory_pbqp import MemoryPbqp
+from placewright.solvers.memory_search import MemoryPbqpSolution, solve_pbqp_memory
+from placewright.solvers.pbqp import Pbqp, solve_pbqp
+
+
+def solved(problem: MemoryPbqp, **options: Any) -> MemoryPbqpSolution | None:
+    """The answer, ``None`` where it is proved that there is none."""
+    try:
+        return solve_pbqp_memory(problem, rounds=2, **options)
+    except InfeasibleError:
+        return None
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_bounds_and_values_are_true_on_random_problems(exact: bool) -> None:
+    """Never above the optimum's bound, never below its value; proved answers are optimal."""
+    if exact:
+        pytest.importorskip("highspy", reason="the extra `exact` is not installed")
+    proved = infeasible = 0
+    for seed in range(150):
+        problem = random_case(seed)
+        best, found = optimum(problem), solved(problem, exact=exact)
+        if found is None:
+            assert best == np.inf, seed
+            infeasible += 1
+            continue
+        assert found.lower_bound <= best, seed
+        assert found.value >= best, seed
+        if found.value < np.inf:
+            assert slow_value(problem, found.choice) == found.value, seed
+        if found.proved:
+            assert found.value == best, seed
+            proved += 1
+        assert found.proved or not exact or best == np.inf, seed
+    assert infeasible > 5
+    assert proved > 60
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 4))
+def test_any_shape_is_true(seed: int, n: int, options: int) -> None:
+    """Other sizes, without the mixed-integer program: bound <= optimum <= value."""
+    problem = random_case(seed, n, options)
+    best, found = optimum(problem), solved(problem, exact=False)
+    if found is None:
+        assert best == np.inf
+    else:
+        assert found.lower_bound <= best <= found.value
+
+
+@pytest.mark.parametrize(
+    ("file", "value"), [("B", 532_843), ("A", 6_548_553_650), ("P", 651_833_115_436)]
+)
+def test_contest_files_are_proved(file: str, value: int) -> None:
+    """B as published; A below the contest's best entry, 6,548,641,531; P equal to it."""
+    pytest.importorskip("highspy", reason="the extra `exact` is not installed")
+    problem = read_iopddl(published(f"iopddl/asplos-2025-iopddl-{file}.json.gz"))
+    found = solve_pbqp_memory(problem)
+    assert (found.value, found.lower_bound, found.proved) == (value, value, True)
+    assert problem.value(found.choice) == value
+    assert problem.peak(found.choice)[0] <= problem.limit
+
+
+def test_contest_file_without_the_extra_is_near() -> None:
+    """Prices and ejection chains alone: A within 1 % of the optimum, the bound within 2 %."""
+    problem = read_iopddl(published("iopddl/asplos-2025-iopddl-A.json.gz"))
+    found = solve_pbqp_memory(problem, exact=False, rounds=2)
+    assert 6_548_553_650 <= found.value <= 1.01 * 6_548_553_650
+    assert 0.98 * 6_548_553_650 <= found.lower_bound <= 6_548_553_650
+
+
+def grid(side: int, options: int, seed: int = 0) -> MemoryPbqp:
+    """A grid, which reductions do not solve, with a limit that binds."""
+    rng = np.random.default_rng(seed)
+    n = side * side
+    nodes = [rng.integers(0, 50, options) for _ in range(n)]
+    right = [(i, i + 1) for i in range(n) if i % side < side - 1]
+    edges = [
+        (i, j, rng.integers(0, 50, (options, options)))
+        for i, j in right + [(i, i + side) for i in range(n - side)]
+    ]
+    born = rng.integers(0, 20, n)
+    usage = rng.integers(0, 10, n * options)
+    return MemoryPbqp(Pbqp.of(nodes, edges), usage, born, born + 5, 2 * n)
+
+
+def test_same_seed_same_answer() -> None:
+    """Where no deadline cuts the search; another seed may differ."""
+    problem = grid(8, 4)
+    first = solve_pbqp_memory(problem, exact=False, rounds=2, seed=3)
+    second = solve_pbqp_memory(problem, exact=False, rounds=2, seed=3)
+    assert first.choice.tolist() == second.choice.tolist()
+    assert (first.value, first.lower_bound) == (second.value, second.lower_bound)
+
+
+def test_search_agrees_with_the_proof() -> None:
+    """On grids both ways meet: the proof is never above the search, and near it."""
+    pytest.importorskip("highspy", reason="the extra `exact` is not installed")
+    for seed in range(3):
+        problem = grid(6, 3, seed)
+        proof, search = solve_pbqp_memory(problem), solve_pbqp_memory(problem, exact=False)
+        assert proof.proved
+        assert search.lower_bound <= proof.value <= search.value <= 1.02 * proof.value
+
+
+def test_passed_deadline_still_answers() -> None:
+    """With no time at all there is an assignment and a true bound."""
+    problem = grid(6, 3)
+    found = solve_pbqp_memory(problem, deadline_s=time.perf_counter())
+    assert len(found.choice) == problem.n
+    assert found.lower_bound <= found.value
+
+
+def test_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C during the search hands back what was found."""
+
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory_search, "anneal", stop)
+    found = solve_pbqp_memory(grid(6, 3), exact=False)
+    assert found.interrupted
+    assert found.value < np.inf
+
+
+def test_memory_that_never_binds_is_the_plain_problem() -> None:
+    """Values and proof are those of the plain engine."""
+    rng = np.random.default_rng(0)
+    nodes = [rng.integers(0, 99, 3) for _ in range(40)]
+    edges = [(i, i + d, rng.integers(0, 99, (3, 3))) for i in range(37) for d in (1, 3)]
+    plain = Pbqp.of(nodes, edges)
+    problem = MemoryPbqp(plain, np.ones(120), np.zeros(40), np.ones(40), 40)
+    assert solve_pbqp_memory(problem).value == solve_pbqp(plain).value
+
+
+def test_impossible_moment_is_named() -> None:
+    """The error says when, and by how much the limit is too low at the least."""
+    problem = MemoryPbqp(Pbqp.of([[0, 0], [0]]), [5, 4, 7], [0, 3], [9, 6], 10)
+    with pytest.raises(InfeasibleError, match=r"moment 3: .*11, 1 above the limit 10"):
+        solve_pbqp_memory(problem)
+
+
+def test_forbidden_everywhere_names_the_node() -> None:
+    """A node whose every option is excluded by a neighbour."""
+    never = np.full((2, 2), np.inf)
+    problem = MemoryPbqp(
+        Pbqp.of([[0], [0, 1], [0, 1]], [(1, 2, never)]), [0] * 5, [0] * 3, [0] * 3, 1
+    )
+    with pytest.raises(InfeasibleError, match="node 1"):
+        solve_pbqp_memory(problem)
