@@ -13,8 +13,9 @@ import importlib.util
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from placewright.errors import MissingDependencyError
@@ -56,7 +57,9 @@ def require_ortools(purpose: str) -> None:
         raise MissingDependencyError("ortools", extra="exact", purpose=purpose)
 
 
-def run_cp_sat(model: Any, *, seed: int, deadline_s: float, workers: int) -> Answer:
+def run_cp_sat(
+    model: Any, *, seed: int, deadline_s: float, workers: int, presolve: bool = True
+) -> Answer:
     """Solve a CP-SAT model; the same answer every time where it ends before the deadline."""
     from ortools.sat.python import cp_model
 
@@ -64,6 +67,7 @@ def run_cp_sat(model: Any, *, seed: int, deadline_s: float, workers: int) -> Ans
     parameters = solver.parameters
     parameters.random_seed = seed % 2**31
     parameters.num_workers = workers
+    parameters.cp_model_presolve = presolve
     parameters.interleave_search = workers > 1
     parameters.catch_sigint_signal = False
     left = deadline_s - time.perf_counter()
@@ -105,3 +109,50 @@ def _waited(work: Callable[[], Any], stop: Callable[[], None]) -> tuple[Any, boo
     if isinstance(found[0], BaseException):
         raise found[0]
     return found[0], interrupted
+
+
+def run_scip(
+    model: Any, hint: Mapping[Any, float], *, seed: int, deadline_s: float, tolerance: float
+) -> Answer:
+    """Solve a MathOpt model by SCIP on one thread, starting from `hint`."""
+    from ortools.math_opt.python import mathopt
+
+    left = deadline_s - time.perf_counter()
+    if left <= 0:
+        return Answer(None, 0.0)
+    parameters = mathopt.SolveParameters(
+        time_limit=timedelta(seconds=left) if math.isfinite(left) else None,
+        threads=1,
+        random_seed=seed % 2**31,
+    )
+    parameters.gscip.real_params["numerics/feastol"] = tolerance
+    start = mathopt.ModelSolveParameters(
+        solution_hints=[mathopt.SolutionHint(variable_values=dict(hint))]
+    )
+    stop = threading.Event()
+    # Asked at every node whether to go on: the interrupter of MathOpt makes SCIP print errors.
+    nothing = mathopt.VariableFilter(filtered_items=[])
+    asked = mathopt.CallbackRegistration(
+        events={mathopt.Event.MIP_NODE}, mip_node_filter=nothing, mip_solution_filter=nothing
+    )
+
+    def work() -> Any:
+        return mathopt.solve(
+            model,
+            mathopt.SolverType.GSCIP,
+            params=parameters,
+            model_params=start,
+            callback_reg=asked,
+            cb=lambda _: mathopt.CallbackResult(terminate=stop.is_set()),
+        )
+
+    result, interrupted = _waited(work, stop.set)
+    solved = result.has_primal_feasible_solution()
+    bound = result.termination.objective_bounds.dual_bound
+    reason = result.termination.reason
+    return Answer(
+        values=(lambda x: float(result.variable_values(x))) if solved else None,
+        bound=max(0.0, bound) if math.isfinite(bound) else 0.0,
+        infeasible=reason == mathopt.TerminationReason.INFEASIBLE,
+        interrupted=interrupted,
+    )

@@ -18,7 +18,7 @@ import numpy as np
 from placewright.arrays import IntArray
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._ideals import Chain
-from placewright.operators.planners._solver import Answer, run_cp_sat
+from placewright.operators.planners._solver import run_cp_sat
 
 RESOLUTION = 2.0**25
 """Whole numbers up to the incumbent's load. Not more: the presolve of CP-SAT (9.15) has called
@@ -45,7 +45,11 @@ def best_stages(
     m = _build(c, top, scale)
     if start is not None:
         _hint(c, m, start)
-    answer: Answer = run_cp_sat(m.model, seed=seed, deadline_s=deadline_s, workers=workers)
+    answer = run_cp_sat(m.model, seed=seed, deadline_s=deadline_s, workers=workers)
+    if answer.infeasible and start is not None:  # which the start disproves
+        answer = run_cp_sat(
+            m.model, seed=seed, deadline_s=deadline_s, workers=workers, presolve=False
+        )
     if answer.values is None:
         return None, answer.bound / scale
     stage = [next(s for s, x in enumerate(row) if answer.values(x)) for row in m.on]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -12,7 +13,8 @@ from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._star_loads import star_loads
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import Contraction, contract
+from placewright.operators.planners._contraction import contract
+from placewright.operators.planners._free_cuts import best_cuts, too_large
 from placewright.operators.planners._solver import require_ortools
 from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners.ideal_dp import NoProofError, over_ideals, proved
@@ -24,12 +26,17 @@ from placewright.planning import Context
 @final
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Optimal throughput by CP-SAT (contiguous plans).
+    """Optimal throughput, contiguous or not.
 
     The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give
     a mixed-integer program for a commercial solver. Ours is built on the contracted graph
     (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
-    forward graph has few ideals, `IdealDp` is faster and needs no solver.
+    forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
+    be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
+    one for what goes in and one for what goes out (`_free_cuts`).
+
+    What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
+    to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
 
     The same seed gives the same plan where the search ends before the deadline.
 
@@ -64,35 +71,68 @@ class Exact:
             OR-tools is not installed.
         """
         require_ortools(f"planner {self.name!r}")
-        return self._contiguous(problem, context)
+        if problem.contiguous:
+            return self._contiguous(problem, context)
+        return self._free(problem, context)
 
     def _contiguous(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         c = contract(problem, contiguous=True)
         start = line_or_none(c, context.deadline_s)
         try:
             chain = over_ideals(c, start, self.few_ideals, context.deadline_s)
-            return best_of(problem, c, [chain.device], proved(chain, problem.n))
+            return best_of(problem, [c.placement(chain.device)], proved(chain, problem.n))
         except NoProofError:
             pass
         found, bound = best_stages(
-            c,
-            start,
-            seed=context.seed,
-            deadline_s=context.deadline_s,
-            workers=self.workers,
+            c, start, seed=context.seed, deadline_s=context.deadline_s, workers=self.workers
         )
         devices = [d for d in (found, None if start is None else start.device) if d is not None]
-        return best_of(problem, c, devices, bound)
+        return best_of(problem, [c.placement(d) for d in devices], bound)
+
+    def _free(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """From the best contiguous plan."""
+        first = self._contiguous(problem, _sooner(context))
+        c = contract(problem, contiguous=False)
+        if too_large(c):
+            note = "too large to prove more than a contiguous plan"
+            return replace(first, lower_bound_s=0.0, note=note)
+        start = np.empty(c.nodes, dtype=np.int64)
+        start[c.node] = first.placement
+        found, bound = best_cuts(
+            c,
+            start,
+            load_of(problem, first.placement),
+            seed=context.seed,
+            deadline_s=context.deadline_s,
+        )
+        places = [first.placement] + ([] if found is None else [c.placement(found)])
+        return best_of(problem, places, bound)
 
 
-def best_of(
-    problem: OperatorProblem, c: Contraction, devices: list[IntArray], bound: float
-) -> OperatorPlan:
-    """The best by the judge's arithmetic; a bound above it is a solver's error and is dropped."""
-    if not devices:
-        raise InfeasibleError("no plan that fits the memories was found", where=problem.name)
-    places = [c.placement(d) for d in devices]
-    values = [float(star_loads(problem, place).load_s.max()) for place in places]
+def _sooner(context: Context) -> Context:
+    """A quarter of the time."""
+    now = time.perf_counter()
+    return replace(context, deadline_s=now + (context.deadline_s - now) / 4)
+
+
+def load_of(problem: OperatorProblem, place: IntArray) -> float:
+    """The largest load, ``inf`` where a memory overflows."""
+    held = np.bincount(place, np.ceil(problem.resident_bytes), minlength=problem.m)
+    if (held > problem.memory_bytes).any():
+        return math.inf
+    return float(star_loads(problem, place).load_s.max())
+
+
+def best_of(problem: OperatorProblem, places: list[IntArray], bound: float) -> OperatorPlan:
+    """The best of a solver's plans, scored again; a bound above it is an error and is dropped."""
+    values = [load_of(problem, place) for place in places]
+    if not values or min(values) == math.inf:
+        raise InfeasibleError(
+            "no plan that fits the memories was found",
+            where=problem.name,
+            by=f"{problem.resident_bytes.sum():.0f} resident bytes",
+            hint="raise a memory limit, add a device, or allow more time",
+        )
     best = int(np.argmin(values))
-    proved = bound if math.isfinite(bound) and bound <= values[best] * (1 + 1e-9) else 0.0
-    return OperatorPlan(places[best], lower_bound_s=min(proved, values[best]))
+    sound = math.isfinite(bound) and bound <= values[best] * (1 + 1e-6)
+    return OperatorPlan(places[best], lower_bound_s=min(bound, values[best]) if sound else 0.0)
