@@ -1,0 +1,168 @@
+"""Exact throughput: brute force on small problems, published values, and proofs that are right."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.operators.judge import judge
+from placewright.operators.planners import _solver
+from placewright.operators.planners._contraction import contract
+from placewright.operators.planners._free_cuts import best_cuts
+from placewright.operators.planners._stages import best_stages
+from placewright.operators.planners.exact import Exact, best_of
+from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.readers.msr import read_msr
+from placewright.planning import Context
+from placewright.result import Status
+from placewright.solve import solve
+from placewright.testing.conformance import PlannerConformance
+from placewright.testing.instances import tiny
+from tests.operators.star_cases import best_value, star
+from tests.published import published
+
+pytest.importorskip("ortools")
+
+CONTIGUOUS = {
+    "layer_bert24_inference": 17.790,
+    "layer_bert24_training": 41.746,
+    "layer_gnmt_inference": 32.911,
+    "layer_resnet50_inference": 33.775,
+    "layer_resnet50_training": 78.632,
+    "op_bert3_inference": 27.919,
+    "op_bert3_training": 65.303,
+    "op_resnet50_inference": 124.349,
+}
+
+
+class TestConformance(PlannerConformance):
+    """It declines links and latency, and keeps to the rest."""
+
+    named = "exact"
+
+
+@pytest.mark.parametrize("name", CONTIGUOUS)
+def test_the_published_optimum_is_proved(name: str) -> None:
+    """Contiguous, on every workload at hand."""
+    problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=True)
+    result = solve(problem, "exact")
+    assert result.status is Status.OPTIMAL
+    assert result.value == pytest.approx(CONTIGUOUS[name], abs=6e-4)
+    assert result.judgement.feasible
+
+
+def test_stage_numbers_agree_with_ideals() -> None:
+    """CP-SAT proves what dynamic programming has proved."""
+    name = "op_bert3_inference"
+    problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=True)
+    result = solve(problem, Exact(few_ideals=0))
+    assert result.status is Status.OPTIMAL
+    assert result.value == pytest.approx(CONTIGUOUS[name], abs=6e-4)
+
+
+def test_layer_bert24_training_without_contiguity() -> None:
+    """39.790, proved."""
+    problem = read_msr(published("msr/throughput/layer_bert24_training.json"))
+    result = solve(problem, "exact")
+    assert result.status is Status.OPTIMAL
+    assert result.value == pytest.approx(39.790, abs=6e-4)
+
+
+@pytest.mark.parametrize("few_ideals", [0, 20_000])
+def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
+    """By stage numbers and by ideals; or there is no plan at all."""
+    planner = Exact(few_ideals=few_ideals)
+    found = 0
+    for seed in range(60):
+        problem = star(seed, contiguous=True)
+        wanted = best_value(problem)
+        if wanted == np.inf:
+            with pytest.raises(InfeasibleError):
+                planner(problem, Context())
+            continue
+        plan = planner(problem, Context())
+        judgement = judge(problem, plan)
+        found += 1
+        assert judgement.feasible, judgement.violation
+        assert judgement.value == pytest.approx(wanted, rel=1e-6)
+        assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= wanted
+    assert found > 40
+
+
+def test_free_plans_equal_brute_force() -> None:
+    """Without contiguity."""
+    for seed in range(60):
+        problem = star(seed)
+        wanted = best_value(problem)
+        if wanted == np.inf:
+            continue
+        plan = Exact()(problem, Context())
+        judgement = judge(problem, plan)
+        assert judgement.feasible
+        assert judgement.value == pytest.approx(wanted, rel=1e-6)
+        assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= wanted
+
+
+def test_it_comes_back_at_the_deadline() -> None:
+    """With the plan of the line, even when there is no time at all."""
+    problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=True)
+    plan = Exact()(problem, Context(deadline_s=time.perf_counter()))
+    assert judge(problem, plan).feasible
+    assert plan.lower_bound_s == 0.0
+
+
+def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the solver works: it is told to stop, and the best so far is the plan."""
+
+    class Impatient(_solver.threading.Event):  # type: ignore[name-defined,misc]
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None and not self.is_set():
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(_solver.threading, "Event", Impatient)
+    problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=False)
+    plan = Exact()(problem, Context(deadline_s=time.perf_counter() + 60))
+    assert judge(problem, plan).value <= 33.08
+
+
+def test_a_claim_that_cannot_be_is_dropped() -> None:
+    """A bound above the plan's own value is a solver's error."""
+    problem = tiny([[2.0, 2.0]] * 2, objective="throughput", communication="star")
+    assert best_of(problem, [np.array([0, 1])], 3.0).lower_bound_s == 0.0
+    assert best_of(problem, [np.array([0, 1])], 1.5).lower_bound_s == 1.5
+    with pytest.raises(InfeasibleError):
+        best_of(problem, [], 1.0)
+
+
+def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra by name."""
+    monkeypatch.setattr(_solver.importlib.util, "find_spec", lambda name: None)
+    problem = tiny([[2.0, 2.0]], objective="throughput", communication="star")
+    with pytest.raises(MissingDependencyError) as error:
+        Exact()(problem, Context())
+    assert "placewright[exact]" in str(error.value)
+
+
+def test_wrong_starts_do_no_harm() -> None:
+    """The models start from any plan that fits, here the worst."""
+    problem = tiny(
+        [[1.0, 1.0, 10.0]] * 6,
+        [(i, 0.1, [i + 1]) for i in range(5)],
+        objective="throughput",
+        communication="star",
+        host_seconds_per_byte=[1.0, 1.0, 0.0],
+    )
+    c = contract(problem, contiguous=False)
+    far = time.perf_counter() + 60
+    device, bound = best_cuts(c, np.zeros(6, dtype=np.int64), 6.0, seed=0, deadline_s=far)
+    assert device is not None
+    assert bound == pytest.approx(3.1, rel=1e-5)
+    line = contract(problem, contiguous=True)
+    for start in (None, line_or_none(line, far)):
+        stages, bound = best_stages(line, start, seed=0, deadline_s=far, workers=1)
+        assert stages is not None
+        assert bound == pytest.approx(3.1, rel=1e-5)
