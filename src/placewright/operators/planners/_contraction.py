@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._contiguity import forward_edges
 from placewright.operators._groups import groups_of
@@ -202,15 +202,12 @@ def _work(problem: OperatorProblem, node: IntArray, count: int) -> tuple[FloatAr
     """Seconds of every node on every device, and the backward part."""
     allowed = np.ones((count, problem.m), dtype=np.bool_)
     np.logical_and.at(allowed, node, problem.allowed())
-    fits = np.bincount(node, np.ceil(problem.resident_bytes))[:, None] <= problem.memory_bytes
+    need = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
+    fits = need[:, None] <= problem.memory_bytes
     nowhere = np.flatnonzero(~(allowed & fits).any(axis=1))
     if len(nowhere):
-        op = problem.operator_names[int(np.flatnonzero(node == nowhere[0])[0])]
-        raise InfeasibleError(
-            "no device can hold an operator and all that a contiguous plan must keep with it",
-            where=f"{problem.name}: {op!r}",
-            hint="drop a pin, split a colocation group, or raise a memory limit",
-        )
+        v = int(nowhere[0])
+        raise _homeless(problem, np.flatnonzero(node == v), allowed[v], float(need[v]))
     total, late = np.zeros((count, problem.m)), np.zeros((count, problem.m))
     finite = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0)
     np.add.at(total, node, finite)
@@ -218,6 +215,25 @@ def _work(problem: OperatorProblem, node: IntArray, count: int) -> tuple[FloatAr
     closed = ~(allowed & fits)
     total[closed] = np.inf
     return total, late
+
+
+def _homeless(
+    problem: OperatorProblem, operators: IntArray, allowed: BoolArray, need: float
+) -> InfeasibleError:
+    """Why a node fits no device, and by how much it misses the largest."""
+    where = f"{problem.name}: {problem.operator_names[int(operators[0])]!r}"
+    together = f"{len(operators)} operators that must share a device"
+    if not allowed.any():
+        hint = "drop a pin, or split a colocation group"
+        return InfeasibleError(f"no device can run all of {together}", where=where, hint=hint)
+    largest = int(np.where(allowed, problem.memory_bytes, -1.0).argmax())
+    return InfeasibleError(
+        f"no device can hold {together}",
+        where=where,
+        by=f"{need - problem.memory_bytes[largest]:.0f} bytes more than "
+        f"{problem.device_names[largest]!r} has",
+        hint="split a colocation group, or raise a memory limit",
+    )
 
 
 def _kinds(problem: OperatorProblem, work: FloatArray) -> tuple[tuple[int, ...], ...]:
