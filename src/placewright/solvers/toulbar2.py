@@ -1,0 +1,94 @@
+"""A second exact engine for small PBQPs, with or without memory: toulbar2, an optional package.
+
+toulbar2 (github.com/toulbar2/toulbar2, MIT) solves cost function networks by branch and bound
+with soft arc consistency. It stands beside our own engine to check it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import MissingDependencyError
+from placewright.solvers.memory_pbqp import MemoryPbqp
+
+DECIMALS = 6
+"""Digits after the point that are kept where costs are not whole."""
+
+
+def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray | None:
+    """An optimal choice, shape (n,); ``None`` if nothing fits or the time (0: any) is up.
+
+    Raises
+    ------
+    MissingDependencyError
+        pytoulbar2 is not installed (extra ``exact``).
+    """
+    engine, p = _engine(), problem.pbqp
+    finite = np.concatenate([p.cost, p.pool])
+    finite = finite[finite < np.inf]
+    top = float(np.abs(finite).sum()) + 1.0
+    whole = bool((finite == np.floor(finite)).all())
+    network = engine.CFN(top, 0 if whole else DECIMALS, verbose=-1)
+    for i, k in enumerate(np.diff(p.start).tolist()):
+        network.AddVariable(f"x{i}", range(k))
+        network.AddFunction([f"x{i}"], _capped(p.cost[p.start[i] : p.start[i + 1]], top))
+    for (i, j), at in zip(p.ends.tolist(), p.matrix.tolist(), strict=True):
+        area = int((p.start[i + 1] - p.start[i]) * (p.start[j + 1] - p.start[j]))
+        network.AddFunction([f"x{i}", f"x{j}"], _capped(p.pool[at : at + area], top))
+    try:
+        for moment in np.unique(problem.born).tolist():
+            _limit(network, problem, moment)
+        with _quiet():
+            answer = network.Solve(timeLimit=time_limit_s)
+    except engine.pytb2.Contradiction:
+        return None
+    return None if answer is None else np.array(answer[0], dtype=np.int64)
+
+
+def _engine() -> ModuleType:
+    try:
+        return import_module("pytoulbar2")
+    except ImportError:
+        raise MissingDependencyError(
+            "pytoulbar2", extra="exact", purpose="a second exact PBQP engine"
+        ) from None
+
+
+def _capped(costs: FloatArray, top: float) -> list[float]:
+    return [c if math.isfinite(c) else top for c in costs.tolist()]
+
+
+def _limit(network: Any, problem: MemoryPbqp, moment: int) -> None:
+    """What is used at `moment` is within the limit."""
+    start = problem.pbqp.start
+    terms = [
+        (f"x{i}", a, int(problem.usage[start[i] + a]))
+        for i in np.flatnonzero((problem.born <= moment) & (moment < problem.dies)).tolist()
+        for a in range(int(start[i + 1] - start[i]))
+    ]
+    if sum(use for _, _, use in terms) > problem.limit:
+        network.AddGeneralizedLinearConstraint(terms, "<=", problem.limit)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Its C++ side prints to stdout, which belongs to our data."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
