@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 
+from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
@@ -15,6 +16,10 @@ from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.m_etf import MEtf
+from placewright.operators.planners.m_sct import MSct
+from placewright.operators.planners.m_topo import MTopo
+from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.peft import Peft
@@ -37,6 +42,11 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         RoundRobin(),
         Random(),
         TopologicalSplit(),
+        AccelerateAuto(),
+        MTopo(),
+        MEtf(),
+        MSct(),
+        Metis(),
         Heft(),
         HeftContended(),
         Cpop(),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, inlined, lean
+from placewright.compiled import compiled, inlined, lean, released
 
 VALUE, BEST, TEMPERATURE = 0, 1, 2
 """Slots of `Line.score`."""
@@ -211,7 +211,7 @@ def _inputs_contended(f: Field, line: Line, i: int, d: int, m: int) -> float:
     return ready
 
 
-@lean
+@released
 def anneal(f: Field, line: Line, moves: int, cooling: float) -> None:
     """Try `moves` moves; the temperature is multiplied by `cooling` after each."""
     n = len(line.sequence)

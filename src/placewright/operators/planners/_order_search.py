@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
@@ -26,6 +27,12 @@ from placewright.operators.problem import Links, OperatorProblem
 
 CHUNK = 2048
 """Moves between two looks at the clock; between two at the critical path, an eighth of it."""
+
+MOST_TAILS = 100_000
+"""Operators up to which the least time to the end is worth computing."""
+
+DECODED = 20_000_000
+"""Operators that may be decoded between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +74,7 @@ class OrderSearch:
         heat: float,
         seed: int,
         deadline_s: float = math.inf,
+        stop: Event | None = None,
     ) -> Sequenced:
         """The best state met on a walk of `moves` moves.
 
@@ -74,14 +82,17 @@ class OrderSearch:
         ----------
         heat
             First temperature, in mean operator times. It falls to a hundredth along the walk.
+        stop
+            Set by another thread to end the walk.
         """
         f = self.field
         line = start_line(f, self.problem.t, self.channels, sequence, place, seed)
         line.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
         cooling = COLDEST ** (1.0 / max(1, moves))
         left = moves
-        while left > 0 and time.perf_counter() < deadline_s:
-            left -= _chunk(f, line, left, cooling)
+        chunk = max(8, min(CHUNK, DECODED // self.problem.n))
+        while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
+            left -= _chunk(f, line, min(left, chunk), cooling)
         return Sequenced(line.best_sequence.copy(), line.best_place.copy(), float(line.score[BEST]))
 
 
@@ -89,7 +100,7 @@ def _chunk(f: Field, line: Line, left: int, cooling: float) -> int:
     done = 0
     for _ in range(8):
         list_critical(f, line)
-        share = min(CHUNK // 8, left - done)
+        share = min((left + 7) // 8, left - done)
         anneal(f, line, share, cooling)
         done += share
     return done
@@ -134,6 +145,8 @@ def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> Flo
     """Least seconds between an operator's end and the end of all, whatever the placement."""
     least = problem.compute_s.min(axis=1)
     tail = np.zeros(problem.n)
+    if problem.n > MOST_TAILS:
+        return tail
     offsets, tensors = problem.topology.out_offsets, problem.topology.out_tensors
     first, consumers = problem.consumer_offsets, problem.consumers
     for i in problem.topology.order[::-1].tolist():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Event
 from typing import final
 
 import numpy as np
@@ -17,6 +19,7 @@ from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners._local_search import Score, Start, improve, score_plan
 from placewright.operators.planners._order_search import (
     OrderSearch,
+    Sequenced,
     fully_linked,
     played_sequence,
 )
@@ -31,8 +34,11 @@ from placewright.operators.problem import (
 )
 from placewright.planning import INTERRUPTED, Context, Planner
 
-ENOUGH = 300
-"""Moves of a round per pair of operators; a tiny problem has no use for more."""
+ENOUGH = 7_000
+"""Moves of a walk per operator; more of them is worth less than another walk."""
+
+ROUNDS = 12
+"""At most; a tiny problem has no use for more."""
 
 
 @final
@@ -49,17 +55,17 @@ class Search:
     memories first).
 
     The work is fixed by `effort`: the same seed gives the same plan unless a deadline cuts it
-    short. Ours; annealing after Kirkpatrick, Gelatt, Vecchi 1983
-    (doi 10.1126/science.220.4598.671).
+    short. Two walks go side by side, on any number of cores. Ours; annealing after
+    Kirkpatrick, Gelatt, Vecchi 1983 (doi 10.1126/science.220.4598.671).
 
     Parameters
     ----------
     effort
         Moves times operators, over all rounds: the default takes about ten seconds.
-    first, growth, longest
-        Of the first round, from round to round, and at most, in the same unit.
+    first, growth
+        Of the first round in the same unit, and from round to round.
     heats
-        First temperature of each round in turn, in mean operator times.
+        First temperature of each walk in turn, in mean operator times.
     on_judge
         Share of each round that is spent on the judge where the decoder is not exact.
     """
@@ -67,8 +73,7 @@ class Search:
     effort: float = 1e9
     first: float = 1e7
     growth: float = 3.0
-    longest: float = 3e8
-    heats: tuple[float, ...] = (0.5, 1.0, 0.25)
+    heats: tuple[float, ...] = (0.5, 0.15, 0.5, 1.0)
     on_judge: float = 0.06
 
     @property
@@ -94,22 +99,24 @@ class Search:
         budget, size, r = self.effort, self.first, 0
         try:
             while budget > 0 and not hunt.done():
-                self._round(hunt, min(size, budget), self.heats[r % len(self.heats)], r)
-                budget, size, r = budget - size, min(size * self.growth, self.longest), r + 1
+                moves = max(1, int(min(size / problem.n / 2, ENOUGH * problem.n)))
+                self._round(hunt, moves, r)
+                budget -= max(2 * moves * problem.n, self.effort / ROUNDS)
+                size, r = size * self.growth, r + 1
                 hunt.tell(f"round {r}")
         except KeyboardInterrupt:
             return hunt.best.plan(INTERRUPTED)
         return hunt.best.plan()
 
-    def _round(self, hunt: _Hunt, size: float, heat: float, r: int) -> None:
+    def _round(self, hunt: _Hunt, moves: int, r: int) -> None:
         """Sequences first where that makes sense, then placements on the judge."""
-        n = hunt.problem.n
-        moves = max(1, int(min(size / n, ENOUGH * n * n)))
+        heats = [self.heats[(2 * r + k) % len(self.heats)] for k in range(2)]
         if hunt.orders is not None:
-            _anneal_sequences(hunt, moves, heat, r)
-        if hunt.orders is None or not hunt.exact:
-            share = moves if hunt.orders is None else int(moves * self.on_judge)
-            _anneal_placements(hunt, max(1, share // 4 if hunt.orders is None else share), heat, r)
+            _anneal_sequences(hunt, moves, heats, r)
+        if hunt.orders is None:
+            _anneal_placements(hunt, moves, heats[0], r)
+        elif not hunt.exact:
+            _anneal_placements(hunt, max(1, int(moves * self.on_judge)), heats[0], r)
 
 
 @dataclass(slots=True)
@@ -184,19 +191,30 @@ def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
     return min(found, key=lambda start: start.score)
 
 
-def _anneal_sequences(hunt: _Hunt, moves: int, heat: float, r: int) -> None:
-    """A walk over sequences from the best plan; its end is judged in every dispatch."""
-    assert hunt.orders is not None
-    played = hunt.judge(hunt.best.plan())
-    found = hunt.orders.improve(
-        played_sequence(played),
-        hunt.best.place,
-        moves=moves,
-        heat=heat,
-        seed=101 * hunt.context.seed + r,
-        deadline_s=hunt.context.deadline_s,
-    )
-    scores = [hunt.offer(plan) for plan in _dispatches(found.place, found.sequence)]
+def _anneal_sequences(hunt: _Hunt, moves: int, heats: list[float], r: int) -> None:
+    """Walks over sequences from the best plan; their ends are judged in every dispatch."""
+    orders, stop = hunt.orders, Event()
+    assert orders is not None
+    sequence, place = played_sequence(hunt.judge(hunt.best.plan())), hunt.best.place
+
+    def walk(k: int) -> Sequenced:
+        return orders.improve(
+            sequence,
+            place,
+            moves=moves,
+            heat=heats[k],
+            seed=101 * hunt.context.seed + 2 * r + k,
+            deadline_s=hunt.context.deadline_s,
+            stop=stop,
+        )
+
+    with ThreadPoolExecutor(len(heats)) as pool:
+        try:
+            ends = list(pool.map(walk, range(len(heats))))
+        except KeyboardInterrupt:
+            stop.set()
+            raise
+    scores = [hunt.offer(plan) for end in ends for plan in _dispatches(end.place, end.sequence)]
     if min(scores).over_bytes > 0 and hunt.best.score.over_bytes == 0:
         hunt.orders = None
 
