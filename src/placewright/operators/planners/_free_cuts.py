@@ -2,7 +2,7 @@
 
 x[v, d]: node v is on device d. A hyperedge costs device d where some of its members are there and
 some are not: cut[e, d] >= x[u, d] - x[v, d] for its members u, v, in both directions. Loads are
-in parts of the start's value, so that the solver's tolerances are relative. Devices of a kind are
+in percent of the start's value, so that the solver's tolerances are relative. Devices of a kind are
 told apart by pivots: the i-th pivot node may use the first i of them only; the heaviest nodes of
 the start's devices are pivots, since they tend to be on different devices anyway.
 """
@@ -19,15 +19,17 @@ from placewright.arrays import IntArray
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._solver import Answer, run_scip
 
-TOLERANCE = 1e-9
-"""Of SCIP, on loads in parts of the start's; the bound is lowered by a hundred times as much."""
+UNITS = 100.0
+"""What the start's value is called: SCIP cuts and branches by absolute numbers."""
+TOLERANCE = 1e-6
+"""Of SCIP, on loads in these units; the bound is lowered by ten times as much."""
 MOST_CUTS = 400_000
 """Rows of cut variables; larger models are left to others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """The program and x[v][d], ``None`` where a node may not be; `load` in parts of the start."""
+    """The program and x[v][d], ``None`` where a node may not be; loads in percent of the start."""
 
     model: Any
     x: list[list[Any]]
@@ -61,7 +63,7 @@ def best_cuts(
         if x is not None
     }
     answer: Answer = run_scip(m.model, hint, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
-    bound = max(0.0, answer.bound - 100 * TOLERANCE) * value_s
+    bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
     if answer.values is None:
         return None, bound
     chosen = [
@@ -91,7 +93,7 @@ def _build(c: Contraction, pivots: Sequence[Sequence[int]], value_s: float) -> _
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
-    largest = model.add_variable(lb=0.0, ub=1.0 + 1e-6)
+    largest = model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6))
     m = _Model(model, [[None] * sum(c.counts) for _ in range(c.nodes)], largest)
     for k, devices in enumerate(c.kind_devices):
         for v in range(c.nodes):
@@ -112,9 +114,9 @@ def _load(c: Contraction, m: _Model, k: int, d: int, value_s: float) -> None:
     from ortools.math_opt.python import mathopt
 
     on = [row[d] for row in m.x]
-    parts = [float(c.work_s[v, k] / value_s) * x for v, x in enumerate(on) if x is not None]
+    parts = [float(c.work_s[v, k] / value_s * UNITS) * x for v, x in enumerate(on) if x is not None]
     for members, size in zip(c.members, c.moved_bytes.tolist(), strict=True):
-        price = size * float(c.host_rate[k]) / value_s
+        price = size * float(c.host_rate[k]) / value_s * UNITS
         if price > 0:
             parts.append(price * _cut(m.model, [on[v] for v in members]))
     m.model.add_linear_constraint(mathopt.fast_sum(parts) <= m.largest)

@@ -85,8 +85,8 @@ def run_cp_sat(
     )
 
 
-def _waited(work: Callable[[], Any], stop: Callable[[], None]) -> tuple[Any, bool]:
-    """What `work` returns, and whether Ctrl-C came; a second one is not held back."""
+def _waited(work: Callable[[], Any], stop: Callable[[], None] | None) -> tuple[Any, bool]:
+    """What `work` returns, and whether Ctrl-C came; ``None`` where it cannot be stopped then."""
     done, found = threading.Event(), list[Any]()
 
     def body() -> None:
@@ -104,6 +104,8 @@ def _waited(work: Callable[[], Any], stop: Callable[[], None]) -> tuple[Any, boo
             pass
     except KeyboardInterrupt:
         interrupted = True
+        if stop is None:
+            return None, True
         stop()
         done.wait()
     if isinstance(found[0], BaseException):
@@ -114,7 +116,11 @@ def _waited(work: Callable[[], Any], stop: Callable[[], None]) -> tuple[Any, boo
 def run_scip(
     model: Any, hint: Mapping[Any, float], *, seed: int, deadline_s: float, tolerance: float
 ) -> Answer:
-    """Solve a MathOpt model by SCIP on one thread, starting from `hint`."""
+    """Solve a MathOpt model by SCIP on one thread, starting from `hint`.
+
+    After Ctrl-C there is no answer and SCIP is left alone until its time is up: MathOpt's
+    interrupter and callbacks make it print errors.
+    """
     from ortools.math_opt.python import mathopt
 
     left = deadline_s - time.perf_counter()
@@ -129,12 +135,6 @@ def run_scip(
     start = mathopt.ModelSolveParameters(
         solution_hints=[mathopt.SolutionHint(variable_values=dict(hint))]
     )
-    stop = threading.Event()
-    # Asked at every node whether to go on: the interrupter of MathOpt makes SCIP print errors.
-    nothing = mathopt.VariableFilter(filtered_items=[])
-    asked = mathopt.CallbackRegistration(
-        events={mathopt.Event.MIP_NODE}, mip_node_filter=nothing, mip_solution_filter=nothing
-    )
 
     def work() -> Any:
         return mathopt.solve(
@@ -142,11 +142,11 @@ def run_scip(
             mathopt.SolverType.GSCIP,
             params=parameters,
             model_params=start,
-            callback_reg=asked,
-            cb=lambda _: mathopt.CallbackResult(terminate=stop.is_set()),
         )
 
-    result, interrupted = _waited(work, stop.set)
+    result, interrupted = _waited(work, None)
+    if result is None:
+        return Answer(None, 0.0, interrupted=True)
     solved = result.has_primal_feasible_solution()
     bound = result.termination.objective_bounds.dual_bound
     reason = result.termination.reason
