@@ -66,7 +66,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     return {planner.name: planner for planner in (*own, *plugged)}
 
 
-LAST = ("linearised-dp", "min-cut", "exact-latency", "ceft+pbqp", "exact", "ideal-dp", "search")
+LAST = ("dpl", "dp", "min-cut", "exact-latency", "ceft+pbqp", "exact", "search")
 """What ``auto`` asks after the quick planners: proofs and short searches before long ones."""
 
 
