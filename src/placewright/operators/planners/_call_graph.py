@@ -47,13 +47,23 @@ class CallGraph:
     exact: bool
 
 
-def call_graph(problem: OperatorProblem, without: BoolArray | None = None) -> CallGraph:
-    """The graph of blocks; operators of `without`, shape (n,), are left out."""
-    groups = groups_of(problem)
-    label = groups.group
-    keep = np.ones(problem.n, dtype=np.bool_) if without is None else ~without
-    component, acyclic = _components(len(groups.first), _arcs(problem, label, keep))
-    block = np.where(keep, component[label], -1)
+def call_graph(
+    problem: OperatorProblem, without: BoolArray, joined: IntArray | None = None
+) -> CallGraph:
+    """The graph of blocks.
+
+    Parameters
+    ----------
+    without
+        Shape (n,): operators that are left out.
+    joined
+        Shape (n,): numbers of blocks to begin with, each of whole groups; by default the groups.
+    """
+    label = groups_of(problem).group
+    start = label if joined is None else np.unique(joined, return_inverse=True)[1]
+    keep = ~without
+    component, acyclic = _components(int(start.max()) + 1, _arcs(problem, start, keep))
+    block = np.where(keep, component[start], -1)
     used, block[keep] = np.unique(block[keep], return_inverse=True)
     cost = np.where(problem.allowed(), problem.compute_s, np.inf)
     called = np.flatnonzero(accelerators(problem))
@@ -85,20 +95,41 @@ def _unlike_cpus(problem: OperatorProblem, cost: FloatArray) -> IntArray:
 def _whole(problem: OperatorProblem, label: IntArray) -> bool:
     """Whether no group gains from being split between calls.
 
-    An operator that takes no time and whose tensors join it to its own group alone, all of them
-    made by it or one of them read by it, may move into the call of its neighbour: that call gets
-    no longer and a transfer is saved. So a group may count as one where one operator is left.
+    Some operators that take no time may always follow a neighbour of their group into its call:
+
+    - One without inputs whose one tensor has one reader: a transfer is saved.
+    - One that reads one tensor and makes none: its input need not leave for it.
+    - All readers of a tensor together, where they read nothing else and what they make is no
+      larger than the tensor: their call brings out no more, and earlier.
+
+    A group counts as one block where such steps join all of it.
     """
     p = problem
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
-    maker, reader = p.tensor_producer[tensor], p.consumers
     idle = (p.compute_s == 0.0).all(axis=1)
-    reads, made = np.bincount(reader, minlength=p.n), np.bincount(maker, minlength=p.n)
-    abroad = label[maker] != label[reader]
-    idle[maker[abroad]] = idle[reader[abroad]] = False
-    idle &= reads + made == 1
-    left = np.bincount(label[~idle], minlength=int(label.max()) + 1)
-    return bool((left <= 1).all())
+    joined = np.arange(p.n)
+    for i in np.flatnonzero(idle).tolist():
+        mate = _followed(p, label, idle, i)
+        if mate >= 0 and label[mate] == label[i]:
+            joined[joined == joined[i]] = joined[mate]
+    return len(np.unique(joined)) == len(np.unique(label))
+
+
+def _followed(p: OperatorProblem, label: IntArray, idle: BoolArray, i: int) -> int:
+    """Whom operator i, which takes no time, may follow; -1 if it cannot be said."""
+    t = p.topology
+    inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
+    made = t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]
+    if len(inputs) == 0 and len(made) == 1:
+        readers = p.consumers[p.consumer_offsets[made[0]] : p.consumer_offsets[made[0] + 1]]
+        return int(readers[0]) if len(readers) == 1 else -1
+    if len(inputs) != 1:
+        return -1
+    readers = p.consumers[p.consumer_offsets[inputs[0]] : p.consumer_offsets[inputs[0] + 1]]
+    reads = t.in_offsets[readers + 1] - t.in_offsets[readers]
+    together = idle[readers] & (label[readers] == label[i]) & (reads == 1)
+    brought = p.tensor_bytes[np.isin(p.tensor_producer, readers)].sum()
+    follows = len(made) == 0 or (together.all() and brought <= p.tensor_bytes[inputs[0]])
+    return int(p.tensor_producer[inputs[0]]) if follows else -1
 
 
 def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArray:

@@ -217,7 +217,7 @@ def _on_cpu(
             k = g.front[a]
             inside = g.tensor_block[k] == block
             new[times + a - lo] = made_s[g.producer[k]] if inside else old[slot[k]]
-        _insert(g, p, y, times, label, -1 - cpu, new, below_s)
+        _insert(g, p, m, y, label, -1 - cpu, new, below_s)
 
 
 @lean
@@ -246,9 +246,11 @@ def _in_call(
         if enters[a - first]:
             moved += g.tensor_bytes[k]
     lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
+    after = 0.0
     for a in range(lo, hi):
         if slot[g.front[a]] < 0:
             moved += g.tensor_bytes[g.front[a]]
+            after = max(after, g.tail_s[a, len(m.like)])
     for label in kept:
         begin = 0.0
         for a in range(last - first):
@@ -256,7 +258,7 @@ def _in_call(
                 begin = max(begin, p.value[label, times + a])
         for d in range(len(m.like)):
             end = _end_of_call(g, m, p.value[label], d, x, y, moved, begin)
-            if not end < below_s:
+            if not end + after < below_s:
                 continue
             old = p.value[label]
             new[0] = max(old[0], end)
@@ -266,7 +268,7 @@ def _in_call(
             for a in range(lo, hi):
                 s = slot[g.front[a]]
                 new[times + a - lo] = end if s < 0 else old[s]
-            _insert(g, p, y, times, label, d, new, below_s)
+            _insert(g, p, m, y, label, d, new, below_s)
 
 
 @lean
@@ -302,23 +304,24 @@ def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float)
 def _insert(
     g: Lattice,
     p: Labels,
+    m: Machines,
     y: int,
-    times: int,
     parent: int,
     device: int,
     new: FloatArray,
     below_s: float,
 ) -> None:
     """Raise what can be raised, then keep the label unless another is as good everywhere."""
-    lo = g.front_offsets[y]
+    lo, times = g.front_offsets[y], 1 + 3 * len(m.like)
     width = g.front_offsets[y + 1] - lo
     base = g.later_offsets[y]
     for i in range(width):
         for j in range(width):
             if g.later[base + i * width + j]:
                 new[times + i] = max(new[times + i], new[times + j])
+    left = _left(m, new)
     for i in range(width):
-        new[0] = max(new[0], new[times + i] + g.tail_s[lo + i])
+        new[0] = max(new[0], new[times + i] + g.tail_s[lo + i, left])
     if not new[0] < below_s:
         return
     before, at = -1, p.head[y]
@@ -351,6 +354,20 @@ def _insert(
         p.ideal[at], p.parent[at], p.device[at] = y, parent, device
         p.following[at] = p.head[y]
         p.head[y] = at
+
+
+@lean
+def _left(m: Machines, new: FloatArray) -> int:
+    """How many of the largest accelerators have as much memory as is left, rounded up."""
+    free, largest = 0.0, 0.0
+    for d in range(len(m.like)):
+        largest = max(largest, m.room_bytes[d])
+        free += max(0.0, m.room_bytes[d] - new[1 + 3 * d])
+    if largest == 0.0:
+        return 0
+    if not free < largest * len(m.like):
+        return len(m.like)
+    return int(np.ceil(free / largest))
 
 
 @lean

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators._star_latency import least_tails
 from placewright.operators.planners._call_graph import CallGraph
+from placewright.operators.planners._call_tails import tails
 
 
 class Lattice(NamedTuple):
@@ -32,7 +32,8 @@ class Lattice(NamedTuple):
     front_offsets, front
         CSR: the tensors that cross the ideal's border.
     tail_s
-        One entry per entry of `front`: the least time from the tensor to the end.
+        One row per entry of `front`, shape (_, k + 1): the least time from the tensor to the
+        end, by how many accelerators' memory is left.
     later_offsets, later
         ``later[later_offsets[x] + i * w + j]`` for w tensors on the border of x: whether all that
         waits for tensor i also waits for tensor j.
@@ -219,12 +220,14 @@ def _borders(
     tensor, reader = _uses(graph)
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
-    tail, waits = least_tails(graph.problem), _later(graph, np.unique(front))
-    tail_s, later = np.zeros(len(front)), []
+    tail, waits = tails(graph), _later(graph, np.unique(front))
+    tail_s, later = np.zeros((len(front), tail.shape[1])), []
     for x, inside in enumerate(member):
         on = front[front_offsets[x] : front_offsets[x + 1]]
         left = [uses[k][~inside[graph.block[uses[k]]]] for k in on.tolist()]
-        tail_s[front_offsets[x] : front_offsets[x + 1]] = [tail[ops].max() for ops in left]
+        tail_s[front_offsets[x] : front_offsets[x + 1]] = [
+            tail[ops].max(axis=0) for ops in left
+        ] or 0.0
         later += [waits[on[:, None], ops].all(axis=1) for ops in left]
     later_offsets = np.cumsum([0, *(np.diff(front_offsets) ** 2)])
     return tail_s, later_offsets, np.concatenate([np.zeros(0, dtype=np.bool_), *later])
