@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
 from placewright.operators.planners import _solver
 from placewright.operators.planners._contraction import contract
@@ -139,12 +139,23 @@ def test_a_claim_that_cannot_be_is_dropped() -> None:
 
 
 def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra by name."""
+    """The extra by name, and what was used instead."""
     monkeypatch.setattr(_solver.importlib.util, "find_spec", lambda name: None)
-    problem = tiny([[2.0, 2.0]], objective="throughput", communication="star")
-    with pytest.raises(MissingDependencyError) as error:
-        Exact()(problem, Context())
-    assert "placewright[exact]" in str(error.value)
+    problem = tiny(
+        [[1.0, 1.0]] * 3,
+        objective="throughput",
+        communication="star",
+        resident_bytes=[3.0, 2.0, 3.0],
+        memory_bytes=[5.0, 5.0],
+    )
+    for planner, what in ((Exact(few_ideals=0), "the line's plan"), (Exact(), "a contiguous plan")):
+        for contiguous in (True, False):
+            plan = planner(problem.asked(contiguous=contiguous), Context())
+            assert judge(problem, plan).value == 2.0
+            if not contiguous or planner.few_ideals == 0:
+                assert "placewright[exact]" in plan.note
+                assert (what if contiguous else "a contiguous plan") in plan.note
+                assert plan.lower_bound_s == 0.0
 
 
 def test_wrong_starts_do_no_harm() -> None:

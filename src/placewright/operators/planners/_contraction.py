@@ -73,6 +73,18 @@ class Contraction:
         """Devices of each kind."""
         return tuple(len(devices) for devices in self.kind_devices)
 
+    @property
+    def most_s(self) -> float:
+        """No load is higher: all work on the slowest device and every transfer."""
+        work = np.where(np.isfinite(self.work_s), self.work_s, 0.0).max(axis=1).sum()
+        return float(work + self.moved_bytes.sum() * self.host_rate.max(initial=0.0))
+
+    @property
+    def least_s(self) -> float:
+        """No largest load is lower: the work, each node where it is fastest, shared evenly."""
+        fastest = self.work_s.min(axis=1)
+        return float(max(fastest.sum() / sum(self.counts), fastest.max()))
+
     def placement(self, device_of_node: IntArray) -> IntArray:
         """Shape (n,), the device of every operator."""
         return np.asarray(device_of_node, dtype=np.int64)[self.node]

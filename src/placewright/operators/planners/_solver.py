@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from placewright.errors import MissingDependencyError
-
 _TICK_S = 0.1
 
 
@@ -45,16 +43,9 @@ class Answer:
     interrupted: bool = False
 
 
-def require_ortools(purpose: str) -> None:
-    """Raise where OR-tools is not installed.
-
-    Raises
-    ------
-    MissingDependencyError
-        Says how to install it.
-    """
-    if importlib.util.find_spec("ortools") is None:
-        raise MissingDependencyError("ortools", extra="exact", purpose=purpose)
+def installed() -> bool:
+    """Whether OR-tools is there."""
+    return importlib.util.find_spec("ortools") is not None
 
 
 def run_cp_sat(

@@ -40,7 +40,7 @@ def best_stages(
     c: Contraction, start: Chain | None, *, seed: int, deadline_s: float, workers: int
 ) -> tuple[IntArray | None, float]:
     """Devices of the nodes, shape (N,), or ``None``, and a lower bound in seconds."""
-    top = _highest(c) if start is None else start.value_s
+    top = c.most_s if start is None else start.value_s
     scale = RESOLUTION / top if top > 0 else 1.0
     m = _build(c, top, scale)
     if start is not None:
@@ -55,12 +55,6 @@ def best_stages(
     stage = [next(s for s, x in enumerate(row) if answer.values(x)) for row in m.on]
     kinds = [next(k for k, x in enumerate(row) if answer.values(x)) for row in m.kind]
     return _devices(c, np.array(stage), kinds), answer.bound / scale
-
-
-def _highest(c: Contraction) -> float:
-    """No load is higher than all work and all transfers on the slowest device."""
-    work = np.where(np.isfinite(c.work_s), c.work_s, 0.0).max(axis=1).sum()
-    return float(work + c.moved_bytes.sum() * c.host_rate.max(initial=0.0))
 
 
 def _build(c: Contraction, top: float, scale: float) -> _Model:

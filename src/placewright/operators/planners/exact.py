@@ -10,17 +10,20 @@ from typing import final
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.errors import InfeasibleError
+from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.operators._star_loads import star_loads
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import contract
+from placewright.operators.planners._contraction import Contraction, contract
 from placewright.operators.planners._free_cuts import best_cuts, too_large
-from placewright.operators.planners._solver import require_ortools
+from placewright.operators.planners._ideals import Chain
+from placewright.operators.planners._solver import installed
 from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners.ideal_dp import NoProofError, over_ideals, proved
 from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning import Context
+
+MISSING = "ortools is not installed (pip install 'placewright[exact]')"
 
 
 @final
@@ -68,9 +71,8 @@ class Exact:
         InfeasibleError
             No plan fits the memories.
         MissingDependencyError
-            OR-tools is not installed.
+            OR-tools is needed for any plan at all and not installed.
         """
-        require_ortools(f"planner {self.name!r}")
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)
@@ -82,7 +84,8 @@ class Exact:
             chain = over_ideals(c, start, self.few_ideals, context.deadline_s)
             return best_of(problem, [c.placement(chain.device)], proved(chain, problem.n))
         except NoProofError:
-            pass
+            if not installed():
+                return _instead(problem, c, start)
         found, bound = best_stages(
             c, start, seed=context.seed, deadline_s=context.deadline_s, workers=self.workers
         )
@@ -93,9 +96,9 @@ class Exact:
         """From the best contiguous plan."""
         first = self._contiguous(problem, _sooner(context))
         c = contract(problem, contiguous=False)
-        if too_large(c):
-            note = "too large to prove more than a contiguous plan"
-            return replace(first, lower_bound_s=0.0, note=note)
+        if too_large(c) or not installed():
+            why = "too large for SCIP" if installed() else MISSING
+            return replace(first, lower_bound_s=0.0, note=f"{why}: a contiguous plan")
         start = np.empty(c.nodes, dtype=np.int64)
         start[c.node] = first.placement
         found, bound = best_cuts(
@@ -107,6 +110,13 @@ class Exact:
         )
         places = [first.placement] + ([] if found is None else [c.placement(found)])
         return best_of(problem, places, bound)
+
+
+def _instead(problem: OperatorProblem, c: Contraction, start: Chain | None) -> OperatorPlan:
+    """The line's plan where no solver is installed."""
+    if start is None:
+        raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
+    return OperatorPlan(c.placement(start.device), note=f"{MISSING}: the line's plan")
 
 
 def _sooner(context: Context) -> Context:

@@ -10,7 +10,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._contraction import Contraction, contract, line_up
-from placewright.operators.planners._ideal_kernel import chain
+from placewright.operators.planners._ideal_kernel import Lattice, chain
 from placewright.operators.planners._ideals import (
     MOST_CELLS,
     Chain,
@@ -68,13 +68,16 @@ def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
         raise InfeasibleError("there are too many kinds of devices for dynamic programming")
     for last_first in (True, False):
-        limit = np.inf if best is None else best.value_s
-        order = line_up(c.nodes, c.edges, last_first=last_first)
+        line = chain(line_up(c.nodes, c.edges, last_first=last_first))
         try:
-            found = best_chain(c, chain(order), limit, np.inf if best is None else deadline_s)
+            found = (
+                _within_reach(c, line)
+                if best is None
+                else best_chain(c, line, best.value_s, deadline_s)
+            )
         except OutOfTimeError:
             break
-        if found is not None and found.value_s < limit:
+        if found is not None and (best is None or found.value_s < best.value_s):
             best = found
     if best is None:
         raise InfeasibleError(
@@ -82,6 +85,17 @@ def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
             hint="try --planner exact, which is not bound to a line",
         )
     return best
+
+
+def _within_reach(c: Contraction, line: Lattice) -> Chain | None:
+    """The best cut, under limits that double: a low one keeps the stages that are tried short."""
+    limit = 1.5 * c.least_s
+    while limit < c.most_s:
+        found = best_chain(c, line, limit)
+        if found is not None:
+            return found
+        limit *= 2.0
+    return best_chain(c, line, np.inf)
 
 
 def line_or_none(c: Contraction, deadline_s: float) -> Chain | None:
