@@ -13,7 +13,7 @@ Indices are unsigned and stand in 32 bits: a signed index costs a test for wrapp
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,9 @@ class Swift(NamedTuple):
         Edges by producer, then tensor: the consumer, the tensor, its bytes.
     tensor_edge
         First and one past the last edge of each tensor, shape (2, t).
-    one
-        Whether an operator makes at most one tensor.
+    alone
+        Whether no two requests of an operator can be for one channel: it makes one tensor at
+        most, and no device sends to two others over one channel.
     latency_s, seconds_per_byte, lane
         Flat (m * m); within a device zero, and a channel of its own that never waits.
     """
@@ -49,7 +50,7 @@ class Swift(NamedTuple):
     tensor: IntArray
     edge_bytes: FloatArray
     tensor_edge: IntArray
-    one: IntArray
+    alone: IntArray
     topological: IntArray
     inputs: IntArray
     compute_s: FloatArray
@@ -91,7 +92,7 @@ def make_swift(costs: Costs, channels: int) -> Swift:
     length = uses[tensors]
     ends = np.cumsum(length)
     edge = np.repeat(costs.offsets[tensors] - (ends - length), length) + np.arange(pairs)
-    span = np.zeros((2, t), dtype=np.uint32)
+    span = np.zeros((2, t), dtype=np.int64)
     span[0, tensors], span[1, tensors] = ends - length, ends
     tensor = np.repeat(tensors, length)
     off = ~np.eye(m, dtype=np.bool_)
@@ -105,8 +106,8 @@ def make_swift(costs: Costs, channels: int) -> Swift:
         consumer=_index(costs.consumers[edge]),
         tensor=_index(tensor + 1),
         edge_bytes=costs.tensor_bytes[tensor],
-        tensor_edge=span,
-        one=_index(np.diff(costs.out_offsets) <= 1),
+        tensor_edge=_index(span),
+        alone=_index((np.diff(costs.out_offsets) <= 1) & _apart(costs.channel)),
         topological=_index(costs.order),
         inputs=_index(np.diff(costs.in_offsets)),
         compute_s=costs.compute_s.ravel().copy(),
@@ -140,9 +141,15 @@ def make_swift(costs: Costs, channels: int) -> Swift:
     )
 
 
-def _index(values: object) -> IntArray:
-    """As unsigned 32 bits; IntArray stands for any whole array that only kernels see."""
-    return np.ascontiguousarray(values).astype(np.uint32)  # type: ignore[return-value]
+def _apart(channel: IntArray) -> bool:
+    """Whether every device sends to each other device over another channel."""
+    linked = (np.sort(row[row >= 0]) for row in channel)
+    return all((np.diff(row) > 0).all() for row in linked)
+
+
+def _index(values: Any) -> Any:
+    """As unsigned 32 bits; typed as any whole array, since only kernels see it."""
+    return np.ascontiguousarray(values).astype(np.uint32)
 
 
 @lean
@@ -180,7 +187,7 @@ def play(s: Swift, mode: Mode, placement: IntArray, order: IntArray) -> float:
         if i >= 0:
             left -= 1
             last = now
-            if not mode.contended or s.one[i] == 1:
+            if not mode.contended or s.alone[i] == 1:
                 if not _send(s, mode, place, i, d, now):
                     return UNSURE
             else:
@@ -343,7 +350,7 @@ def _taken(s: Swift, mode: Mode, lane: int, took: float, i: int, now: float) -> 
     s.asked_s[lane] = now
     s.asked_by[lane] = i
     s.free_s[lane] = at_s
-    return at_s
+    return at_s  # type: ignore[no-any-return]
 
 
 @inlined
@@ -411,7 +418,7 @@ def _choose(s: Swift, mode: Mode, d: int, now: float) -> None:
             j = s.queue[base + size]
             if s.waiting[j] == 0:
                 if s.ready_s[j] <= now:
-                    i = np.int64(j)
+                    i = int(j)
                     s.size[d] = size + 1
                 else:
                     s.next_s[d] = s.ready_s[j]
@@ -424,7 +431,7 @@ def _choose(s: Swift, mode: Mode, d: int, now: float) -> None:
             size += 1
         s.ahead[d] = ahead
         if size > 0:
-            i = np.int64(pop(s.queue_key, s.queue, base, size))
+            i = int(pop(s.queue_key, s.queue, base, size))
             size -= 1
         elif ahead > 0:
             s.next_s[d] = s.future_key[base]

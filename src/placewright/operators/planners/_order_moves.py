@@ -171,7 +171,7 @@ def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
             return np.inf
     line.counts[VALID] = n
     line.counts[DECODED] += n - first
-    return latest
+    return latest  # type: ignore[no-any-return]
 
 
 @inlined

@@ -64,7 +64,8 @@ def _parts(problem: OperatorProblem, groups: Groups, work: FloatArray, seed: int
     pymetis = _pymetis()
     count, m = work.shape
     if m == 1 or count <= m:
-        return np.arange(count) % m
+        alone: IntArray = np.arange(count) % m
+        return alone
     finite = np.isfinite(work)
     mean = np.where(finite, work, 0.0).sum(axis=1) / finite.sum(axis=1)
     speed = finite.sum(axis=0) / np.maximum(np.where(finite, work, 0.0).sum(axis=0), 1e-300)

@@ -68,6 +68,8 @@ class Search:
         First temperature of each walk in turn, in mean operator times.
     on_judge
         Share of each round that is spent on the judge where the decoder is not exact.
+    patience
+        Rounds without a better plan after which it ends.
     """
 
     effort: float = 1e9
@@ -75,6 +77,7 @@ class Search:
     growth: float = 3.0
     heats: tuple[float, ...] = (0.5, 0.15, 0.5, 1.0)
     on_judge: float = 0.06
+    patience: int = 4
 
     @property
     def name(self) -> str:
@@ -96,11 +99,13 @@ class Search:
             No start has a link for every tensor.
         """
         hunt = _hunt(problem, context)
-        budget, size, r = self.effort, self.first, 0
+        budget, size, r, idle = self.effort, self.first, 0, 0
         try:
-            while budget > 0 and not hunt.done():
+            while budget > 0 and idle < self.patience and not hunt.done():
                 moves = max(1, int(min(size / problem.n / 2, ENOUGH * problem.n)))
+                before = hunt.best.score
                 self._round(hunt, moves, r)
+                idle = 0 if hunt.best.score < before else idle + 1
                 budget -= max(2 * moves * problem.n, self.effort / ROUNDS)
                 size, r = size * self.growth, r + 1
                 hunt.tell(f"round {r}")

@@ -1,0 +1,110 @@
+"""The fast path says what the general play says, to the last bit, or that it cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from placewright.operators import _kernels as kernels
+from placewright.operators._scores import crowded
+from placewright.operators._swift import UNSURE, play
+from placewright.operators.judge import Judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.testing.instances import named_instances, random_placement, random_problem
+
+
+@dataclass
+class Count:
+    """How often the fast path could and could not tell."""
+
+    sure: int = 0
+    unsure: int = 0
+
+
+def compare(problem: OperatorProblem, seed: int, count: Count) -> None:
+    """Random placements in every dispatch, on the fast and on the general path."""
+    judge, rng = Judge(problem), np.random.default_rng(seed)
+    none = np.zeros(0, dtype=np.int64)
+    for dispatch, order in (
+        (Dispatch.READY, none),
+        (Dispatch.READY, rng.permutation(problem.n)),
+        (Dispatch.IN_ORDER, problem.topology.order),
+        (Dispatch.IN_ORDER, rng.permutation(problem.n)),
+    ):
+        place = random_placement(problem, rng)
+        mode = judge.mode(dispatch, memory=False)
+        fast = play(judge.swift, mode, place, order)
+        if fast == UNSURE:
+            count.unsure += 1
+            continue
+        count.sure += 1
+        code = kernels.run(*judge.board, mode, place, order)
+        told = kernels.makespan(judge.board.x, judge.board.o) if code == kernels.DONE else np.inf
+        assert fast == told
+
+
+@pytest.mark.parametrize("links", Links)
+def test_equal_to_the_general_play_bit_for_bit(links: Links) -> None:
+    """On small random problems; most have times that are equal or zero, and all can be told."""
+    count = Count()
+    for seed in range(600):
+        compare(random_problem(seed, links=links), seed, count)
+    assert count.sure > 800
+    assert count.unsure > 0
+
+
+@pytest.mark.parametrize("links", Links)
+def test_large_problems_without_zeros_are_always_told(links: Links) -> None:
+    """Where every time differs nothing is unsure, tensors of many readers included."""
+    count = Count()
+    for seed in range(40):
+        problem = random_problem(seed, most_operators=120, most_devices=6, links=links)
+        rng = np.random.default_rng(seed)
+        off = ~np.eye(problem.m, dtype=np.bool_)
+        channel = np.full((problem.m, problem.m), -1)
+        channel[off] = np.arange(off.sum())
+        own = problem.asked(
+            compute_s=np.where(np.isfinite(problem.compute_s), 1, np.inf)
+            * rng.random((problem.n, problem.m)),
+            latency_s=off * (0.1 + rng.random((problem.m, problem.m))),
+            channel=channel,
+            channel_names=tuple(f"c{x}" for x in range(off.sum())),
+        )
+        compare(own, seed, count)
+    assert count.unsure == 0
+
+
+def test_missing_links_are_left_to_the_general_play() -> None:
+    """It knows what to say where a pair has none."""
+    problem = named_instances()["unlinked"]
+    judge = Judge(problem)
+    place = np.zeros(problem.n, dtype=np.int64)
+    assert play(judge.swift, judge.mode(), place, np.zeros(0, dtype=np.int64)) == UNSURE
+
+
+def test_what_is_not_crowded_fits() -> None:
+    """Bytes are counted over time only where they might matter; nothing over is overlooked."""
+    calm = 0
+    for seed in range(300):
+        problem = random_problem(seed)
+        judge, place = Judge(problem), random_placement(problem, np.random.default_rng(seed))
+        told = judge(OperatorPlan(place))
+        if not crowded(judge.board.w, judge.board.o, place):
+            calm += 1
+            assert told.feasible
+    assert calm > 100
+
+
+def test_threads_do_not_change_a_batch() -> None:
+    """A batch large enough to be split says what one placement at a time says."""
+    problem = random_problem(5, most_operators=12)
+    rng = np.random.default_rng(0)
+    rows = np.array([random_placement(problem, rng) for _ in range(3000)])
+    whole = Judge(problem).many(rows)
+    for at in range(0, 3000, 500):
+        part = Judge(problem).many(rows[at : at + 7])
+        assert part[0].tolist() == whole[0][at : at + 7].tolist()
+        assert part[1].tolist() == whole[1][at : at + 7].tolist()
