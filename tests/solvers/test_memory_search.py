@@ -128,6 +128,15 @@ def test_passed_deadline_still_answers() -> None:
     assert found.lower_bound <= found.value
 
 
+def test_a_far_deadline_changes_nothing() -> None:
+    """The proof is the same with a limit on its time."""
+    pytest.importorskip("highspy", reason="the extra `exact` is not installed")
+    problem = grid(5, 3)
+    timed = solve_pbqp_memory(problem, deadline_s=time.perf_counter() + 600)
+    assert timed.proved
+    assert timed.choice.tolist() == solve_pbqp_memory(problem).choice.tolist()
+
+
 def test_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C during the search hands back what was found."""
 

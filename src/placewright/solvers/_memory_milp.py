@@ -7,7 +7,9 @@ some of its rows bounds the whole, so every bound is true; an answer counts only
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -147,10 +149,11 @@ class _Solver:
         if left_s <= 0.05:
             return False
         if math.isfinite(left_s):
-            self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left_s)
+            self.highs.setOptionValue("time_limit", left_s)
         if start is not None:
             self._begin_with(start)
-        self.highs.solve()
+        with contextlib.redirect_stdout(sys.stderr):  # it speaks when Ctrl-C is pressed
+            self.highs.solve()
         status = self.highs.getModelStatus()
         if status == self.ended.kInterrupt:
             raise KeyboardInterrupt

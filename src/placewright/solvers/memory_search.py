@@ -23,6 +23,7 @@ from placewright.solvers._memory_draft import Draft, draft, reduce
 from placewright.solvers._memory_milp import prove
 from placewright.solvers._memory_moves import anneal, squeeze, state_of
 from placewright.solvers._memory_prices import Priced, Prices, ascend, fixed
+from placewright.solvers._pbqp_search import Limits, Search
 from placewright.solvers._pbqp_work import evaluate
 from placewright.solvers.memory_pbqp import MemoryPbqp
 
@@ -34,6 +35,9 @@ FIRST_ASCENT, ASCENT = 25, 150
 
 FIRST_SEARCH, SEARCH = 4_000, 20_000
 """Annealing moves before the proof is tried, and of one round after it."""
+
+BRANCHES = 20_000
+"""Nodes of the plain engine's tree, where there is no memory to mind."""
 
 LARGE_POOL = 1_000_000
 """Cores with more edge entries are searched, not proved by the linear program."""
@@ -115,6 +119,7 @@ def solve_pbqp_memory(
         search.prepare()
         search.price(FIRST_ASCENT)
         search.improve(FIRST_SEARCH)
+        search.branch()
         if exact and importlib.util.find_spec("highspy") is not None:
             search.prove()
         search.price(ASCENT)
@@ -219,6 +224,19 @@ class _Search:
             anneal(core.arrays, core.loads, state, draws, float(heat), best)
             self.take(best)
             self.say("local search")
+
+    def branch(self) -> None:
+        """Where memory binds nowhere: branch and bound of the plain engine."""
+        assert self.core is not None
+        if len(self.core.moment) or not self.running():
+            return
+        self.say("branching")
+        own = Search(Limits(BRANCHES, self.deadline_s), abs(self.value))
+        found = own.descend(self.core.arrays, self.value)
+        if found.choice is not None:
+            self.take(found.choice)
+        lower = min(found.lower, self.value)
+        self.raise_bound(lower - 2 * own.tolerance)
 
     def prove(self) -> None:
         """Hand what prices leave open to HiGHS."""
