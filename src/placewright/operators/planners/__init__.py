@@ -11,7 +11,6 @@ from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.ideal_dp import IdealDp
@@ -59,14 +58,13 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         LinearisedDp(),
         IdealDp(),
         Exact(),
-        ExactLatency(),
         MinCut(),
     ]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
     return {planner.name: planner for planner in (*own, *plugged)}
 
 
-LAST = ("dpl", "dp", "min-cut", "exact-latency", "ceft+pbqp", "exact", "search")
+LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search")
 """What ``auto`` asks after the quick planners: proofs and short searches before long ones."""
 
 

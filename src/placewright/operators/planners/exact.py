@@ -1,4 +1,4 @@
-"""Exact throughput around host memory."""
+"""Exact throughput and latency around host memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.operators._star_latency import is_star_latency
 from placewright.operators._star_loads import star_loads
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._contraction import Contraction, contract
@@ -18,6 +19,7 @@ from placewright.operators.planners._free_cuts import best_cuts, too_large
 from placewright.operators.planners._ideals import Chain
 from placewright.operators.planners._solver import installed
 from placewright.operators.planners._stages import best_stages
+from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.ideal_dp import NoProofError, over_ideals, proved
 from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.problem import OperatorProblem, star_throughput_only
@@ -29,7 +31,9 @@ MISSING = "ortools is not installed (pip install 'placewright[exact]')"
 @final
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Optimal throughput, contiguous or not.
+    """Optimal throughput, contiguous or not, and optimal latency.
+
+    Latency is that of calls through host memory: see `ExactLatency`, which needs no solver.
 
     The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give
     a mixed-integer program for a commercial solver. Ours is built on the contracted graph
@@ -60,7 +64,9 @@ class Exact:
         return "exact"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Throughput through host memory."""
+        """Throughput and latency through host memory."""
+        if is_star_latency(problem):
+            return ExactLatency().supports(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -73,6 +79,8 @@ class Exact:
         MissingDependencyError
             OR-tools is needed for any plan at all and not installed.
         """
+        if is_star_latency(problem):
+            return ExactLatency()(problem, context)
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)

@@ -14,6 +14,7 @@ from placewright.operators.planners._cuts import Serial, serial_costs, swaps, tw
 from placewright.operators.planners._local_search import improve, score_all
 from placewright.operators.planners._placement_pbqp import placement_graph
 from placewright.operators.planners._priced import Desk, desk, raised
+from placewright.operators.planners._solver import installed
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import Context
 
@@ -54,9 +55,11 @@ class MinCut:
         return "min-cut"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Serial latency over links."""
+        """Serial latency over links, with OR-tools."""
         if problem.overlap is not Overlap.SERIAL or problem.objective is not Objective.LATENCY:
             return "more than one thing runs at a time"
+        if not installed():
+            return "ortools is not installed (pip install 'placewright[exact]')"
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
