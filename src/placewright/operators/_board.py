@@ -107,6 +107,11 @@ def make_board(costs: Costs, channels: int) -> Board:
     return Board(w, x, Layout(n=n, m=m, t=t, channels=channels, **begin))
 
 
+def copy_board(board: Board) -> Board:
+    """A board of its own for another thread."""
+    return Board(board.w.copy(), board.x.copy(), board.o)
+
+
 _WHOLE = (
     "producer",
     "offsets",

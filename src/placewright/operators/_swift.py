@@ -141,6 +141,11 @@ def make_swift(costs: Costs, channels: int) -> Swift:
     )
 
 
+def copy_swift(swift: Swift) -> Swift:
+    """A state of its own for another thread."""
+    return Swift(*(part.copy() if isinstance(part, np.ndarray) else part for part in swift))
+
+
 def _apart(channel: IntArray) -> bool:
     """Whether every device sends to each other device over another channel."""
     linked = (np.sort(row[row >= 0]) for row in channel)

@@ -31,7 +31,10 @@ ideals of the forward graph is infeasible, and the violation names an operator.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +43,13 @@ from placewright.arrays import BoolArray, FloatArray, IntArray, frozen_int
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators import _kernels as kernels
 from placewright.operators import _scores as scores
-from placewright.operators._board import make_board
+from placewright.operators._board import Board, copy_board, make_board
 from placewright.operators._contiguity import break_of_chain
 from placewright.operators._costs import UNLIMITED, kernel_costs
-from placewright.operators._swift import make_swift
 from placewright.operators._memory import memory_curves
 from placewright.operators._star_latency import star_latency
 from placewright.operators._star_loads import StarLoads, star_loads
+from placewright.operators._swift import Swift, copy_swift, make_swift
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import (
     Communication,
@@ -267,7 +270,20 @@ class Judge:
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
         mode = self.mode(dispatch, memory=bool(np.isfinite(p.memory_bytes).any()))
         throughput = p.objective is Objective.THROUGHPUT
-        scores.run_many(self.swift, *self.board, mode, throughput, rows, fixed, value_s, over)
+
+        def play(swift: Swift, board: Board, part: slice) -> None:
+            scores.run_many(
+                swift, *board, mode, throughput, rows[part], fixed, value_s[part], over[part]
+            )
+
+        parts = _parts(len(rows), len(rows) * (p.n + len(p.consumers)))
+        if len(parts) == 1:
+            play(self.swift, self.board, parts[0])
+            return value_s, over
+        with ThreadPoolExecutor(len(parts)) as pool:
+            own = [(copy_swift(self.swift), copy_board(self.board), part) for part in parts]
+            for done in [pool.submit(play, *arguments) for arguments in own]:
+                done.result()
         return value_s, over
 
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
@@ -373,6 +389,18 @@ def _checked(
     if order is not None and not np.array_equal(np.sort(fixed), np.arange(p.n)):
         raise InputError("order must list every operator once", where=p.name)
     return rows, fixed
+
+
+PARALLEL_WORK = 1_000_000
+"""Placements times (operators + tensor uses) from which a batch is shared among the cores."""
+
+
+def _parts(rows: int, work: int) -> list[slice]:
+    """One stretch of the rows per core where the batch is large."""
+    cores = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
+    count = min(rows, cores or 1) if work >= PARALLEL_WORK else 1
+    ends = [rows * x // count for x in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(ends)]
 
 
 def _busy(problem: OperatorProblem, place: IntArray) -> FloatArray:
