@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators._star_latency import first_calls
+from placewright.operators.files import read_plan
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
+from placewright.solve import solve
 from placewright.testing.instances import random_placement, tiny
 from tests.operators.reference_star_latency import latency
 from tests.operators.star_instances import star_problem
@@ -65,6 +69,15 @@ def test_a_path_that_comes_back_comes_back_to_a_later_call() -> None:
     assert judge(p, OperatorPlan([0, 1, 0])).value == 2 + 9 + 2
     with pytest.raises(InfeasibleError, match="wait for its own outcome"):
         judge(p.asked(calls=1), OperatorPlan([0, 1, 0]))
+
+
+def test_calls_survive_a_plan_file(tmp_path: Path) -> None:
+    """Written and read by name."""
+    p = star_problem(5, operators=6, calls=2, groups=False)
+    result = solve(p, "exact")
+    again = read_plan(result.save(tmp_path / "plan.json"), p)
+    assert again.call is not None
+    assert judge(p, again).value == result.value
 
 
 @pytest.mark.parametrize("call", [[0, 0], [0, 0, 2], [0, -1, 0]])

@@ -78,6 +78,7 @@ class PlanEntry(FileModel):
     placement: dict[str, str]
     order: list[str] | None = None
     dispatch: Dispatch = Dispatch.READY
+    call: dict[str, int] | None = None
     lower_bound_s: Amount = 0.0
     note: str = ""
     devices: tuple[str, ...] = ()

@@ -120,7 +120,8 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     if entry.order is not None:
         at = f"{where}: plan.order"
         order = np.array([_index("operator", name, operator, at) for name in entry.order])
-    plan = OperatorPlan(place, order, entry.dispatch, entry.lower_bound_s, entry.note)
+    call = _calls(entry.call, operator, f"{where}: plan.call")
+    plan = OperatorPlan(place, order, entry.dispatch, entry.lower_bound_s, entry.note, call)
     check_plan(problem, plan)
     return plan
 
@@ -170,6 +171,7 @@ def plan_json(
         "placement": dict(zip(names, place, strict=True)),
         "order": None if plan.order is None else [names[i] for i in plan.order],
         "dispatch": str(plan.dispatch),
+        "call": None if plan.call is None else dict(zip(names, plan.call.tolist(), strict=True)),
         "lower_bound_s": plan.lower_bound_s,
         "note": plan.note,
         "devices": list(devices),
@@ -195,6 +197,18 @@ def plan_json(
             )
         ],
     }
+
+
+def _calls(
+    entry: dict[str, int] | None, operator: dict[str, int], where: str
+) -> np.ndarray[Any, Any] | None:
+    """The call of every operator; those that are not named run in the first."""
+    if entry is None:
+        return None
+    call = np.zeros(len(operator), dtype=np.int64)
+    for name, number in entry.items():
+        call[_index("operator", name, operator, where)] = number
+    return call
 
 
 def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
