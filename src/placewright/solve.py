@@ -139,7 +139,7 @@ def compete(
             shown = replace(context, progress=_relay(progress, planner.name, race, start))
             if relay:
                 shown = replace(shown, incumbent=race.best, lower_bound=race.lower_bound)
-            interrupted = _try(wing, problem, planner, shown, race)
+            interrupted = _try(wing, problem, planner, shown, race, relay)
             if interrupted:
                 break
     except KeyboardInterrupt:
@@ -180,7 +180,9 @@ def _why(race: _Race) -> str:
     return said + (f"; not asked: {', '.join(missing)}" if missing else "")
 
 
-def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Race) -> bool:
+def _try(
+    wing: Wing, problem: Any, planner: Planner, context: Context, race: _Race, relay: bool
+) -> bool:
     """One planner's turn: plan, judge, keep if better. True if it was interrupted."""
     reason = planner.supports(problem)
     if reason is not None:
@@ -196,7 +198,7 @@ def _try(wing: Wing, problem: Any, planner: Planner, context: Context, race: _Ra
         race.nearest_miss = race.nearest_miss or str(error)
         return False
     except MissingDependencyError as error:
-        if context.incumbent is None:
+        if not relay:
             raise
         race.tried.append(_skipped(planner, f"{error.what}: {error.hint}"))
         return False

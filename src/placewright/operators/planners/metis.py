@@ -73,15 +73,20 @@ def _parts(problem: OperatorProblem, groups: Groups, work: FloatArray, seed: int
     first, neighbour, weight = _edges(problem, groups)
     _, part = pymetis.part_graph(
         m,
-        xadj=first.tolist(),
-        adjncy=neighbour.tolist(),
+        pymetis.CSRAdjacency(first.tolist(), neighbour.tolist()),
         vweights=_whole(mean).tolist(),
         eweights=_whole(weight).tolist(),
-        tpwgts=(share / share.sum() * (1 - 1e-6)).tolist(),
+        tpwgts=_sum_to_one(share),
         recursive=m <= 8,
         options=pymetis.Options(seed=seed),
     )
     return np.asarray(part, dtype=np.int64)
+
+
+def _sum_to_one(share: FloatArray) -> list[float]:
+    """As METIS takes it: the last is what the others leave."""
+    parts: list[float] = (share / share.sum()).tolist()
+    return [*parts[:-1], 1.0 - sum(parts[:-1])]
 
 
 def _edges(problem: OperatorProblem, groups: Groups) -> tuple[IntArray, IntArray, FloatArray]:

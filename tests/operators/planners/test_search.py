@@ -1,0 +1,138 @@
+"""Search and auto: never worse than where they start, repeatable, and they stop when told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+
+from placewright.errors import MissingDependencyError
+from placewright.operators._groups import groups_of
+from placewright.operators.judge import judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners import portfolio
+from placewright.operators.planners._order_search import OrderSearch, played_sequence
+from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.search import Search
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.result import Status
+from placewright.solve import solve
+from placewright.testing.conformance import PlannerConformance
+from placewright.testing.instances import random_placement, random_problem
+from tests.operators.validity import assert_valid_schedule
+
+SHORT = Search(effort=2e5, first=2e4)
+
+
+class TestSearch(PlannerConformance):
+    """A short one keeps to the kit."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """With little effort."""
+        return SHORT
+
+
+def best_of_all(problem: OperatorProblem) -> float:
+    """Least value over all placements and priorities that are the judge's own."""
+    allowed = problem.allowed()
+    values = [
+        judge(problem, OperatorPlan(np.array(place))).value
+        for place in product(range(problem.m), repeat=problem.n)
+        if allowed[np.arange(problem.n), place].all()
+    ]
+    return min(values)
+
+
+@pytest.mark.parametrize("links", Links)
+def test_at_least_as_good_as_every_placement(links: Links) -> None:
+    """On problems of up to five operators, where all placements can be tried."""
+    for seed in range(25):
+        problem = random_problem(seed, most_operators=5, most_devices=3, links=links)
+        problem = problem.asked(
+            memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
+        )
+        plan = SHORT(problem, Context(seed=seed))
+        assert judge(problem, plan).value <= best_of_all(problem)
+
+
+def test_the_decoder_is_the_judge_where_links_are_free() -> None:
+    """What the annealing believes is what the judge says of the in-order plan."""
+    for seed in range(60):
+        problem = random_problem(seed, most_operators=30, links="free")
+        place = random_placement(problem, np.random.default_rng(seed))
+        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        found = OrderSearch(problem, groups_of(problem)).improve(
+            sequence, place, moves=300, heat=0.5, seed=seed
+        )
+        plan = OperatorPlan(found.place, found.sequence, Dispatch.IN_ORDER)
+        played = judge(problem, plan)
+        assert played.value == found.value_s
+        assert_valid_schedule(problem, plan.placement, played)
+
+
+def test_the_surrogate_forgets_what_was_not_taken() -> None:
+    """Under contention too a long walk's value is that of decoding its end afresh."""
+    for seed in range(40):
+        problem = random_problem(seed, most_operators=30, links="contended")
+        place = random_placement(problem, np.random.default_rng(seed))
+        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        orders = OrderSearch(problem, groups_of(problem))
+        found = orders.improve(sequence, place, moves=500, heat=0.5, seed=seed)
+        again = orders.improve(found.sequence, found.place, moves=0, heat=0.0, seed=0)
+        assert again.value_s == found.value_s
+
+
+def test_it_starts_from_the_incumbent() -> None:
+    """A plan that it is given is never lost."""
+    problem = random_problem(3, most_operators=40)
+    incumbent = SHORT(problem, Context(seed=1))
+    again = Search(effort=1.0)(problem, Context(seed=2, incumbent=incumbent))
+    assert judge(problem, again).value <= judge(problem, incumbent).value
+
+
+def test_a_deadline_that_has_passed_gives_the_start() -> None:
+    """No walk begins."""
+    problem = random_problem(3, most_operators=40)
+    plan = Search()(problem, Context(deadline_s=time.perf_counter()))
+    assert judge(problem, plan).value <= judge(problem, Heft()(problem, Context())).value
+
+
+def test_ctrl_c_hands_the_best_plan_back() -> None:
+    """The plan says that it was interrupted, and so does the result."""
+    problem = random_problem(8, most_operators=40, most_devices=3)
+
+    def stop(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        if "round" in what:
+            raise KeyboardInterrupt
+
+    plan = Search()(problem, Context(progress=stop))
+    assert plan.note == INTERRUPTED
+    result = solve(problem, Search(), progress=stop)
+    assert result.status in (Status.INTERRUPTED, Status.OPTIMAL)
+
+
+@pytest.mark.parametrize("links", Links)
+def test_auto_is_never_worse_than_what_it_contains(links: Links) -> None:
+    """And it says who won."""
+    for seed in range(4):
+        problem = random_problem(seed, most_operators=20, links=links)
+        result = solve(problem, time_limit_s=1.0)
+        fitting = [c.value for c in result.candidates if c.status is Status.FEASIBLE]
+        assert result.value == min(fitting)
+        assert result.note.startswith(f"{result.planner} won")
+        assert {c.planner for c in result.candidates} == set(portfolio(problem))
+
+
+def test_a_missing_package_costs_its_planner_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result says how to install what could not be asked; asked by name it is an error."""
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    problem = random_problem(7, most_operators=20, most_devices=2)
+    result = solve(problem, time_limit_s=0.5)
+    if any(c.planner == "metis" and "needs" in c.note for c in result.candidates):
+        assert "pip install 'placewright[exact]'" in result.note
+    with pytest.raises(MissingDependencyError):
+        solve(problem, "metis")
