@@ -43,7 +43,13 @@ def too_large(c: Contraction) -> bool:
 
 
 def best_cuts(
-    c: Contraction, start: IntArray, value_s: float, *, seed: int, deadline_s: float
+    c: Contraction,
+    start: IntArray,
+    value_s: float,
+    *,
+    seed: int,
+    deadline_s: float,
+    among: Sequence[int] = (),
 ) -> tuple[IntArray | None, float]:
     """Devices of the nodes, shape (N,), or ``None``, and a lower bound in seconds.
 
@@ -51,11 +57,16 @@ def best_cuts(
     ----------
     start, value_s
         A plan that fits, devices of the nodes, and its largest load.
+    among
+        Only nodes on these devices move, and only among them; then the bound says nothing
+        about the whole. By default everything moves.
     """
     if value_s <= 0.0:
         return None, 0.0
-    start, pivots = _sorted_out(c, start)
-    m = _build(c, pivots, value_s)
+    pivots: list[list[int]] = [[] for _ in c.counts]
+    if not among:
+        start, pivots = _sorted_out(c, start)
+    m = _build(c, pivots, value_s, start, among)
     hint = {
         x: float(start[v] == d)
         for v, row in enumerate(m.x)
@@ -89,7 +100,13 @@ def _heaviest(c: Contraction, nodes: IntArray, k: int) -> int | None:
     return None if not len(nodes) else int(nodes[c.work_s[nodes, k].argmax()])
 
 
-def _build(c: Contraction, pivots: Sequence[Sequence[int]], value_s: float) -> _Model:
+def _build(
+    c: Contraction,
+    pivots: Sequence[Sequence[int]],
+    value_s: float,
+    start: IntArray,
+    among: Sequence[int],
+) -> _Model:
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
@@ -98,8 +115,10 @@ def _build(c: Contraction, pivots: Sequence[Sequence[int]], value_s: float) -> _
     for k, devices in enumerate(c.kind_devices):
         for v in range(c.nodes):
             last = pivots[k].index(v) + 1 if v in pivots[k] else len(devices)
-            for d in devices[:last] if c.work_s[v, k] <= value_s * (1 + 1e-9) else ():
-                m.x[v][d] = model.add_binary_variable()
+            fits = c.work_s[v, k] <= value_s * (1 + 1e-9)
+            for d in devices[:last] if fits else ():
+                if not among or d == start[v] or (d in among and start[v] in among):
+                    m.x[v][d] = model.add_binary_variable()
     for row in m.x:
         model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
     for k, devices in enumerate(c.kind_devices):

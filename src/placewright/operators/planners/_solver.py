@@ -1,6 +1,6 @@
 """CP-SAT and the linear solvers of OR-tools, run so that they can be stopped.
 
-SCIP is the one inside OR-tools (MathOpt). On these programs it beats HiGHS by far.
+SCIP is the one inside OR-tools (MathOpt).
 
 A solver works in a thread of its own while the main thread waits, so that Ctrl-C reaches it: the
 solver is told to stop and its best answer so far is taken.

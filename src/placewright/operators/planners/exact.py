@@ -19,6 +19,7 @@ from placewright.operators.planners._free_cuts import best_cuts, too_large
 from placewright.operators.planners._ideals import Chain
 from placewright.operators.planners._solver import installed
 from placewright.operators.planners._stages import best_stages
+from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.ideal_dp import NoProofError, over_ideals, proved
 from placewright.operators.planners.linearised_dp import line_or_none
@@ -40,7 +41,8 @@ class Exact:
     (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
     forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
     be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
-    one for what goes in and one for what goes out (`_free_cuts`).
+    one for what goes in and one for what goes out (`_free_cuts`), and in the last quarter of the
+    time plans three devices at a time anew (`_trios`).
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
@@ -102,22 +104,22 @@ class Exact:
 
     def _free(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """From the best contiguous plan."""
-        first = self._contiguous(problem, _sooner(context))
+        first = self._contiguous(problem, _sooner(context, 0.25))
         c = contract(problem, contiguous=False)
         if too_large(c) or not installed():
             why = "too large for SCIP" if installed() else MISSING
             return replace(first, lower_bound_s=0.0, note=f"{why}: a contiguous plan")
         start = np.empty(c.nodes, dtype=np.int64)
         start[c.node] = first.placement
-        found, bound = best_cuts(
-            c,
-            start,
-            load_of(problem, first.placement),
-            seed=context.seed,
-            deadline_s=context.deadline_s,
-        )
+        value, until = load_of(problem, first.placement), _sooner(context, 0.75).deadline_s
+        found, bound = best_cuts(c, start, value, seed=context.seed, deadline_s=until)
         places = [first.placement] + ([] if found is None else [c.placement(found)])
-        return best_of(problem, places, bound)
+        plan = best_of(problem, places, bound)
+        if time.perf_counter() < until or found is None:
+            return plan
+        start[c.node] = plan.placement
+        last = by_trios(problem, c, start, seed=context.seed, deadline_s=context.deadline_s)
+        return best_of(problem, [plan.placement, c.placement(last)], bound)
 
 
 def _instead(problem: OperatorProblem, c: Contraction, start: Chain | None) -> OperatorPlan:
@@ -127,10 +129,10 @@ def _instead(problem: OperatorProblem, c: Contraction, start: Chain | None) -> O
     return OperatorPlan(c.placement(start.device), note=f"{MISSING}: the line's plan")
 
 
-def _sooner(context: Context) -> Context:
-    """A quarter of the time."""
+def _sooner(context: Context, share: float) -> Context:
+    """Less time."""
     now = time.perf_counter()
-    return replace(context, deadline_s=now + (context.deadline_s - now) / 4)
+    return replace(context, deadline_s=now + (context.deadline_s - now) * share)
 
 
 def load_of(problem: OperatorProblem, place: IntArray) -> float:
