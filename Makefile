@@ -11,7 +11,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(TORCH)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[torch,dev]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[torch,exact,dev]"
 	touch $(STAMP)
 
 demo: $(STAMP)
