@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
+from placewright.operators.planners import _call_search
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
@@ -69,3 +72,36 @@ def test_published_workloads_are_proved(name: str, known: float, optimum: float)
     assert result.status is Status.OPTIMAL
     assert result.value <= known * (1 + 1e-5)
     assert result.value == pytest.approx(optimum, rel=1e-6)
+
+
+def test_a_deadline_in_the_past_still_gives_a_plan() -> None:
+    """At worst everything on one device."""
+    p = star_problem(3, accelerators=3)
+    plan = ExactLatency()(p, Context(judge=judge, deadline_s=time.perf_counter()))
+    assert judge(p, plan).feasible
+    assert plan.lower_bound_s <= best_latency(p)
+
+
+def test_an_interrupt_hands_the_best_plan_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the first pass: what is known by then."""
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_call_search, "best_chain", pressed)
+    p = star_problem(3, accelerators=3)
+    plan = ExactLatency()(p, Context(judge=judge))
+    assert "interrupted" in plan.note
+    assert judge(p, plan).feasible
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_joined_chains_find_the_optimum_too(seed: int) -> None:
+    """With few ideals allowed the passes over joined chains run; proofs stay true."""
+    p = star_problem(seed, operators=6, accelerators=2)
+    try:
+        plan = ExactLatency(coarse_ideals=4)(p, Context(judge=judge))
+    except InfeasibleError:
+        assert best_latency(p) == float("inf")
+        return
+    assert judge(p, plan).value == pytest.approx(best_latency(p), rel=1e-12)

@@ -46,7 +46,9 @@ class CallSearch:
         self.note = ""
 
     def run(self) -> None:
-        """Without operators that only multiply ideals; with the sinks where they matter."""
+        """Single devices; without operators that only multiply ideals; with the sinks."""
+        for d in np.flatnonzero(self.problem.allowed().all(axis=0)).tolist():
+            self._offer(OperatorPlan(np.full(self.problem.n, d)))
         if self.problem.calls > 1:
             self._from_single_calls()
         sources, sinks = free_sources(self.problem), idle_sinks(self.problem)
@@ -79,9 +81,11 @@ class CallSearch:
     def _from_single_calls(self) -> None:
         """With one call each, which is no better, and on a copy per call, which is no worse."""
         fewer = CallSearch(self.problem.asked(calls=1), self._share(0.2), self.effort)
-        fewer.run()
-        if fewer.best is not None:
-            self._offer(fewer.best)
+        try:
+            fewer.run()
+        finally:
+            if fewer.best is not None:
+                self._offer(fewer.best)
         more = CallSearch(one_call_each(self.problem), self._share(0.5), self.effort)
         more.run()
         if call_graph(self.problem, np.zeros(self.problem.n, dtype=np.bool_)).exact:

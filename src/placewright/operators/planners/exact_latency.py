@@ -42,11 +42,14 @@ class ExactLatency:
         The most in a graph whose chains were joined.
     beam
         Labels that go on from each ideal in all passes but the last.
+    operators
+        Larger problems are not taken: who waits for whom is a table of operators x tensors.
     """
 
     ideals: int = 50_000
     coarse_ideals: int = 500
     beam: int = 20
+    operators: int = 10_000
 
     @property
     def name(self) -> str:
@@ -60,6 +63,8 @@ class ExactLatency:
         need = float(np.ceil(problem.resident_bytes).sum())
         if not (problem.memory_bytes[~accelerators(problem)] >= need).all():
             return "a CPU cannot hold everything"
+        if problem.n > self.operators:
+            return f"more than {self.operators} operators"
         return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
