@@ -45,8 +45,9 @@ class Ask:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The fields of a problem that were asked for."""
-        given = {"objective": self.objective, "links": self.links, "overlap": self.overlap}
+        """The fields of a problem that were asked for; contiguous plans are about throughput."""
+        objective = self.objective or ("throughput" if self.contiguous else None)
+        given = {"objective": objective, "links": self.links, "overlap": self.overlap}
         asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return asked | ({"contiguous": True} if self.contiguous else {})
 
@@ -169,7 +170,8 @@ def _msr(rest: str, ask: Ask) -> OperatorProblem:
     _only_models(ask)
     _no_cluster(ask)
     path, _, query = rest.partition("?")
-    return read_msr(path, cost_scale=_cost_scale(query, ask.source)).asked(**ask.changes)
+    scale = _cost_scale(query, ask.source)
+    return read_msr(path, "latency", cost_scale=scale).asked(**ask.changes)
 
 
 def _cost_scale(query: str, where: str) -> float:
