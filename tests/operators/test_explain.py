@@ -66,6 +66,35 @@ def test_an_unknown_operator_offers_the_nearest() -> None:
         explain(tiny([[1.0]] * 2), OperatorPlan(np.array([0, 0])), "opp1")
 
 
+def test_what_binds_is_said() -> None:
+    """A pin, a device that has no room, or the time that the next best costs."""
+    pinned = tiny([[1.0, 2.0]], pinned=[0])
+    assert "pinned" in explain(pinned, OperatorPlan(np.array([0])), "op0").binding
+    small = tiny([[2.0, 1.0]], resident_bytes=[8.0], memory_bytes=[10.0, 5.0])
+    found = explain(small, OperatorPlan(np.array([0])), "op0").binding
+    assert "no other device" in found
+    assert "needs 3 bytes more" in found
+    free = explain(tiny([[1.0, 3.0]]), OperatorPlan(np.array([0])), "op0").binding
+    assert free == "time: on dev1, the next best, the plan takes 2 s more"
+    worse = explain(tiny([[1.0, 3.0]]), OperatorPlan(np.array([1])), "op0").binding
+    assert worse == "nothing: on dev0 the plan would take 2 s less"
+
+
+def test_what_limits_the_plan_adds_up() -> None:
+    """Two operators and the transfer between them fill the makespan; a full memory is named."""
+    problem = tiny(
+        [[1.0, 1.0], [1.0, 1.0]],
+        [(0, 3.0, [1])],
+        resident_bytes=[1.0, 99.0],
+        memory_bytes=[1000.0, 105.0],
+    )
+    found = explain(problem, OperatorPlan(np.array([0, 1])), "op0").limits
+    assert [limit.kind for limit in found] == ["link", "compute", "compute", "memory"]
+    assert sum(limit.share for limit in found[:3]) == pytest.approx(1.0)
+    assert found[-1].name == "dev1"
+    assert "60 % of the critical path" in str(found[0])
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 10_000))
 def test_on_one_device_everything_is_critical(n: int, seed: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError, UnknownNameError
 from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.limits import Limit, limits
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
@@ -52,6 +53,10 @@ class Explanation:
         Tensors of it that cross devices: name -> receiving devices.
     alternatives
         Best first.
+    binding
+        What keeps the operator here, in words.
+    limits
+        What limits the whole plan: devices and links on the critical path, full memories.
     """
 
     operator: str
@@ -65,6 +70,8 @@ class Explanation:
     received: Mapping[str, str]
     sent: Mapping[str, tuple[str, ...]]
     alternatives: tuple[Alternative, ...]
+    binding: str = ""
+    limits: tuple[Limit, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -89,33 +96,63 @@ def explain(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Expl
     op, played = problem.operator_names.index(operator), judge(problem, plan)
     here = int(plan.placement[op])
     others = [_moved(problem, plan, op, d) for d in range(problem.m) if d != here]
+    others.sort(key=lambda a: a.value_s)
+    critical = critical_spans(played)
     return Explanation(
         operator=operator,
         device=problem.device_names[here],
         compute_s=float(problem.compute_s[op, here]),
         start_s=float(played.op_start_s[op]),
         end_s=float(played.op_end_s[op]),
-        critical=bool(critical_operators(played)[op]),
+        critical=bool(critical[op]),
         group=int((problem.colocation == problem.colocation[op]).sum()),
         value_s=float(played.value),
         received=_received(problem, played, op),
         sent=_sent(problem, played, op),
-        alternatives=tuple(sorted(others, key=lambda a: a.value_s)),
+        alternatives=tuple(others),
+        binding=_binding(problem, op, float(played.value), others),
+        limits=limits(played, critical),
     )
 
 
+def _binding(
+    problem: OperatorProblem, op: int, value_s: float, others: Sequence[Alternative]
+) -> str:
+    """Why not elsewhere: a pin, no other device, what does not fit, or time."""
+    group = problem.colocation == problem.colocation[op]
+    if (problem.pinned[group] >= 0).any():
+        return "it, or an operator of its group, is pinned here"
+    blocked = [a for a in others if a.value_s == float("inf")]
+    because = "".join(f"; {a.device} is out: {a.note}" for a in blocked[:1])
+    if len(blocked) == len(others):
+        return "no other device can take it" + because
+    near = others[0]
+    change = near.value_s - value_s
+    if change < 0:
+        return f"nothing: on {near.device} the plan would take {-change:.4g} s less" + because
+    if change == 0:
+        return f"nothing: on {near.device} the plan would take as long" + because
+    return f"time: on {near.device}, the next best, the plan takes {change:.4g} s more" + because
+
+
 def critical_operators(played: OperatorJudgement) -> BoolArray:
-    """Shape (n,): whether an operator is on a gapless chain that ends last.
+    """Shape (n,): whether an operator is on a gapless chain that ends last."""
+    critical: BoolArray = critical_spans(played)[: played.problem.n]
+    return critical
+
+
+def critical_spans(played: OperatorJudgement) -> BoolArray:
+    """Whether a span of the trace, operators first, is on a gapless chain that ends last.
 
     From what ends last, backwards: whatever ended just when a critical span began, on the same
     lane (it kept the device or channel busy) or as its cause (a producer or a transfer).
     Spans without length take part like all others.
     """
-    trace, n = played.trace(), played.problem.n
+    trace = played.trace()
     cause = _causes(played)
     last = trace.end_s.max(initial=0.0)
     close = SAME_TIME * max(float(last), 1e-30)
-    critical = np.isclose(trace.end_s, last, rtol=0.0, atol=close)
+    critical: BoolArray = np.isclose(trace.end_s, last, rtol=0.0, atol=close)
     waiting = np.flatnonzero(critical).tolist()
     by_end = np.argsort(trace.end_s, kind="stable")
     ends = trace.end_s[by_end]
@@ -128,8 +165,7 @@ def critical_operators(played: OperatorJudgement) -> BoolArray:
             if near and not critical[other] and trace.start_s[other] <= begin:
                 critical[other] = True
                 waiting.append(other)
-    result: BoolArray = critical[:n]
-    return result
+    return critical
 
 
 def _causes(played: OperatorJudgement) -> list[set[int]]:

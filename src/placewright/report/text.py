@@ -199,7 +199,9 @@ def explanation_text(explanation: Explanation) -> str:
             f"{e.operator} runs on {e.device} for {seconds(e.compute_s)}{mates}",
             f"  from {seconds(e.start_s)} to {seconds(e.end_s)} of {seconds(e.value_s)}, "
             + ("on the critical path" if e.critical else "not on the critical path"),
+            *([f"  held here by {e.binding}"] if e.binding else []),
             *crossing,
+            *(f"  the plan: {limit}" for limit in e.limits[:4]),
             plain_table(header, rows, " rrr"),
         ]
     )
