@@ -1,0 +1,80 @@
+"""Cost against size: ``python benchmarks/scale.py [LARGEST]``.
+
+Layered random instances of growing size on 4 unlike devices, planned by HEFT. Prints a markdown
+table: seconds to make and validate the problem, seconds of HEFT (second call, so that nothing is
+compiled), seconds per operator, and the process's peak memory.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import numpy as np
+
+from placewright.operators.judge import judge
+from placewright.operators.planners.heft import Heft
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+
+DEVICES = 4
+
+
+def instance(n: int, seed: int = 0) -> OperatorProblem:
+    """Each operator reads one or two of the hundred before it; free links."""
+    rng = np.random.default_rng(seed)
+    reader = np.concatenate([np.arange(1, n), np.flatnonzero(rng.random(n) < 0.5)])
+    reader = reader[reader > 0]
+    producer = np.maximum(0, reader - 1 - rng.integers(0, 100, len(reader)))
+    by = np.lexsort((reader, producer))
+    pairs = np.unique(np.stack([producer[by], reader[by]], axis=1), axis=0)
+    made, uses = np.unique(pairs[:, 0], return_counts=True)
+    off = 1.0 - np.eye(DEVICES)
+    channel = np.full((DEVICES, DEVICES), -1)
+    channel[off > 0] = np.arange(DEVICES * (DEVICES - 1))
+    return OperatorProblem(
+        operator_names=tuple(f"op{i}" for i in range(n)),
+        device_names=tuple(f"dev{d}" for d in range(DEVICES)),
+        compute_s=rng.uniform(1, 10, (n, 1)) / np.array([1.0, 1.5, 2.5, 4.0]),
+        tensor_names=tuple(f"t{k}" for k in range(len(made))),
+        tensor_producer=made,
+        tensor_bytes=rng.uniform(1, 10, len(made)),
+        consumer_offsets=np.concatenate([[0], np.cumsum(uses)]),
+        consumers=pairs[:, 1],
+        latency_s=0.01 * off,
+        seconds_per_byte=0.1 * off,
+        channel=channel,
+        channel_names=tuple(f"c{x}" for x in range(DEVICES * (DEVICES - 1))),
+        resident_bytes=np.zeros(n),
+        memory_bytes=np.full(DEVICES, np.inf),
+        colocation=np.arange(n),
+        pinned=np.full(n, -1),
+        links="free",  # type: ignore[arg-type]
+        name=f"scale-{n}",
+    )
+
+
+def main(largest: int) -> None:
+    """Print the table, one size a row."""
+    print("| operators | make s | HEFT s | us per operator | judge s | peak GiB |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    Heft()(instance(100), Context())
+    n = 1000
+    while n <= largest:
+        start = time.perf_counter()
+        problem = instance(n)
+        made = time.perf_counter()
+        plan = Heft()(problem, Context())
+        planned = time.perf_counter()
+        judge(problem, plan)
+        judged = time.perf_counter()
+        took = planned - made
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        cells = (f"{made - start:.2f}", f"{took:.3f}", f"{1e6 * took / n:.2f}")
+        print(f"| {n:,} | {' | '.join(cells)} | {judged - planned:.2f} | {peak:.2f} |", flush=True)
+        n *= 10
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
