@@ -143,7 +143,8 @@ def make_swift(costs: Costs, channels: int) -> Swift:
 
 def copy_swift(swift: Swift) -> Swift:
     """A state of its own for another thread."""
-    return Swift(*(part.copy() if isinstance(part, np.ndarray) else part for part in swift))
+    parts: Any = (part.copy() if isinstance(part, np.ndarray) else part for part in swift)
+    return Swift(*parts)
 
 
 def _apart(channel: IntArray) -> bool:
