@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ceft_pbqp import captured
-
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.result import relative_gap
