@@ -97,6 +97,7 @@ def test_interrupted_search_gives_its_best(
     }
     path = tmp_path / "grid.json"
     path.write_text(json.dumps({"problem": problem}))
+    monkeypatch.setattr(memory_search, "prove", stop)
     monkeypatch.setattr(memory_search, "anneal", stop)
     said = speak(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
     assert said.code == 0

@@ -33,8 +33,8 @@ TOLERANCE = 1e-9
 FIRST_ASCENT, ASCENT = 25, 150
 """Price steps before the proof is tried, and after it failed."""
 
-FIRST_SEARCH, SEARCH = 4_000, 20_000
-"""Annealing moves before the proof is tried, and of one round after it."""
+SEARCH = 20_000
+"""Annealing moves of one round."""
 
 BRANCHES = 20_000
 """Nodes of the plain engine's tree, where there is no memory to mind."""
@@ -118,7 +118,6 @@ def solve_pbqp_memory(
     try:
         search.prepare()
         search.price(FIRST_ASCENT)
-        search.improve(FIRST_SEARCH)
         search.branch()
         if exact and importlib.util.find_spec("highspy") is not None:
             search.prove()
