@@ -123,16 +123,18 @@ class CallSearch:
     def _refine(self, graph: CallGraph, without: BoolArray) -> None:
         """Coarser graphs, fine where the last plan changes devices, while that helps."""
         near = np.zeros(self.problem.n, dtype=np.bool_)
-        before_s = math.inf
-        while self.value_s < before_s or not near.any():
+        while self.context.remaining_s() > 0:
             before_s = self.value_s
             found = coarser(graph, without, near, self.effort.coarse_ideals)
-            if found is None or self.context.remaining_s() <= 0:
+            if found is None:
                 return
             self._look(*found, self.effort.beam)
-            if self.best is None:
+            if self.best is None or (self.value_s >= before_s and near.any()):
                 return
-            near = borders(graph, self.best.placement, reach=2)
+            finer = borders(graph, self.best.placement, reach=2)
+            if (finer == near).all():
+                return
+            near = finer
 
     def _look(self, graph: CallGraph, sets: list[int], beam: int) -> Chain:
         """The best chain that beats the plan known; its plan is judged."""
