@@ -41,8 +41,8 @@ class Exact:
     (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
     forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
     be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
-    one for what goes in and one for what goes out (`_free_cuts`), and in the last quarter of the
-    time plans three devices at a time anew (`_trios`).
+    one for what goes in and one for what goes out (`_free_cuts`), before which and in the last
+    quarter of the time three devices at a time are planned anew (`_trios`).
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
@@ -111,12 +111,15 @@ class Exact:
             return replace(first, lower_bound_s=0.0, note=f"{why}: a contiguous plan")
         start = np.empty(c.nodes, dtype=np.int64)
         start[c.node] = first.placement
-        value, until = load_of(problem, first.placement), _sooner(context, 0.75).deadline_s
+        early, until = (_sooner(context, share).deadline_s for share in (0.15, 0.75))
+        start = by_trios(problem, c, start, seed=context.seed, deadline_s=early)
+        value = load_of(problem, c.placement(start))
         found, bound = best_cuts(c, start, value, seed=context.seed, deadline_s=until)
-        places = [first.placement] + ([] if found is None else [c.placement(found)])
+        places = [c.placement(start)] + ([] if found is None else [c.placement(found)])
         plan = best_of(problem, places, bound)
         if time.perf_counter() < until or found is None:
             return plan
+        start = np.array(start)
         start[c.node] = plan.placement
         last = by_trios(problem, c, start, seed=context.seed, deadline_s=context.deadline_s)
         return best_of(problem, [plan.placement, c.placement(last)], bound)
