@@ -51,9 +51,7 @@ def place(
     if training and loss_fn is None:
         loss_fn = mean_square
     name = type(model).__name__
-    graph = capture(
-        model, inputs, training=training, loss_fn=loss_fn, targets=targets, name=name
-    )
+    graph = capture(model, inputs, training=training, loss_fn=loss_fn, targets=targets, name=name)
     source = ModelSource(model, inputs, loss_fn, targets, name)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster or Cluster.detect(), state=state)

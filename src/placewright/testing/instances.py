@@ -85,9 +85,7 @@ def named_instances() -> Mapping[str, OperatorProblem]:
             [(0, 1.0, [1])],
             pinned=[0, -1, -1],
             latency_s=0.0,
-        ).asked(
-            seconds_per_byte=unlinked, latency_s=unlinked, channel=np.full((2, 2), -1)
-        ),
+        ).asked(seconds_per_byte=unlinked, latency_s=unlinked, channel=np.full((2, 2), -1)),
     }
 
 
