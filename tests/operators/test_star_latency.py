@@ -12,6 +12,8 @@ from placewright.operators._star_latency import first_calls
 from placewright.operators.files import read_plan
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
 from placewright.solve import solve
 from placewright.testing.instances import random_placement, tiny
 from tests.operators.reference_star_latency import latency
@@ -71,12 +73,29 @@ def test_a_path_that_comes_back_comes_back_to_a_later_call() -> None:
         judge(p.asked(calls=1), OperatorPlan([0, 1, 0]))
 
 
+class ThereAndBack:
+    """A planner that answers with two calls of the accelerator."""
+
+    name = "there-and-back"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Every problem of the test below."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The last operator comes back to the accelerator."""
+        return OperatorPlan([0, 1, 0], call=[0, 0, 1])
+
+
 def test_calls_survive_a_plan_file(tmp_path: Path) -> None:
     """Written and read by name."""
-    p = star_problem(5, operators=6, calls=2, groups=False)
-    result = solve(p, "exact")
+    p = tiny([[1.0, 9.0]] * 3, [(0, 1.0, [1]), (1, 1.0, [2])]).asked(
+        communication="star", host_seconds_per_byte=[1.0, 0.0], calls=2
+    )
+    result = solve(p, ThereAndBack())
     again = read_plan(result.save(tmp_path / "plan.json"), p)
     assert again.call is not None
+    assert again.call.tolist() == [0, 0, 1]
     assert judge(p, again).value == result.value
 
 

@@ -41,7 +41,7 @@ def _verbs() -> None:
     """Keep `solve` a verb of its own, although it is the only one."""
 
 
-@app.command()
+@app.command("solve")
 def solve(
     source: Instance,
     time_limit: TimeLimitOption = 60.0,
