@@ -35,7 +35,9 @@ class WorkerGroup:
     def __init__(self, specs: Sequence[WorkerSpec]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="placewright-")
         self.folder = Path(self._folder.name)
-        rendezvous = f"file://{self.folder / 'rendezvous'}"
+        seat = specs[0].seat
+        inside = f"tcp://{seat.address}:{RENDEZVOUS_PORT}" if seat is not None else ""
+        rendezvous = inside or f"file://{self.folder / 'rendezvous'}"
         self.specs = tuple(
             replace(spec, rank=rank, world=len(specs), rendezvous=rendezvous)
             for rank, spec in enumerate(specs)
@@ -67,24 +69,35 @@ class WorkerGroup:
                 orders.send(("stop", ()))
         self.close()
 
-    def order(self, verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def order(
+        self,
+        verb: str,
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        limit_s: float = float("inf"),
+    ) -> list[Any]:
         """Give every worker one order and collect the answers.
 
         Raises
         ------
         WorkerError
-            A worker died or raised; names the device and shows the worker's own words.
+            A worker died, raised, or did not answer within `limit_s` seconds; names the device
+            and shows the worker's own words.
         """
         for orders, values in zip(self._orders, arguments, strict=True):
             try:
                 orders.send((verb, values))
             except (BrokenPipeError, OSError):
                 continue  # it has died: its sentinel says so below
-        return self._answers(range(len(self.specs)))
+        return self._answers(range(len(self.specs)), limit_s)
 
-    def order_all(self, verb: str, *arguments: Any) -> list[Any]:
+    def order_all(self, verb: str, *arguments: Any, limit_s: float = float("inf")) -> list[Any]:
         """Give every worker the same order."""
-        return self.order(verb, [arguments] * len(self.specs))
+        return self.order(verb, [arguments] * len(self.specs), limit_s=limit_s)
+
+    def dead(self) -> tuple[int, ...]:
+        """Ranks whose process was killed or crashed (one that raised an error ends by itself)."""
+        return tuple(r for r, p in enumerate(self.processes) if p.exitcode not in (None, 0))
 
     def close(self) -> None:
         """End every worker now."""
@@ -115,14 +128,18 @@ class WorkerGroup:
         self._orders.append(orders)
         self._lifelines.append(lifeline)
 
-    def _answers(self, ranks: Sequence[int]) -> list[Any]:
-        """One answer per worker; the first death or error ends the wait."""
+    def _answers(self, ranks: Sequence[int], limit_s: float = float("inf")) -> list[Any]:
+        """One answer per worker; the first death or error ends the wait, and so does the limit."""
         answers: dict[int, Any] = {}
+        deadline = time.monotonic() + limit_s
         while len(answers) < len(ranks):
             open_ranks = [r for r in ranks if r not in answers]
             pipes = {self._orders[r]: r for r in open_ranks}
             sentinels = {self.processes[r].sentinel: r for r in open_ranks}
-            ready = wait([*pipes, *sentinels])
+            left = deadline - time.monotonic()
+            ready = wait([*pipes, *sentinels], timeout=min(max(0.0, left), _LONGEST_WAIT_S))
+            if not ready and left <= 0:
+                raise self._silence(open_ranks, limit_s)
             spoke = [pipes[p] for p in ready if isinstance(p, Connection) and p in pipes]
             for rank in spoke:
                 answers[rank] = self._receive(rank)
@@ -154,6 +171,15 @@ class WorkerGroup:
             hint=f"its traceback:\n{words}",
         )
 
+    def _silence(self, ranks: Sequence[int], limit_s: float) -> WorkerError:
+        names = ", ".join(repr(self.specs[r].device_name) for r in ranks)
+        return WorkerError(
+            "no answer in time: a link may be cut or a node stopped",
+            where=f"devices {names}",
+            by=f"waited {limit_s:.1f} s",
+            hint="check the links between these devices",
+        )
+
     def _death(self, rank: int) -> WorkerError:
         process = self.processes[rank]
         process.join(timeout=1.0)
@@ -165,6 +191,13 @@ class WorkerGroup:
             by=how,
             hint="if it was killed for memory, lower --batch or give the device a memory limit",
         )
+
+
+RENDEZVOUS_PORT = 29500
+"""Free in a testbed, whose nodes have networks of their own."""
+
+_LONGEST_WAIT_S = 3600.0
+"""A wait without a limit wakes up once an hour: poll() takes no infinite timeouts."""
 
 
 @contextmanager

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from placewright.capture.source import ModelSource
     from placewright.execute.session import Session, StepRecord
+    from placewright.testbed.seat import NodeSeat
 
 ENGINE = "torch.distributed/gloo, one process per device"
 CHECKED_STEPS = 3
@@ -67,11 +68,22 @@ def run(
 
 
 @contextmanager
-def running(graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> Iterator[Runner]:
-    """Workers that stay up, so that several plans are measured side by side."""
+def running(
+    graph: Graph,
+    cluster: Cluster,
+    state: Mapping[str, torch.Tensor],
+    seats: Mapping[str, NodeSeat] | None = None,
+) -> Iterator[Runner]:
+    """Workers that stay up, so that several plans are measured side by side.
+
+    Parameters
+    ----------
+    seats
+        By device, where the cluster is up as a testbed.
+    """
     from placewright.execute.session import Session
 
-    with Session(graph, cluster, state) as session:
+    with Session(graph, cluster, state, seats) as session:
         yield Runner(session)
 
 
@@ -92,8 +104,6 @@ class Runner:
         progress: Progress = silent,
     ) -> Measurement:
         """Execute a plan; see `run`."""
-        from placewright.execute.session import emulated
-
         _same_graph(result.problem, self.session.graph)
         order = execution_order(result.problem, result.judgement)
         self.session.load(result.plan.placement.tolist(), order, seed)
@@ -107,7 +117,7 @@ class Runner:
             predicted_s=result.value,
             trace=measured_trace(result.problem, typical),
             engine=ENGINE,
-            emulated=emulated(self.session.cluster),
+            emulated=self.session.emulated,
             max_abs_error=error,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.graph_view import graph_view
+from placewright.report.history import history
 from placewright.report.memory import memory_charts
 from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
 from placewright.report.svg import tag, text
@@ -18,6 +19,7 @@ from placewright.result import Candidate, Measurement, Result
 from placewright.trace import Trace
 
 if TYPE_CHECKING:
+    from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph
 
 SINGLE = "only:"
@@ -29,6 +31,7 @@ def write_page(
     path: str | Path,
     measurement: Measurement | None = None,
     graph: Graph | None = None,
+    run: Timeline | None = None,
 ) -> Path:
     """Write the page.
 
@@ -38,14 +41,19 @@ def write_page(
         Of a run of the plan: drawn beside the prediction.
     graph
         The graph that the problem was made of: large ones are then drawn by module.
+    run
+        The history of an adaptive run.
     """
     target = Path(path)
-    target.write_text(result_page(result, measurement, graph), encoding="utf-8")
+    target.write_text(result_page(result, measurement, graph, run), encoding="utf-8")
     return target
 
 
 def result_page(
-    result: Result, measurement: Measurement | None = None, graph: Graph | None = None
+    result: Result,
+    measurement: Measurement | None = None,
+    graph: Graph | None = None,
+    run: Timeline | None = None,
 ) -> str:
     """The page as text."""
     trace = result.judgement.trace()
@@ -53,6 +61,7 @@ def result_page(
         heading(result.problem.name, f"{result.objective} plan", _verdict(result)),
         facts(_facts(result, measurement)),
         _devices(result, trace),
+        _history(run),
         _timeline(trace, measurement),
         _candidates(result),
         _memory(trace),
@@ -150,6 +159,13 @@ def _timeline(trace: Trace, measurement: Measurement | None) -> str:
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
         _scroll(gantt(measured, title="measured timeline", until_s=until)),
     )
+
+
+def _history(run: Timeline | None) -> str:
+    if run is None:
+        return ""
+    told = "Every step that was done, coloured by the plan in force, and what happened meanwhile."
+    return section("The run", told, _scroll(history(run)))
 
 
 def _candidates(result: Result) -> str:

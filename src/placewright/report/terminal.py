@@ -12,6 +12,8 @@ from placewright.result import Candidate, Measurement, Result
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from placewright.adapt.timeline import Timeline
+
 HEADER = ("planner", "value", "gap", "time", "status", "note")
 
 
@@ -30,9 +32,12 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
 
 
 def run_table(
-    result: Result, measured: Measurement, baseline: tuple[str, Measurement] | None
+    result: Result,
+    measured: Measurement,
+    baseline: tuple[str, Measurement] | None,
+    run: Timeline | None = None,
 ) -> str:
-    """Predicted and measured seconds of the plan and of the best single device."""
+    """Predicted and measured seconds of the plan and of the best single device, and the run."""
     rows = [_run_row(f"plan ({result.planner})", measured)]
     if baseline is not None:
         rows.append(_run_row(f"{baseline[0]} alone", baseline[1]))
@@ -43,7 +48,18 @@ def run_table(
     ]
     if measured.max_abs_error is not None:
         lines.append(f"largest difference from eager PyTorch: {measured.max_abs_error:g}")
-    return "\n".join(lines)
+    return "\n".join(lines + ([] if run is None else _run_lines(run)))
+
+
+def _run_lines(run: Timeline) -> list[str]:
+    """Every event of an adaptive run, and what a step took at its end."""
+    from placewright.report.history import QUIET, told
+
+    events = [f"step {e.step}: {e.kind}: {told(e)}" for e in run.events if e.kind not in QUIET] or [
+        "nothing happened"
+    ]
+    last = f"{len(run.step_s)} steps done, the last {seconds(run.typical_s(5))} each"
+    return ["", "the run", *events, last]
 
 
 def _run_row(name: str, taken: Measurement) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.cli.face import Face
 
 if TYPE_CHECKING:
+    from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph
     from placewright.result import Measurement, Result
 
@@ -44,11 +45,12 @@ def keep_pictures(
     trace: Path | None,
     graph: Graph | None = None,
     measurement: Measurement | None = None,
+    run: Timeline | None = None,
 ) -> None:
     """Write the page and the trace, where they were asked for."""
     from placewright.report.page import write_page
 
     if report is not None:
-        face.kept(write_page(result, report, measurement, graph))
+        face.kept(write_page(result, report, measurement, graph, run))
     if trace is not None:
         face.kept(result.trace(trace, measurement))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from placewright.cli.face import Face
+from placewright.cli.operators.adapting import run_adaptively, seats_of
 from placewright.cli.operators.answer import keep_pictures
 from placewright.cli.operators.given import judged_plan
 from placewright.cli.options import (
@@ -32,12 +34,33 @@ from placewright.errors import UnsupportedError
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
     from placewright.result import Measurement, Result
+    from placewright.testbed.seat import NodeSeat
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
 StepsOption = Annotated[
     int, typer.Option("--steps", min=1, metavar="N", help="Measured steps, after warm-up.")
+]
+EngineOption = Annotated[
+    Literal["local", "testbed"],
+    typer.Option(
+        "--engine",
+        help="Worker processes that wait where devices and links are slower, or nodes of a "
+        "testbed that really are (root; see `placewright testbed`).",
+    ),
+]
+AdaptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adapt", help="Watch the run, plan again when something changes, survive lost workers."
+    ),
+]
+SnapshotsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshots", metavar="FOLDER", help="With --adapt: kept here, and continued from here."
+    ),
 ]
 CheckOption = Annotated[
     bool, typer.Option("--check", help="Compare with plain eager PyTorch, bit for bit.")
@@ -50,6 +73,9 @@ def run(
     on: OnOption = None,
     steps: StepsOption = 10,
     check: CheckOption = False,
+    engine: EngineOption = "local",
+    adapt: AdaptOption = False,
+    snapshots: SnapshotsOption = None,
     planner: PlannerOption = "auto",
     training: TrainingOption = False,
     batch: BatchOption = None,
@@ -71,6 +97,9 @@ def run(
     [cyan]placewright operators run zoo:resnet50 --training --on edge-duo --steps 5 --check[/cyan]
 
     [cyan]placewright operators run zoo:alexnet plan.json --on edge-duo --report run.html[/cyan]
+
+    [cyan]placewright operators run zoo:resnet50 --training --on edge-duo --engine testbed --adapt
+    --steps 200 --report run.html[/cyan]
     """
     from placewright.cli.sources import Ask, load
     from placewright.operators.run import as_json
@@ -87,17 +116,44 @@ def run(
             result = solve(
                 loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter
             )
-    measured, baseline = _measure(face, loaded, result, steps=steps, seed=seed, check=check)
-    data = as_json(measured, baseline)
-    face.show(lambda: data, lambda: run_table(result, measured, baseline))
+    timeline = None
+    with seats_of(loaded, engine) as seats:
+        measured, baseline = _measure(
+            face,
+            loaded,
+            result,
+            seats,
+            steps=min(steps, 10) if adapt else steps,
+            seed=seed,
+            check=check,
+        )
+        if adapt:
+            timeline = run_adaptively(
+                face, loaded, result, steps=steps, seed=seed, seats=seats, snapshots=snapshots
+            )
+    data = as_json(measured, baseline) | ({} if timeline is None else {"run": timeline.as_json()})
+    face.show(lambda: data, lambda: run_table(result, measured, baseline, timeline))
     face.keep(lambda: data)
     keep_pictures(
-        face, result, report=report, trace=trace, graph=loaded.graph, measurement=measured
+        face,
+        result,
+        report=report,
+        trace=trace,
+        graph=loaded.graph,
+        measurement=measured,
+        run=timeline,
     )
 
 
 def _measure(
-    face: Face, loaded: Loaded, result: Result, *, steps: int, seed: int, check: bool
+    face: Face,
+    loaded: Loaded,
+    result: Result,
+    seats: Mapping[str, NodeSeat] | None,
+    *,
+    steps: int,
+    seed: int,
+    check: bool,
 ) -> tuple[Measurement, tuple[str, Measurement] | None]:
     """The plan, and the best single device that fits, on the same workers."""
     from placewright.operators.run import best_single, running
@@ -109,7 +165,7 @@ def _measure(
             hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
         )
     single = best_single(loaded.problem)
-    with running(loaded.graph, loaded.cluster, loaded.state) as runner:
+    with running(loaded.graph, loaded.cluster, loaded.state, seats) as runner:
         with face.meter("running the plan") as meter:
             source = loaded.model if check else None
             measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)

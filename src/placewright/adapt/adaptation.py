@@ -1,0 +1,180 @@
+"""Between two steps: what has changed, is a better plan worth it, did the last move pay."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy
+from placewright.adapt.drift import Drift
+from placewright.adapt.replan import Replanner
+from placewright.adapt.timeline import Event, Kind, Timeline
+from placewright.adapt.watch import RECENT, Watch
+from placewright.execute.session import Session, StepRecord
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.run import execution_order
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A migration that has still to show that it pays."""
+
+    before: OperatorPlan
+    before_s: float
+    promised: float
+
+
+@dataclass(slots=True)
+class Adaptation:
+    """Watches one session and migrates it.
+
+    Attributes
+    ----------
+    problem
+        As profiled, for the session's devices.
+    plan
+        In force.
+    """
+
+    session: Session
+    problem: OperatorProblem
+    plan: OperatorPlan
+    policy: Policy
+    timeline: Timeline
+    replanner: Replanner
+    began_s: float
+    watch: Watch = field(init=False)
+    drift: Drift = field(init=False)
+    trial: Trial | None = None
+    _alarm: int = 0
+    _since_sample: int = 0
+    _confirmed: int = 0
+    _refused: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.problem)
+        self.drift = Drift(self.policy.tolerance)
+
+    @property
+    def watches_next(self) -> bool:
+        """Whether the next step should be watched."""
+        return self._alarm > 0 or self._since_sample >= self.policy.sample_every
+
+    def stepped(self, record: StepRecord, watched: bool, step: int, remaining: float) -> None:
+        """Take in a step; may migrate.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost meanwhile.
+        """
+        self._since_sample += 1
+        left = self.drift.note(record.duration_s)
+        if watched:
+            self.watch.saw_steps([record])
+            self._since_sample = 0
+        if self.trial is not None:
+            self._judge_trial(step)
+        elif self._alarm > 0:
+            self._alarm -= 1
+            if self._alarm == 0:
+                self._consider(step, remaining, alarmed=True)
+        elif left:
+            self._raise_alarm(step)
+        elif watched and self.drift.settled:
+            self._consider(step, remaining, alarmed=False)
+
+    def _raise_alarm(self, step: int) -> None:
+        self._note(
+            step,
+            Kind.DRIFT,
+            f"steps take {self.drift.change:+.0%}",
+            before_s=self.drift.reference_s,
+            now_s=self.drift.recent_s,
+        )
+        self.watch.forget()
+        self._refused.clear()
+        self._look_around()
+        self._alarm, self._confirmed = RECENT, 0
+
+    def _look_around(self) -> None:
+        """Probe what the steps do not show: devices with little work, and the links."""
+        for device, factor in enumerate(self.session.slowness()):
+            if device not in set(self.plan.placement.tolist()):
+                self.watch.saw_speed(device, factor)
+        for source, target, latency_s, per_byte in self.session.probe_links():
+            self.watch.saw_link(source, target, latency_s, per_byte)
+
+    def _consider(self, step: int, remaining: float, *, alarmed: bool) -> None:
+        """Plan again at the costs that were seen; move when it looks worthwhile often enough."""
+        offer = self.replanner.offer(self.watch.problem(), self.plan)
+        refused = offer.plan.placement.tobytes() in self._refused
+        if refused or not offer.worthwhile(remaining, self.policy):
+            if alarmed:
+                self._stay(step, offer)
+            self._confirmed = 0
+            return
+        self._confirmed += 1
+        if self._confirmed < self.policy.confirmations:
+            self._alarm = 1  # look again at the very next step
+            return
+        self._migrate(step, offer)
+
+    def _stay(self, step: int, offer: Offer) -> None:
+        self._note(
+            step, Kind.STAY, f"no plan is {self.policy.least_gain:.0%} better", gain=offer.gain
+        )
+        self.drift.restart()
+
+    def _migrate(self, step: int, offer: Offer) -> None:
+        before, before_s = self.plan, self.drift.recent_s
+        seconds, moved = self._put(offer.plan)
+        self._note(
+            step,
+            Kind.MIGRATE,
+            f"{offer.gain:.0%} predicted, {moved / 1e6:.1f} MB moved",
+            predicted_gain=offer.gain,
+            predicted_s=offer.new_s,
+            move_s=seconds,
+            moved_bytes=moved,
+            resolve_s=self.replanner.last_solve_s,
+        )
+        self.trial = Trial(before, before_s, offer.gain)
+
+    def _judge_trial(self, step: int) -> None:
+        """Keep the plan if its steps are shorter than the old one's, else go back."""
+        assert self.trial is not None
+        if self.timeline.plan.count(self.timeline.plans) < WARM_UP_STEPS + self.policy.trial_steps:
+            return
+        trial, self.trial = self.trial, None
+        now_s = self.timeline.typical_s(self.policy.trial_steps)
+        if now_s <= trial.before_s:
+            self.drift.restart()
+            return
+        self._refused.add(self.plan.placement.tobytes())
+        self._put(trial.before)
+        self._note(
+            step,
+            Kind.ROLL_BACK,
+            f"{trial.promised:.0%} was promised, {1 - now_s / trial.before_s:.0%} was measured",
+            before_s=trial.before_s,
+            now_s=now_s,
+        )
+
+    def _put(self, plan: OperatorPlan) -> tuple[float, int]:
+        """Bring a plan into force; seconds and bytes that it took."""
+        start = time.perf_counter()
+        problem = self.watch.problem()
+        order = execution_order(problem, judge(problem, plan))
+        moved = self.session.migrate(plan.placement.tolist(), order)
+        self.plan = plan
+        self.timeline.plans += 1
+        self._confirmed = 0
+        self.drift.restart()
+        return time.perf_counter() - start, moved
+
+    def _note(self, step: int, kind: Kind, text: str, **numbers: float) -> None:
+        at = time.perf_counter() - self.began_s
+        self.timeline.events.append(Event(step, at, kind, text, numbers))

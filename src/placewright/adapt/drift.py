@@ -1,0 +1,65 @@
+"""Has reality left the plan? The step time against what it was when the plan was new."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+SETTLING = 5
+"""Steps whose median is what a new plan takes."""
+
+
+@dataclass(slots=True)
+class Drift:
+    """Compares the median of the last steps with a reference of the same plan.
+
+    Attributes
+    ----------
+    tolerance
+        Relative change that counts, in both directions.
+    window
+        Steps of the running median: a burst shorter than half of it is not seen.
+    """
+
+    tolerance: float = 0.1
+    window: int = 5
+    reference_s: float = float("nan")
+    _recent: deque[float] = field(init=False)
+    _first: list[float] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._recent = deque(maxlen=self.window)
+
+    def restart(self) -> None:
+        """A new plan is in force, or what has changed is known: take a new reference."""
+        self.reference_s = float("nan")
+        self._recent.clear()
+        self._first.clear()
+
+    def note(self, seconds: float) -> bool:
+        """Take in a step; whether the running median has left the reference."""
+        if len(self._first) < SETTLING:
+            self._first.append(seconds)
+            self.reference_s = float(np.median(self._first))
+            return False
+        self._recent.append(seconds)
+        if len(self._recent) < self.window:
+            return False
+        return abs(self.change) > self.tolerance
+
+    @property
+    def settled(self) -> bool:
+        """Whether the reference stands."""
+        return len(self._first) >= SETTLING
+
+    @property
+    def recent_s(self) -> float:
+        """Median of the last steps."""
+        return float(np.median(self._recent)) if self._recent else self.reference_s
+
+    @property
+    def change(self) -> float:
+        """``recent / reference - 1``."""
+        return self.recent_s / self.reference_s - 1.0

@@ -1,0 +1,170 @@
+"""Snapshots: all that a training run needs to go on elsewhere, written whole or not at all.
+
+A snapshot is a folder ``step-00000042`` with one safetensors file per worker and a
+``snapshot.json``. It is written under another name, forced to the disk and renamed: a run that
+is killed at any moment leaves the last whole one behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from placewright.errors import InputError
+
+SCHEMA_VERSION = 1
+NOTE = "snapshot.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Where a run stood after a step.
+
+    Attributes
+    ----------
+    step
+        Steps done.
+    batches
+        Batches that the loader had handed out.
+    state
+        Everything that the steps change, by program input: parameters, buffers, optimizer state.
+    random_state
+        Of the generator that draws the step's random numbers.
+    placement
+        Operator -> device that was in force.
+    """
+
+    step: int
+    batches: int
+    state: Mapping[str, torch.Tensor]
+    random_state: bytes
+    placement: Mapping[str, str]
+
+
+class SnapshotFolder:
+    """The snapshots of one run, the last `keep` of them.
+
+    Parameters
+    ----------
+    graph_name
+        Written into each one; a snapshot of another model is refused.
+    """
+
+    def __init__(self, path: Path, graph_name: str, keep: int = 2) -> None:
+        self.path, self.graph_name, self.keep = path, graph_name, keep
+        path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, step: int) -> Path:
+        """A fresh folder that does not count yet: state goes there, then `commit`."""
+        for stale in self.path.glob("unfinished-*"):
+            shutil.rmtree(stale)
+        folder = self.path / f"unfinished-{step:08d}"
+        folder.mkdir()
+        return folder
+
+    def commit(
+        self,
+        folder: Path,
+        *,
+        step: int,
+        batches: int,
+        random_state: bytes,
+        placement: Mapping[str, str],
+    ) -> Path:
+        """Make the state in `folder` the run's last snapshot, in one move."""
+        files = sorted(folder.glob("*.safetensors"))
+        note = {
+            "schema_version": SCHEMA_VERSION,
+            "graph": self.graph_name,
+            "step": step,
+            "batches": batches,
+            "random_state": base64.b64encode(random_state).decode(),
+            "placement": dict(placement),
+            "files": {file.name: _digest(file) for file in files},
+        }
+        (folder / NOTE).write_text(json.dumps(note), encoding="utf-8")
+        for file in (*files, folder / NOTE, folder):
+            _to_disk(file)
+        target = self.path / f"step-{step:08d}"
+        if target.exists():
+            shutil.rmtree(target)
+        folder.rename(target)
+        _to_disk(self.path)
+        for old in self.whole()[: -self.keep]:
+            shutil.rmtree(old)
+        return target
+
+    def whole(self) -> list[Path]:
+        """Committed snapshots, oldest first."""
+        return sorted(self.path.glob("step-*"))
+
+    def latest(self) -> Snapshot | None:
+        """The newest snapshot that is undamaged.
+
+        Raises
+        ------
+        InputError
+            The snapshots are of another model.
+        """
+        for folder in reversed(self.whole()):
+            found = self._read(folder)
+            if found is not None:
+                return found
+        return None
+
+    def _read(self, folder: Path) -> Snapshot | None:
+        try:
+            note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            if any(_digest(folder / name) != sum_ for name, sum_ in _plain_names(note)):
+                return None
+            state: dict[str, torch.Tensor] = {}
+            for name, _ in _plain_names(note):
+                state.update(load_file(folder / name))
+            snapshot = Snapshot(
+                step=int(note["step"]),
+                batches=int(note["batches"]),
+                state=state,
+                random_state=base64.b64decode(note["random_state"]),
+                placement=dict(note["placement"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+            return None
+        if note["graph"] != self.graph_name:
+            raise InputError(
+                f"the snapshot is of {note['graph']!r} and the model is {self.graph_name!r}",
+                where=str(folder),
+                hint="give every run a snapshot folder of its own",
+            )
+        return snapshot
+
+
+def _plain_names(note: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """File names and sums; a name with a path in it is refused."""
+    names = sorted(note["files"].items())
+    if any(Path(name).name != name for name, _ in names):
+        raise ValueError("a snapshot's files lie in its folder")
+    return names
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "blake2b").hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

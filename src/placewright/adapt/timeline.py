@@ -1,0 +1,105 @@
+"""What happened in a run: step times, the plan in force, and every event with its numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Kind(StrEnum):
+    """Kinds of events, in the order in which they usually follow each other."""
+
+    PLAN = "plan"
+    DRIFT = "drift"
+    STAY = "stay"
+    MIGRATE = "migrate"
+    ROLL_BACK = "roll back"
+    FAULT = "fault"
+    RECOVER = "recover"
+    JOIN = "join"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened after a step.
+
+    Attributes
+    ----------
+    step
+        Steps done when it happened.
+    at_s
+        Seconds since the run began.
+    numbers
+        What was predicted, measured, moved; seconds and bytes.
+    """
+
+    step: int
+    at_s: float
+    kind: Kind
+    text: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The history of one run.
+
+    Attributes
+    ----------
+    step_s
+        Wall seconds of every step that counted, in order; steps replayed after a fault are not
+        in it.
+    plan
+        Number of the plan in force at each of these steps.
+    first_step
+        Steps that were done before the run began: it continued another one.
+    """
+
+    step_s: list[float] = field(default_factory=list)
+    plan: list[int] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    plans: int = 0
+    first_step: int = 0
+
+    def stepped(self, seconds: float) -> None:
+        """One step more."""
+        self.step_s.append(seconds)
+        self.plan.append(self.plans)
+
+    def count(self, kind: Kind) -> int:
+        """How often something happened."""
+        return sum(event.kind is kind for event in self.events)
+
+    def typical_s(self, last: int) -> float:
+        """Median of the last steps."""
+        return float(np.median(self.step_s[-last:])) if self.step_s else float("nan")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for files and reports."""
+        return {
+            "first_step": self.first_step,
+            "step_s": self.step_s,
+            "plan": self.plan,
+            "events": [
+                {
+                    "step": e.step,
+                    "at_s": e.at_s,
+                    "kind": str(e.kind),
+                    "text": e.text,
+                    **e.numbers,
+                }
+                for e in self.events
+            ],
+        }
+
+    def save(self, path: Path) -> Path:
+        """Write it as JSON."""
+        path.write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
+        return path

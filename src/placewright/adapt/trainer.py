@@ -1,0 +1,166 @@
+"""Trainer: a model trained over unlike devices, from an ordinary PyTorch loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from placewright.adapt.decide import Policy
+from placewright.adapt.run import AdaptiveRun, Job
+from placewright.adapt.timeline import Timeline
+from placewright.capture.feed import leaves_of
+from placewright.capture.model import capture_source
+from placewright.capture.source import ModelSource, mean_square
+from placewright.capture.state import initial_state
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
+from placewright.graph.program import Program
+from placewright.operators.plan import OperatorPlan
+from placewright.profile.build import profile
+
+
+class Trainer:
+    """Places a training step on a cluster and carries it out, batch after batch.
+
+    Adapts to devices and links that change, and goes on from its last snapshot when a worker is
+    lost. The loop stays the user's::
+
+        with Trainer(model, (x, y), loss_fn, cluster=cluster, folder="run") as trainer:
+            for x, y in trainer.remaining(loader):
+                loss = trainer.step(x, y)
+            trainer.finish()                 # the model holds what was learned
+
+    Parameters
+    ----------
+    model
+        Its parameters are where training starts; `finish` writes the result back.
+    example
+        One batch ``(inputs, targets)``; all others have the same shapes.
+    loss_fn
+        ``loss_fn(outputs, targets) -> scalar``; the mean square of the outputs where none is given.
+    cluster
+        The devices; this machine by default.
+    folder
+        Snapshots; a folder that already holds some continues that run.
+    optimizer, lr
+        ``adam`` or ``sgd``.
+    plan
+        In force at first; planned by CEFT+PBQP where none is given.
+
+    Raises
+    ------
+    InfeasibleError
+        The step fits on no devices that are there.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        example: tuple[Any, Any],
+        loss_fn: Callable[[Any, Any], torch.Tensor] = mean_square,
+        *,
+        cluster: Cluster | None = None,
+        folder: str | Path,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        plan: OperatorPlan | None = None,
+        adapt: bool = True,
+        policy: Policy | None = None,
+        snapshot_every: int = 50,
+        seed: int = 0,
+    ) -> None:
+        inputs, targets = example
+        source = ModelSource(model, inputs, loss_fn, targets, type(model).__name__)
+        graph = capture_source(source, training=True, optimizer=optimizer, lr=lr)
+        state = initial_state(source, graph.program)
+        cluster = cluster or Cluster.detect()
+        problem = profile(graph, cluster, state=state)
+        assert isinstance(graph.program, Program)
+        self.model, self.program = model, graph.program
+        self.run = AdaptiveRun(
+            Job(graph, cluster, problem, state),
+            Path(folder),
+            plan=plan,
+            policy=policy or Policy(),
+            adapt=adapt,
+            snapshot_every=snapshot_every,
+            seed=seed,
+        )
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.run.close()
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened so far."""
+        return self.run.timeline
+
+    @property
+    def steps_done(self) -> int:
+        """Steps, those before a continued run's last snapshot included."""
+        return self.run.done
+
+    def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The loader's batches without those that a continued run has already taken.
+
+        The loader must give the same order every time it is iterated.
+        """
+        done = self.run.done
+        for position, batch in enumerate(loader):
+            if position >= done:
+                yield batch
+
+    def step(self, inputs: Any, targets: Any = None) -> float:
+        """One training step; the loss.
+
+        Raises
+        ------
+        InputError
+            A batch of another shape or type than the example.
+        """
+        self.run.step(self._batch(inputs, targets))
+        return next(iter(self.run.scalars.values()))
+
+    def finish(self) -> torch.nn.Module:
+        """The model with the trained parameters and buffers; a last snapshot is kept."""
+        if self.run.session is not None:
+            self.run.finish()
+            state = self.run.state()
+            members = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+            with torch.no_grad():
+                for item in self.program.inputs:
+                    if item.name in state and item.key in members:
+                        members[item.key].copy_(state[item.name])
+        return self.model
+
+    def _batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
+        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        given = {("input", k): v for k, v in leaves_of(inputs)}
+        given |= {("target", k): v for k, v in leaves_of(targets)}
+        batch = {}
+        for item in self.program.inputs:
+            if item.role not in ("input", "target"):
+                continue
+            value = given.get((item.role, item.key))
+            if not isinstance(value, torch.Tensor):
+                raise InputError(f"the batch has no {item.role} {item.key}", where="Trainer.step")
+            if tuple(value.shape) != item.spec.shape or _name(value) != item.spec.dtype:
+                raise InputError(
+                    f"{item.role} {item.key} differs from the example's",
+                    where="Trainer.step",
+                    by=f"{tuple(value.shape)} {_name(value)}, "
+                    f"the example has {item.spec.shape} {item.spec.dtype}",
+                    hint="give the loader drop_last=True, so that all batches are equally large",
+                )
+            batch[item.name] = value
+        return batch
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,105 @@
+"""The online profile: what operators, devices and links really take, from sampled steps.
+
+Each sample gives every busy device a factor (its seconds over what the profile had said) and
+every operator its own deviation from its device's factor. Factors change fast and for all
+operators of a device, deviations slowly: that is how half a device's CPU going away is told from
+a kernel that the profile had measured wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.execute.session import StepRecord
+from placewright.operators.problem import OperatorProblem
+
+RECENT = 3
+"""Samples that a device's factor is the median of."""
+
+ENOUGH = 0.05
+"""Share of a step that a device must be busy for its operators to say how fast it is."""
+
+SLOWLY = 0.2
+"""Weight of a new sample in an operator's deviation."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Refreshes a problem's costs from what was seen.
+
+    Attributes
+    ----------
+    base
+        The problem as it was profiled.
+    """
+
+    base: OperatorProblem
+    _factors: list[list[float]] = field(init=False)
+    _deviation: FloatArray = field(init=False)
+    _latency_s: FloatArray = field(init=False)
+    _per_byte: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._factors = [[] for _ in range(self.base.m)]
+        self._deviation = np.ones(self.base.n)
+        self._latency_s = self.base.latency_s.copy()
+        self._per_byte = self.base.seconds_per_byte.copy()
+
+    def saw_steps(self, records: Sequence[StepRecord]) -> None:
+        """Take in watched steps."""
+        for record in records:
+            self._saw(record)
+
+    def saw_speed(self, device: int, factor: float) -> None:
+        """Take in a probe: how many times slower than profiled a device is."""
+        self._note(device, factor)
+
+    def saw_link(self, source: int, target: int, latency_s: float, per_byte: float) -> None:
+        """Take in a measured link."""
+        self._latency_s[source, target] = latency_s
+        self._per_byte[source, target] = per_byte
+
+    def forget(self) -> None:
+        """Drop the factors: something has changed, what was seen before no longer counts."""
+        self._factors = [factors[-1:] for factors in self._factors]
+
+    def factors(self) -> FloatArray:
+        """Shape (m,): how many times slower than profiled each device is."""
+        return np.array([np.median(f) if f else 1.0 for f in self._factors])
+
+    def problem(self) -> OperatorProblem:
+        """The base problem at the costs that were seen."""
+        compute = self.base.compute_s * self.factors()[None, :] * self._deviation[:, None]
+        return replace(
+            self.base,
+            compute_s=compute,
+            latency_s=self._latency_s.copy(),
+            seconds_per_byte=self._per_byte.copy(),
+        )
+
+    def _saw(self, record: StepRecord) -> None:
+        for device, log in enumerate(record.logs):
+            if not log.operators:
+                continue
+            operators = np.asarray(log.operators)
+            spans = np.asarray(log.spans_s).reshape(-1, 2)
+            seen = spans[:, 1] - spans[:, 0]
+            said = self.base.compute_s[operators, device] * self._deviation[operators]
+            if seen.sum() < ENOUGH * record.duration_s or said.sum() <= 0:
+                continue
+            factor = float(seen.sum() / said.sum())
+            self._note(device, factor)
+            self._deviate(operators, seen, said * factor)
+
+    def _note(self, device: int, factor: float) -> None:
+        self._factors[device] = [*self._factors[device], factor][-RECENT:]
+
+    def _deviate(self, operators: np.ndarray, seen: FloatArray, said: FloatArray) -> None:
+        """Move operators towards what was seen, the long ones: short ones are all noise."""
+        long = said > 0.002 * said.sum()
+        ratio = np.clip(seen[long] / said[long], 0.5, 2.0)
+        self._deviation[operators[long]] *= ratio**SLOWLY

@@ -1,0 +1,32 @@
+"""Between two placements: which state has to move, and where random numbers are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewright.execute.partition import Message, Part
+
+
+def state_moves(before: Sequence[Part], after: Sequence[Part]) -> tuple[Message, ...]:
+    """Every tensor that the steps change and that is needed where it is not.
+
+    What the steps do not change (frozen parameters, inputs, constants) every worker has in the
+    file that it was loaded from.
+    """
+    home = {i.name: part.device for part in before for i in part.inputs if i.mutated}
+    missing = [
+        (item, part.device)
+        for part in after
+        for item in part.inputs
+        if item.mutated and home.get(item.name, part.device) != part.device
+    ]
+    return tuple(
+        Message(tag, item.name, item.spec, home[item.name], target)
+        for tag, (item, target) in enumerate(missing)
+    )
+
+
+def random_home(parts: Sequence[Part]) -> int:
+    """The device that draws random numbers; all operators that do share one. 0 if none does."""
+    drawing = (p.device for p in parts if any(s.instruction.random for s in p.steps))
+    return next(drawing, 0)
