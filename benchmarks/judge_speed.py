@@ -1,30 +1,37 @@
-"""Placements per second of the judge: ``python benchmarks/judge_speed.py``.
+"""Placements per second of the judge: ``python benchmarks/judge_speed.py [MODEL@CLUSTER ...]``.
 
-Seconds are those of one core (process time). *random*: independent placements of operators, the
-hardest to predict for a processor. *walk*: each differs from the one before by one operator, as a
-search plays them. Beside it, in the same run, the same judge in SimPy, and the in-order decoder
-(the surrogate of `search`) with what it takes anew after each move.
+Seconds are those of one core (time of the thread), medians over rounds in which the lines of a
+table take turns. *random*: independent placements of operators, the hardest to predict for a
+processor. *walk*: each differs from the one before by one operator, as a search plays them.
+Beside it, in the same rounds, the same judge in SimPy, whose makespan must be the judge's, and the
+in-order decoder (the surrogate of `search`) with what it takes anew after each move. Models
+are captured as training steps with analytic profiles.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import simpy
 
+from ceft_pbqp import captured
 from placewright.operators._groups import groups_of
 from placewright.operators.judge import Judge
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._order_search import OrderSearch, played_sequence
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
-from placewright.testing.instances import tiny
+from placewright.testing.instances import random_placement, tiny
 
 SIZES = ((500, 4), (5000, 4), (500, 16))
+ROUNDS = 5
+OPERATORS = 500_000
+"""Operators per line and round."""
 
 
 def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
@@ -44,20 +51,22 @@ def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
     return tiny(compute.tolist(), tensors, latency_s=0.1, seconds_per_byte=0.03)
 
 
-def per_second(play: Callable[[], object], count: int) -> float:
-    """Of one core, the best of three."""
-    play()
-    best = np.inf
-    for _ in range(3):
-        start = time.process_time()
-        play()
-        best = min(best, time.process_time() - start)
-    return count / best
+def medians(plays: dict[str, tuple[Callable[[], object], int]]) -> dict[str, float]:
+    """Placements per second of one core, by line; the lines take turns."""
+    took: dict[str, list[float]] = {name: [] for name in plays}
+    for turn in range(1 + ROUNDS):
+        for name, (play, _) in plays.items():
+            start = time.thread_time()
+            play()
+            if turn:
+                took[name].append(time.thread_time() - start)
+    return {name: count / statistics.median(took[name]) for name, (_, count) in plays.items()}
 
 
 def random_rows(problem: OperatorProblem, count: int) -> np.ndarray:
     """Independent placements."""
-    return np.random.default_rng(1).integers(0, problem.m, (count, problem.n))
+    rng = np.random.default_rng(1)
+    return np.array([random_placement(problem, rng) for _ in range(count)])
 
 
 def walk_rows(problem: OperatorProblem, count: int) -> np.ndarray:
@@ -70,9 +79,13 @@ def walk_rows(problem: OperatorProblem, count: int) -> np.ndarray:
     return rows
 
 
-def in_simpy(problem: OperatorProblem, plan: OperatorPlan, priority: np.ndarray) -> float:
-    """The judge's play in SimPy: devices and channels are priority resources."""
-    env, place, t = simpy.Environment(), plan.placement, problem.topology
+def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
+    """The judge's play in SimPy: devices and channels are priority resources.
+
+    The order is that of the operators. Two zero timeouts let consumers on the same device queue
+    before it is released, so that what ends at one time is noted before devices choose.
+    """
+    env, t = simpy.Environment(), problem.topology
     devices = [simpy.PriorityResource(env) for _ in range(problem.m)]
     channels = [simpy.PriorityResource(env) for _ in problem.channel_names]
     there = [[env.event() for _ in range(problem.m)] for _ in range(problem.t)]
@@ -88,14 +101,16 @@ def in_simpy(problem: OperatorProblem, plan: OperatorPlan, priority: np.ndarray)
     def run(i: int) -> Iterator[simpy.Event]:
         inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
         yield env.all_of([there[k][place[i]] for k in inputs])
-        with devices[place[i]].request(priority[i]) as turn:
+        with devices[place[i]].request(i) as turn:
             yield turn
             yield env.timeout(problem.compute_s[i, place[i]])
-        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]:
-            there[k][place[i]].succeed()
-            first, last = problem.consumer_offsets[k : k + 2]
-            for target in sorted(set(place[problem.consumers[first:last]]) - {place[i]}):
-                env.process(send(k, place[i], target))
+            for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]:
+                there[k][place[i]].succeed()
+                first, last = problem.consumer_offsets[k : k + 2]
+                for target in sorted(set(place[problem.consumers[first:last]]) - {place[i]}):
+                    env.process(send(k, place[i], target))
+            yield env.timeout(0)
+            yield env.timeout(0)
 
     for i in range(problem.n):
         env.process(run(i))
@@ -111,30 +126,51 @@ def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 
 
+def lines(problem: OperatorProblem) -> dict[str, tuple[Callable[[], object], int]]:
+    """What is measured on a problem, and how many placements each plays."""
+    judge, count = Judge(problem), max(1, OPERATORS // problem.n)
+    order = problem.topology.order
+    random, walk = random_rows(problem, count), walk_rows(problem, count)
+    moves = 10 * count
+    return {
+        "random, upward rank": (lambda: judge.many(random), count),
+        "random, fixed order": (lambda: judge.many(random, order), count),
+        "walk, upward rank": (lambda: judge.many(walk), count),
+        "walk, fixed order": (lambda: judge.many(walk, order), count),
+        "surrogate, after a move": (surrogate(problem, moves), moves),
+    }
+
+
+def beside_simpy(problem: OperatorProblem) -> dict[str, tuple[Callable[[], object], int]]:
+    """SimPy on one random placement and on one of a list planner, in operator order."""
+    order, judge = np.arange(problem.n), Judge(problem)
+    plays: dict[str, tuple[Callable[[], object], int]] = {}
+    for word, rows in (("random", random_rows(problem, 1)), ("walk", walk_rows(problem, 1))):
+        played, judged = in_simpy(problem, rows[0]), judge.many(rows, order)[0][0]
+        if played != judged:
+            sys.exit(f"SimPy says {played}, the judge {judged}")
+        plays[f"SimPy, {word}"] = (lambda place=rows[0]: in_simpy(problem, place), 1)  # type: ignore[misc]
+    return plays
+
+
 def main() -> None:
     """Print a markdown table."""
     os.process_cpu_count = lambda: 1  # type: ignore[attr-defined]  # one core is what is measured
-    print("| operators x devices | uses per operator | what | placements/s of one core |")
+    print("| problem | uses per operator | what | placements/s of one core |")
     print("|---|---:|---|---:|")
     for n, m in SIZES:
         for readers in (3, 1):
             problem = layered(n, m, readers)
-            uses = f"{len(problem.consumers) / n:.1f}"
-            judge, count = Judge(problem), 2_000_000 // n
-            order = problem.topology.order
-            for word, rows in (
-                ("random", random_rows(problem, count)),
-                ("walk", walk_rows(problem, count)),
-            ):
-                for kind, fixed in (("upward rank", None), ("fixed order", order)):
-                    speed = per_second(lambda: judge.many(rows, fixed), count)  # noqa: B023
-                    print(f"| {n} x {m} | {uses} | {word}, {kind} | {speed:,.0f} |", flush=True)
-            moves = 20_000_000 // n
-            speed = per_second(surrogate(problem, moves), moves)
-            print(f"| {n} x {m} | {uses} | surrogate, after a move | {speed:,.0f} |", flush=True)
-        plan = OperatorPlan(walk_rows(problem, 1)[0])
-        slow = per_second(lambda: in_simpy(problem, plan, np.arange(problem.n)), 1)  # noqa: B023
-        print(f"| {n} x {m} | {uses} | SimPy | {slow:,.1f} |", flush=True)
+            report(f"{n} x {m}", problem, lines(problem) | beside_simpy(problem))
+    for problem in captured(tuple(sys.argv[1:])):
+        report(f"{problem.name}, {problem.n} x {problem.m}", problem, lines(problem))
+
+
+def report(name: str, problem: OperatorProblem, plays: dict) -> None:
+    """The lines of one problem."""
+    uses = f"{len(problem.consumers) / problem.n:.1f}"
+    for what, speed in medians(plays).items():
+        print(f"| {name} | {uses} | {what} | {speed:,.{1 if speed < 1000 else 0}f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.compiled import lean, released
 from placewright.operators import _kernels as kernels
 from placewright.operators._board import Layout
-from placewright.operators._kernels import Mode
-from placewright.operators._swift import UNSURE, Swift, play
+from placewright.operators._modes import Mode
+from placewright.operators._swift import Swift
+from placewright.operators._swift_play import UNSURE, play
 
 
 @lean

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.operators import _kernels as kernels
 from placewright.operators._scores import crowded
-from placewright.operators._swift import UNSURE, play
+from placewright.operators._swift_play import UNSURE, play
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import Links, OperatorProblem

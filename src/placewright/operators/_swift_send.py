@@ -1,0 +1,129 @@
+"""What ends on the fast path is sent, compiled: channels give their times at once."""
+
+from __future__ import annotations
+
+from placewright.compiled import inlined
+from placewright.operators._modes import Mode
+from placewright.operators._swift import Swift
+
+
+@inlined
+def send(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+    """`i` has ended on `d`: its consumers learn when its tensors come. False where unsure."""
+    if not mode.contended:
+        return _send_freely(s, mode, i, d, now)
+    if s.alone[i] == 1:
+        return _send_alone(s, mode, i, d, now)
+    return _send_in_turn(s, mode, i, d, now)
+
+
+@inlined
+def _send_freely(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+    """No transfer waits."""
+    here, sure = d * len(s.next_s), True
+    for e in range(s.first_edge[i], s.first_edge[i + 1]):
+        target = s.place[s.consumer[e]]
+        pair = here + target
+        at_s = now + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
+        sure &= (at_s > now) | (target == d)
+        _will_be_there(s, mode, s.consumer[e], target, at_s)
+    return sure
+
+
+@inlined
+def _send_alone(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+    """None of its requests are for the same channel: their turns do not matter."""
+    here, sure = d * len(s.next_s), True
+    for e in range(s.first_edge[i], s.first_edge[i + 1]):
+        target = s.place[s.consumer[e]]
+        pair = here + target
+        lane = s.lane[pair]
+        new = s.seen[target] != s.tensor[e]
+        free_s = s.free_s[lane]
+        start_s = max(now, free_s)
+        at_s = start_s + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
+        sure &= not (new & _unsure(s, lane, i, now, start_s, at_s))
+        at_s = at_s if new else s.arrival_s[target]
+        sure &= (at_s > now) | (target == d)
+        s.free_s[lane] = at_s if new else free_s
+        s.asked_s[lane] = now
+        s.asked_by[lane] = i
+        s.seen[target] = s.tensor[e]
+        s.arrival_s[target] = at_s
+        _will_be_there(s, mode, s.consumer[e], target, at_s)
+    return sure
+
+
+@inlined
+def _unsure(s: Swift, lane: int, i: int, now: float, start_s: float, at_s: float) -> bool:
+    """Another has asked for the channel at this very time, or the transfer takes no time."""
+    another = (s.asked_s[lane] == now) & (s.asked_by[lane] != i)
+    return another | ((at_s == start_s) & (lane < len(s.free_s) - len(s.next_s)))  # type: ignore[no-any-return]
+
+
+@inlined
+def _will_be_there(s: Swift, mode: Mode, j: int, d: int, at_s: float) -> None:
+    """An input of operator `j` comes to its device at `at_s`; after the last, `j` is known."""
+    ready_s = max(s.ready_s[j], at_s)
+    s.ready_s[j] = ready_s
+    left = s.waiting[j] - 1
+    s.waiting[j] = left
+    wakes = (left == 0) & (s.running[d] < 0)
+    if mode.in_order:
+        if wakes and s.future[s.base[d] + s.ahead[d]] == j:
+            s.next_s[d] = ready_s
+        return
+    s.known[s.base[d] + d + s.listed[d]] = j
+    s.listed[d] += left == 0
+    before = s.next_s[d]
+    s.next_s[d] = ready_s if wakes & (ready_s < before) else before
+
+
+@inlined
+def _send_in_turn(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+    """Requests for one channel, best consumer first."""
+    first, last = s.first_edge[i], s.first_edge[i + 1]
+    here, sure = d * len(s.next_s), True
+    for x in range(_requests(s, first, last)):
+        r = s.turn[x]
+        e = s.request_edge[r]
+        target = s.place[s.consumer[e]]
+        pair = here + target
+        lane = s.lane[pair]
+        start_s = max(now, s.free_s[lane])
+        at_s = start_s + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
+        sure &= not _unsure(s, lane, i, now, start_s, at_s)
+        sure &= (at_s > now) | (target == d)
+        s.free_s[lane] = at_s
+        s.asked_s[lane] = now
+        s.asked_by[lane] = i
+        s.request_s[r] = at_s
+    for e in range(first, last):
+        j = s.consumer[e]
+        _will_be_there(s, mode, j, s.place[j], s.request_s[s.request[e - first]])
+    return sure
+
+
+@inlined
+def _requests(s: Swift, first: int, last: int) -> int:
+    """One per tensor and target, their turns by best consumer; returns how many."""
+    count = 0
+    for e in range(first, last):
+        j = s.consumer[e]
+        target = s.place[j]
+        if s.seen[target] != s.tensor[e]:
+            s.seen[target] = s.tensor[e]
+            s.last_request[target] = count
+            s.request_edge[count] = e
+            s.request_place[count] = s.position[j]
+            count += 1
+        r = s.last_request[target]
+        s.request[e - first] = r
+        s.request_place[r] = min(s.request_place[r], s.position[j])
+    for r in range(count):
+        at, mine = r, s.request_place[r]
+        while at > 0 and s.request_place[s.turn[at - 1]] > mine:
+            s.turn[at] = s.turn[at - 1]
+            at -= 1
+        s.turn[at] = r
+    return count

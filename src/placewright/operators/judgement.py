@@ -1,0 +1,103 @@
+"""What the judge of wing 1 answers: what a plan is worth, and how it plays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators._memory import memory_curves
+from placewright.operators.problem import OperatorProblem
+from placewright.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """What was sent, by start time; one entry per tensor and receiving device.
+
+    Attributes
+    ----------
+    tensor, source, target
+        Indices into the problem's tensors and devices.
+    start_s, end_s
+        When the channel was held.
+    """
+
+    tensor: IntArray
+    source: IntArray
+    target: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorJudgement:
+    """What a plan is worth, and how it plays.
+
+    Attributes
+    ----------
+    value
+        Seconds; lower is better.
+    feasible
+        Whether every device's peak fits its memory.
+    violation
+        The worst device and its bytes over, empty if feasible.
+    violation_bytes
+        Bytes over, summed over devices.
+    op_start_s, op_end_s
+        Shape (n,).
+    peak_bytes
+        Shape (m,), int64.
+    busy_s
+        Shape (m,), seconds of compute.
+    """
+
+    problem: OperatorProblem
+    placement: IntArray
+    value: float
+    feasible: bool
+    violation: str
+    violation_bytes: int
+    op_start_s: FloatArray
+    op_end_s: FloatArray
+    transfers: Transfers
+    peak_bytes: IntArray
+    busy_s: FloatArray
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the last operator of one sample; equals `value` for latency."""
+        return float(self.op_end_s.max())
+
+    def trace(self) -> Trace:
+        """Spans on devices and channels, and memory over time."""
+        p, moves = self.problem, self.transfers
+        lane = p.m + p.channel[moves.source, moves.target]
+        return Trace(
+            lanes=(*p.device_names, *p.channel_names),
+            devices=p.m,
+            labels=(*p.operator_names, *p.tensor_names),
+            lane=np.concatenate([self.placement, lane]),
+            label=np.concatenate([np.arange(p.n), p.n + moves.tensor]),
+            start_s=np.concatenate([self.op_start_s, moves.start_s]),
+            end_s=np.concatenate([self.op_end_s, moves.end_s]),
+            memory=memory_curves(
+                p,
+                self.placement,
+                (self.op_start_s, self.op_end_s),
+                (moves.tensor, moves.target, moves.end_s),
+            ),
+            title=f"{p.name}, predicted",
+        )
+
+
+def violation_words(problem: OperatorProblem, over: IntArray) -> str:
+    """The worst device in words."""
+    if not over.any():
+        return ""
+    worst = int(over.argmax())
+    return f"{problem.device_names[worst]!r} needs {int(over[worst])} bytes more than it has"
