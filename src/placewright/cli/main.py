@@ -14,7 +14,17 @@ from typing import NoReturn
 
 import typer
 
-from placewright.cli import capture, devices, doctor, operators, pbqp, profile, schema, show
+from placewright.cli import (
+    capture,
+    devices,
+    doctor,
+    operators,
+    pbqp,
+    profile,
+    schema,
+    show,
+    testbed,
+)
 from placewright.errors import PlacewrightError
 
 INTERRUPTED = 130
@@ -58,6 +68,7 @@ def _register() -> None:
     app.command("profile")(profile.profile)
     app.add_typer(operators.app, name="operators")
     app.add_typer(pbqp.app, name="pbqp")
+    app.add_typer(testbed.app, name="testbed")
     app.command("show")(show.show)
     app.command("schema")(schema.schema)
 

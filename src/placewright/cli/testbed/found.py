@@ -1,0 +1,62 @@
+"""The testbed that a word on the command line means, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.cli.face import Face
+
+if TYPE_CHECKING:
+    from placewright.testbed.testbed import Testbed
+
+ClusterArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLUSTER", show_default=False, help="A cluster file, a preset, or what is up."
+    ),
+]
+MaybeCluster = Annotated[
+    str | None,
+    typer.Argument(metavar="CLUSTER", show_default=False, help="By default, all that are up."),
+]
+
+
+def name_of(spec: str) -> str:
+    """The name of the cluster that a file, a preset or a name means."""
+    from placewright.cli.sources import find_cluster
+    from placewright.testbed.testbed import Testbed
+
+    named = any(bed.cluster.name == spec for bed in Testbed.all())
+    return spec if named else find_cluster(spec).name
+
+
+def find(spec: str) -> Testbed:
+    """The testbed that is up for it."""
+    from placewright.testbed.testbed import Testbed
+
+    return Testbed.find(name_of(spec))
+
+
+def find_or_make(spec: str) -> Testbed:
+    """The testbed that is up for it, or a new one."""
+    from placewright.cli.sources import find_cluster
+    from placewright.testbed.testbed import Testbed
+
+    named = [bed for bed in Testbed.all() if bed.cluster.name == spec]
+    return named[0] if named else Testbed.up(find_cluster(spec))
+
+
+def show(beds: list[Testbed], face: Face) -> None:
+    """The status of these testbeds, in the format asked for."""
+    from placewright.report.testbed import testbed_table
+    from placewright.testbed.status import status
+
+    found = [status(bed) for bed in beds]
+    for note in (note for state in found for note in state.notes):
+        face.note(f"note: {note}")
+    data = {"testbeds": [asdict(state) for state in found]}
+    face.show(lambda: data, lambda: "\n\n".join(map(testbed_table, found)) or "nothing is up")
+    face.keep(lambda: data)

@@ -1,0 +1,71 @@
+"""placewright testbed up, down and status."""
+
+from __future__ import annotations
+
+from placewright.cli.face import Face
+from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+from placewright.cli.testbed.found import ClusterArgument, MaybeCluster, find, name_of, show
+
+
+def up(
+    cluster: ClusterArgument,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Make a cluster real; what is up already is kept, what has died of it is revived.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright testbed up cluster.yaml[/cyan]
+    """
+    from placewright.cli.sources import find_cluster
+    from placewright.testbed.testbed import Testbed
+
+    show([Testbed.up(find_cluster(cluster), keep=True)], Face(format, output, quiet, verbose))
+
+
+def down(
+    cluster: MaybeCluster = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Remove a testbed, its processes too; one that is not up is fine.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright testbed down cluster.yaml[/cyan]
+    """
+    from placewright.testbed.testbed import Testbed, sweep
+
+    face = Face(format, output, quiet, verbose)
+    sweep()
+    name = None if cluster is None else name_of(cluster)
+    beds = [bed for bed in Testbed.all() if name in (None, bed.cluster.name)]
+    for bed in beds:
+        bed.down()
+    names = [bed.cluster.name for bed in beds]
+    face.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
+    face.keep(lambda: {"down": names})
+
+
+def status(
+    cluster: MaybeCluster = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """What is up, what its devices and links get now, and what has passed.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright testbed status cluster.yaml -f json[/cyan]
+    """
+    from placewright.testbed.testbed import Testbed
+
+    beds = list(Testbed.all()) if cluster is None else [find(cluster)]
+    show(beds, Face(format, output, quiet, verbose))

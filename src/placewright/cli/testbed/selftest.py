@@ -1,0 +1,42 @@
+"""placewright testbed selftest: asked against got."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+from placewright.cli.testbed.found import ClusterArgument, find_or_make
+
+
+def selftest(
+    cluster: ClusterArgument,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Measure every link and quota: asked against got. Exit code 1 where one is off.
+
+    A testbed that is not up is made for it.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright testbed selftest cluster.yaml[/cyan]
+    """
+    from placewright.report.testbed import findings_table
+    from placewright.testbed.selftest import selftest as measure
+
+    face = Face(format, output, quiet, verbose)
+    with find_or_make(cluster) as bed:
+        findings = []
+        for finding in measure(bed):
+            face.detail(f"{finding.what} {finding.where}: {'ok' if finding.ok else 'off'}")
+            findings.append(finding)
+    data = [{**asdict(finding), "off": finding.off, "ok": finding.ok} for finding in findings]
+    face.show(lambda: data, lambda: findings_table(findings))
+    face.keep(lambda: data)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)

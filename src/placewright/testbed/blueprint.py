@@ -1,0 +1,192 @@
+"""What a cluster asks of one machine: a pure function, before anything is made."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import InputError
+
+PREFIX = "placewright"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one device becomes.
+
+    Attributes
+    ----------
+    namespace, group
+        Names to be made.
+    cpus
+        CPU numbers that its processes run on.
+    cpu_share
+        Cores' worth of time, ``inf`` where its CPUs are its limit.
+    """
+
+    device: str
+    namespace: str
+    group: str
+    cpus: tuple[int, ...]
+    cpu_share: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction between two devices, by their positions.
+
+    Attributes
+    ----------
+    rate
+        Bytes per second.
+    channel
+        Ways of one channel share its rate.
+    given
+        Whether the cluster has this very link. The others are copies within a node, and the
+        ways back of one-way links, which TCP cannot do without.
+    """
+
+    source: int
+    target: int
+    rate: float
+    delay_s: float
+    channel: int
+    given: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """All that is to be made for one cluster.
+
+    Attributes
+    ----------
+    id
+        The prefix of every name, from the cluster's name.
+    notes
+        What cannot be kept all at once, for people.
+    """
+
+    id: str
+    slots: tuple[Slot, ...]
+    ways: tuple[Way, ...]
+    notes: tuple[str, ...]
+
+    def peers(self, position: int) -> tuple[int, ...]:
+        """The devices that the one at `position` can send to."""
+        return tuple(way.target for way in self.ways if way.source == position)
+
+
+def testbed_id(name: str) -> str:
+    """The prefix of the testbed of the cluster called `name`: readable, and its own."""
+    return f"{PREFIX}-{_slug(name, 16)}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
+    """What to make for `cluster` on a machine with these CPU numbers.
+
+    Every device becomes a namespace of its own, also where several share a node: the links of
+    the file are between devices, and only an address of its own tells one from the other.
+
+    Raises
+    ------
+    InputError
+        A device is faster than this machine, or has more cores.
+    """
+    for device in cluster.devices:
+        refuse_impossible(device, len(cpus))
+    name = testbed_id(cluster.name)
+    pinned = _pinning(cluster.devices, cpus)
+    slots = tuple(_slot(name, k, d, pinned[k]) for k, d in enumerate(cluster.devices))
+    return Blueprint(name, slots, _ways(cluster), tuple(_notes(cluster, cpus)))
+
+
+def cpu_share(device: Device) -> float:
+    """Cores' worth of CPU time; ``inf`` where its CPUs are all the limit it needs."""
+    return device.cores * device.speed if device.speed < 1 else float("inf")
+
+
+def refuse_impossible(device: Device, cores: int) -> None:
+    """Raise `InputError` where a machine of `cores` cores cannot be as fast as `device`."""
+    where = f"device {device.name!r}"
+    if device.speed > 1:
+        raise InputError(
+            "a testbed cannot be faster than its machine",
+            where=where,
+            by=f"speed {device.speed:g}",
+            hint="divide all speeds by the highest",
+        )
+    if device.cores > cores:
+        raise InputError(
+            "the device has more cores than this machine",
+            where=where,
+            by=f"{device.cores} of {cores}",
+            hint=f"give it cores: {cores} or fewer",
+        )
+
+
+def _pinning(devices: Sequence[Device], cpus: Sequence[int]) -> list[tuple[int, ...]]:
+    """CPUs of each device: the largest first, each on the least loaded."""
+    load = dict.fromkeys(cpus, 0.0)
+    chosen: list[tuple[int, ...]] = [()] * len(devices)
+    by_size = sorted(range(len(devices)), key=lambda k: (-_demand(devices[k]), k))
+    for k in by_size:
+        least = sorted(load, key=lambda cpu: (load[cpu], cpu))[: devices[k].cores]
+        for cpu in least:
+            load[cpu] += devices[k].speed
+        chosen[k] = tuple(sorted(least))
+    return chosen
+
+
+def _demand(device: Device) -> float:
+    return device.cores * device.speed
+
+
+def _slot(name: str, position: int, device: Device, cpus: tuple[int, ...]) -> Slot:
+    own = f"{position}-{_slug(device.name, 24)}"
+    return Slot(
+        device.name, f"{name}-{own}", f"{name}/{own}", cpus, cpu_share(device), device.memory_bytes
+    )
+
+
+def _ways(cluster: Cluster) -> tuple[Way, ...]:
+    given = [(link, True) for link in cluster.links]
+    pairs = {(link.source, link.target) for link in cluster.links}
+    back = [_back(link) for link in cluster.links if (link.target, link.source) not in pairs]
+    pairs |= {(link.source, link.target) for link in back}
+    local = [x for x in cluster.local_links() if (x.source, x.target) not in pairs]
+    channels: dict[str, int] = {}
+    return tuple(
+        Way(
+            cluster.index(link.source),
+            cluster.index(link.target),
+            link.bandwidth,
+            link.latency_s,
+            channels.setdefault(link.channel, len(channels)),
+            own,
+        )
+        for link, own in (*given, *((link, False) for link in (*back, *local)))
+    )
+
+
+def _back(link: Link) -> Link:
+    """The way back of a one-way link, on a channel of its own."""
+    return replace(link, source=link.target, target=link.source, channel="")
+
+
+def _notes(cluster: Cluster, cpus: Sequence[int]) -> list[str]:
+    asked = sum(_demand(device) for device in cluster.devices)
+    if asked <= len(cpus):
+        return []
+    return [
+        f"{cluster.name}: the devices ask for {asked:g} cores of {len(cpus)}: "
+        "when all are busy at once they are slower than they should be"
+    ]
+
+
+def _slug(name: str, length: int) -> str:
+    """Lower-case letters and digits of `name`, for names that files and groups can have."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:length].strip("-") or "x"

@@ -1,0 +1,127 @@
+"""Network namespaces with one TUN device each, made and removed by iproute2's ``ip``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from placewright.errors import RunError
+
+INTERFACE: Final = "pw0"
+"""The device by which a namespace reaches the others."""
+
+MTU: Final = 1500
+
+_MOST_SEGMENTS: Final = 20_000
+
+_FOLDER: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+
+_TCP_SETTINGS: Final = {
+    "ipv4/tcp_ecn": "1",  # the emulator slows senders by marks
+    "ipv4/tcp_slow_start_after_idle": "0",  # training steps pause between bursts
+    "ipv4/tcp_rmem": "4096 4194304 67108864",
+    "ipv4/tcp_wmem": "4096 4194304 67108864",
+    "ipv6/conf/all/disable_ipv6": "1",
+}
+
+
+def address(position: int) -> str:
+    """The IPv4 address of the device at `position` of the cluster."""
+    return f"10.78.{(position + 1) >> 8}.{(position + 1) & 255}"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A peer that can be reached.
+
+    Attributes
+    ----------
+    bytes_on_the_way
+        What fills the link. TCP starts with a window of this size: a link of the file has its
+        rate from the first byte on.
+    """
+
+    peer: int
+    bytes_on_the_way: float
+
+    @property
+    def line(self) -> str:
+        """The route as ``ip`` takes it."""
+        segments = min(_MOST_SEGMENTS, 10 + round(self.bytes_on_the_way / (MTU - 52)))
+        window = f"initcwnd {segments} initrwnd {segments}"
+        return f"route add {address(self.peer)}/32 dev {INTERFACE} {window}"
+
+
+def make(name: str, position: int, routes: Sequence[Route]) -> None:
+    """A namespace with its device up and its routes; one that exists is kept.
+
+    Raises
+    ------
+    RunError
+        ``ip`` failed, in its own words.
+    """
+    if exists(name):
+        return
+    _ip("netns", "add", name)
+    lines = [
+        "link set lo up",
+        f"tuntap add dev {INTERFACE} mode tun vnet_hdr",
+        f"addr add {address(position)}/32 dev {INTERFACE}",
+        f"link set {INTERFACE} mtu {MTU} txqueuelen 10000 up",
+        *(route.line for route in routes),
+    ]
+    _ip("-n", name, "-batch", "-", text="\n".join(lines))
+    settings = (f"echo {value} > /proc/sys/net/{key}" for key, value in _TCP_SETTINGS.items())
+    _ip("netns", "exec", name, "sh", "-c", "; ".join(settings))
+
+
+def exists(name: str) -> bool:
+    """Whether there is a namespace of this name."""
+    return (_FOLDER / name).exists()
+
+
+def remove(name: str) -> None:
+    """Remove a namespace and all in it; one that is not there is fine."""
+    if exists(name):
+        _ip("netns", "del", name)
+
+
+def join(name: str) -> None:
+    """Move the calling thread into the namespace called `name`.
+
+    Raises
+    ------
+    RunError
+        There is none, or the caller is not root.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        with (_FOLDER / name).open("rb") as file:
+            if libc.setns(file.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    except OSError as error:
+        raise RunError(
+            f"the namespace cannot be entered: {error.strerror}",
+            where=name,
+            hint="is the testbed up? see `placewright testbed status`",
+        ) from None
+
+
+def _ip(*arguments: str, text: str | None = None) -> None:
+    command = shutil.which("ip") or "/sbin/ip"
+    done = subprocess.run(
+        [command, *arguments], input=text, text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise RunError(
+            done.stderr.strip() or f"exit code {done.returncode}",
+            where=f"ip {' '.join(arguments)}",
+            hint="`placewright testbed down` removes what was made so far",
+        )

@@ -1,0 +1,132 @@
+"""Measures every link and quota of a testbed: asked against got.
+
+A link's rate is that of a TCP transfer, its delay half the median round trip of one byte on a
+link and the way back. The probes of links sit in the namespaces but in no control group: a quota
+is measured by itself, as CPU time over wall time of a spin.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from placewright.errors import RunError
+from placewright.testbed.seat import NodeSeat
+from placewright.testbed.testbed import Testbed
+
+RATE_TOLERANCE: Final = 0.03
+SHARE_TOLERANCE: Final = 0.03
+DELAY_TOLERANCE_S: Final = 0.5e-3
+
+_TRANSFER_S: Final = 0.6
+_LEAST_BYTES, _MOST_BYTES = 100_000, 400_000_000
+_SPIN_S: Final = 0.5
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One quantity of a testbed.
+
+    Attributes
+    ----------
+    what
+        ``rate`` (bytes per second), ``delay`` (seconds, one way) or ``cpu`` (cores).
+    where
+        The link or device.
+    tolerance
+        Relative for rates and shares, seconds for delays.
+    """
+
+    what: str
+    where: str
+    asked: float
+    got: float
+    tolerance: float
+
+    @property
+    def off(self) -> float:
+        """Got against asked: relative, for delays in seconds."""
+        difference = self.got - self.asked
+        return difference if self.what == "delay" else difference / self.asked
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is within its tolerance."""
+        return abs(self.off) <= self.tolerance
+
+
+def selftest(bed: Testbed) -> Iterator[Finding]:
+    """Measure everything that is asked of `bed` now, one thing at a time.
+
+    Raises
+    ------
+    RunError
+        A probe failed, in its own words (a link that is cut, for example).
+    """
+    for way in bed.plan.ways:
+        if way.given:
+            yield from _link(bed, way.source, way.target)
+    for device in bed.cluster.device_names:
+        yield _cpu(bed, device)
+
+
+def _link(bed: Testbed, i: int, j: int) -> tuple[Finding, Finding]:
+    names = bed.cluster.device_names
+    rate = bed.links.get("rate", i, j)
+    there, back = bed.links.get("delay_s", i, j), bed.links.get("delay_s", j, i)
+    size = int(min(_MOST_BYTES, max(_LEAST_BYTES, rate * _TRANSFER_S)))
+    got_rate, round_trip_s = _transfer(bed.seat(names[i]), bed.seat(names[j]), size)
+    where = f"{names[i]} -> {names[j]}"
+    return (
+        Finding("rate", where, rate, got_rate, RATE_TOLERANCE),
+        Finding("delay", where, there, round_trip_s - back, DELAY_TOLERANCE_S),
+    )
+
+
+def _transfer(source: NodeSeat, target: NodeSeat, size: int) -> tuple[float, float]:
+    """Bytes per second and the round trip in seconds."""
+    server = _start("serve", replace(target, groups=()))
+    assert server.stdout is not None
+    port = server.stdout.readline().strip()
+    client = _start("call", replace(source, groups=()), target.address, port, str(size))
+    try:
+        return _answer(server)["rate"], _answer(client)["round_trip_s"]
+    finally:
+        for process in (server, client):
+            process.kill()
+            process.communicate()
+
+
+def _cpu(bed: Testbed, device: str) -> Finding:
+    """One spin per core of the device, together."""
+    asked = bed.cpu_share(device)
+    seat = bed.seat(device)
+    spins = [_start("spin", seat, str(_SPIN_S)) for _ in seat.cpus]
+    got = sum(_answer(process)["share"] for process in spins)
+    return Finding("cpu", device, asked, got, SHARE_TOLERANCE)
+
+
+def _start(role: str, seat: NodeSeat, *rest: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-m", "placewright.testbed.probe", role, json.dumps(asdict(seat))]
+    return subprocess.Popen(
+        [*program, *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _answer(probe: subprocess.Popen[str]) -> dict[str, float]:
+    """What it printed last."""
+    try:
+        out, words = probe.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        probe.kill()
+        out, words = probe.communicate()
+        words = words or f"no answer in {_TIMEOUT_S:g} s"
+    if probe.returncode:
+        raise RunError("a probe failed", where="selftest", by=words.strip().splitlines()[-1])
+    answer: dict[str, float] = json.loads(out.splitlines()[-1])
+    return answer

@@ -1,0 +1,128 @@
+"""What a testbed is doing: what every device and link gets now, and what has passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from placewright.testbed.removal import emulator_pid
+from placewright.testbed.testbed import Testbed
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device now.
+
+    Attributes
+    ----------
+    cpu_share
+        Cores' worth of CPU time.
+    processes
+        How many are inside.
+    """
+
+    name: str
+    address: str
+    namespace: str
+    cpus: tuple[int, ...]
+    cpu_share: float
+    memory_bytes: float
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WayStatus:
+    """One direction of a link now, and its packets so far.
+
+    Attributes
+    ----------
+    bandwidth
+        Bytes per second.
+    bytes
+        What applications sent, without headers.
+    dropped, marked
+        Packets that were lost (no way, a cut, a full queue), and those that told their sender
+        to slow down.
+    """
+
+    source: str
+    target: str
+    bandwidth: float
+    latency_s: float
+    cut: bool
+    packets: int
+    bytes: int
+    dropped: int
+    marked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of one testbed.
+
+    Attributes
+    ----------
+    alive
+        Everything is there and the emulator runs.
+    emulator_pid
+        0 where it does not.
+    owner_pid
+        The process with which it ends; ``None`` where it stays until ``down``.
+    """
+
+    name: str
+    id: str
+    alive: bool
+    emulator_pid: int
+    owner_pid: int | None
+    devices: tuple[DeviceStatus, ...]
+    ways: tuple[WayStatus, ...]
+    notes: tuple[str, ...]
+
+
+def status(bed: Testbed) -> Status:
+    """How `bed` is now."""
+    owner = bed.record.owner
+    return Status(
+        bed.cluster.name,
+        bed.record.id,
+        bed.alive,
+        emulator_pid(bed.record),
+        owner.pid if owner else None,
+        tuple(_device(bed, name) for name in bed.cluster.device_names),
+        tuple(_way(bed, way.source, way.target) for way in bed.plan.ways if way.given),
+        bed.plan.notes,
+    )
+
+
+def _device(bed: Testbed, name: str) -> DeviceStatus:
+    seat, slot = bed.seat(name), bed.plan.slots[bed.cluster.index(name)]
+    return DeviceStatus(
+        name,
+        seat.address,
+        seat.namespace,
+        seat.cpus,
+        bed.cpu_share(name),
+        bed.trees.memory_limit(slot.group),
+        _processes(Path(seat.groups[0])),
+    )
+
+
+def _processes(group: Path) -> int:
+    try:
+        return len((group / "cgroup.procs").read_text().split())
+    except OSError:
+        return 0
+
+
+def _way(bed: Testbed, i: int, j: int) -> WayStatus:
+    names, links = bed.cluster.device_names, bed.links
+    counts = (int(links.get(field, i, j)) for field in ("packets", "bytes", "dropped", "marked"))
+    return WayStatus(
+        names[i],
+        names[j],
+        links.get("rate", i, j),
+        links.get("delay_s", i, j),
+        bool(links.get("cut", i, j)),
+        *counts,
+    )

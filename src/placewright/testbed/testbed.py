@@ -1,0 +1,266 @@
+"""A cluster made real on this machine: up, changed while jobs run, down."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import cluster_from_text, cluster_to_text
+from placewright.errors import InputError, UnknownNameError
+from placewright.testbed import namespaces
+from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
+from placewright.testbed.groups import Trees, find_trees
+from placewright.testbed.link_table import LinkTable
+from placewright.testbed.making import make
+from placewright.testbed.record import LINKS, Process, Record, one_at_a_time, records
+from placewright.testbed.removal import emulator_pid, end_emulator, remove
+from placewright.testbed.requirements import require
+from placewright.testbed.seat import NodeSeat
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Testbed:
+    """A testbed that is up. As a context manager it goes down at the end, if it was made for it.
+
+        with Testbed.up(Cluster.from_file("cluster.yaml")) as bed:
+            bed.set_link("board-a", "board-b", bandwidth=1.25e6)
+
+    Attributes
+    ----------
+    cluster
+        What was asked for.
+    record, plan, trees, links
+        What was made of it; see the files of these names.
+    made
+        Whether this object made it, or found it up.
+    """
+
+    cluster: Cluster
+    record: Record
+    plan: Blueprint
+    trees: Trees
+    links: LinkTable
+    made: bool
+
+    __test__ = False  # pytest would collect the name
+
+    @classmethod
+    def up(cls, cluster: Cluster, *, keep: bool = False) -> Testbed:
+        """Make `cluster` real; what is up already is kept, what has died of it is revived.
+
+        Parameters
+        ----------
+        keep
+            Leave it up when this process ends. Otherwise it goes down with the context manager
+            and, whatever happens, with this process.
+
+        Raises
+        ------
+        UnsupportedError
+            Not Linux, not root, or something is missing; says what to do.
+        InputError
+            The cluster cannot be made here, or another one of its name is up.
+        RunError
+            The kernel refused; what had been made is removed again.
+        """
+        require()
+        trees, cpus = find_trees(), tuple(sorted(os.sched_getaffinity(0)))
+        with one_at_a_time():
+            sweep()
+            plan = blueprint(cluster, cpus)
+            found = {record.id: record for record in records()}.get(plan.id)
+            if found is not None:
+                return cls._revived(found, cluster, trees)
+            record = _record(cluster, plan, trees, cpus)
+            record = record if keep else replace(record, owner=Process.this())
+            record.write()
+            try:
+                return cls(cluster, record, plan, trees, make(record, plan, trees), True)
+            except BaseException:
+                remove(record)
+                raise
+
+    @classmethod
+    def _revived(cls, record: Record, cluster: Cluster, trees: Trees) -> Testbed:
+        if record.cluster != cluster_to_text(cluster):
+            raise InputError(
+                "a testbed of this name is up, with another cluster",
+                where=cluster.name,
+                hint=f"`placewright testbed down {cluster.name}` first, or rename one",
+            )
+        plan = blueprint(cluster, record.cpus)
+        return cls(cluster, record, plan, trees, make(record, plan, trees), False)
+
+    @classmethod
+    def find(cls, name: str) -> Testbed:
+        """The testbed that is up for the cluster called `name`.
+
+        Raises
+        ------
+        UnknownNameError
+            There is none.
+        """
+        require()
+        up = {bed.cluster.name: bed for bed in cls.all()}
+        if name not in up:
+            raise UnknownNameError("testbed", name, up, where="testbeds that are up")
+        return up[name]
+
+    @classmethod
+    def all(cls) -> tuple[Testbed, ...]:
+        """Every testbed of this machine that is up."""
+        found = [record for record in records() if (record.folder / LINKS).exists()]
+        return tuple(cls._of(record) for record in found)
+
+    @classmethod
+    def _of(cls, record: Record) -> Testbed:
+        cluster = cluster_from_text(record.cluster, where=str(record.folder))
+        plan, links = blueprint(cluster, record.cpus), LinkTable(record.folder / LINKS)
+        return cls(cluster, record, plan, find_trees(), links, False)
+
+    def down(self) -> None:
+        """Remove all of it; twice is fine."""
+        with one_at_a_time():
+            if self.record in records():
+                remove(self.record)
+
+    def __enter__(self) -> Testbed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.made:
+            self.down()
+
+    def seat(self, device: str) -> NodeSeat:
+        """Where the processes of `device` sit: hand it to them and let them `enter`."""
+        position = self.cluster.index(device)
+        slot = self.plan.slots[position]
+        groups = tuple(str(path) for path in self.trees.group(slot.group))
+        where = namespaces.address(position), namespaces.INTERFACE
+        return NodeSeat(device, slot.namespace, groups, slot.cpus, *where)
+
+    def address(self, device: str) -> str:
+        """The IPv4 address of `device` inside the testbed."""
+        return namespaces.address(self.cluster.index(device))
+
+    def enter(self, device: str) -> None:
+        """Move the calling process into `device`; see `NodeSeat.enter`."""
+        self.seat(device).enter()
+
+    def set_device(
+        self, device: str, *, speed: float | None = None, memory_bytes: float | None = None
+    ) -> None:
+        """Change what `device` gets, at once.
+
+        Parameters
+        ----------
+        speed
+            Relative to this machine, at most 1.
+        memory_bytes
+            ``inf`` for as much as there is.
+
+        Raises
+        ------
+        InputError
+            The speed is not one that this machine has.
+        """
+        position = self.cluster.index(device)
+        slot, asked = self.plan.slots[position], self.cluster.devices[position]
+        if speed is not None:
+            asked = replace(asked, speed=speed)
+            refuse_impossible(asked, len(self.record.cpus))
+            self.trees.limit_cpu(slot.group, cpu_share(asked))
+        if memory_bytes is not None:
+            self.trees.limit_memory(slot.group, memory_bytes)
+
+    def cpu_share(self, device: str) -> float:
+        """Cores' worth of CPU time that `device` gets now."""
+        slot = self.plan.slots[self.cluster.index(device)]
+        return min(len(slot.cpus), self.trees.cpu_limit(slot.group))
+
+    def set_link(
+        self,
+        source: str,
+        target: str,
+        *,
+        bandwidth: float | None = None,
+        latency_s: float | None = None,
+        cut: bool | None = None,
+        both_ways: bool = True,
+    ) -> None:
+        """Change a link from the next packet on.
+
+        Parameters
+        ----------
+        bandwidth
+            Bytes per second.
+        cut
+            ``True``: every packet is lost, those on their way too. ``False``: as before the cut.
+
+        Raises
+        ------
+        InputError
+            No link joins the two.
+        """
+        i, j = self.cluster.index(source), self.cluster.index(target)
+        for way in ((i, j), (j, i)) if both_ways else ((i, j),):
+            self._refuse_no_way(*way)
+            if bandwidth is not None:
+                self.links.set("rate", *way, bandwidth)
+            if latency_s is not None:
+                self.links.set("delay_s", *way, latency_s)
+            if cut is not None:
+                self.links.set("cut", *way, float(cut))
+
+    def _refuse_no_way(self, source: int, target: int) -> None:
+        if target not in self.plan.peers(source):
+            names = self.cluster.device_names
+            raise InputError(
+                f"no link joins {names[source]!r} and {names[target]!r}",
+                where=self.cluster.name,
+                hint="a link can be changed, not made, while the testbed is up",
+            )
+
+    def cut(self, source: str, target: str) -> None:
+        """Lose every packet between two devices, both ways, until `restore`."""
+        self.set_link(source, target, cut=True)
+
+    def restore(self, source: str, target: str) -> None:
+        """End a cut."""
+        self.set_link(source, target, cut=False)
+
+    def kill_emulator(self) -> None:
+        """Stop all links at once, as a switch that loses its power; `up` revives it."""
+        end_emulator(self.record)
+
+    @property
+    def alive(self) -> bool:
+        """Whether everything of it is there, its emulator running."""
+        spaces = all(namespaces.exists(slot.namespace) for slot in self.plan.slots)
+        return spaces and emulator_pid(self.record) != 0
+
+
+def sweep() -> None:
+    """Remove every testbed whose owner has ended without taking it down."""
+    for record in records():
+        if record.abandoned:
+            remove(record)
+
+
+def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ...]) -> Record:
+    inner = [path for slot in plan.slots for path in trees.group(slot.group)]
+    groups = (*inner, *trees.group(plan.id))
+    return Record(
+        id=plan.id,
+        cluster=cluster_to_text(cluster),
+        namespaces=tuple(slot.namespace for slot in plan.slots),
+        groups=tuple(str(path) for path in groups),
+        cpus=cpus,
+    )
