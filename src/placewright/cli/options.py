@@ -51,8 +51,12 @@ PlannerOption = Annotated[
     str, typer.Option("--planner", metavar="NAME", help="See `placewright operators compare`.")
 ]
 ObjectiveOption = Annotated[
-    Literal["latency", "throughput"] | None,
-    typer.Option("--objective", help="What is minimised; by default latency."),
+    Literal["latency", "throughput", "diffmaxima"] | None,
+    typer.Option(
+        "--objective",
+        help="What is minimised; by default latency. diffmaxima: the largest forward load plus "
+        "the largest backward load of a pipeline.",
+    ),
 ]
 LinksOption = Annotated[
     Literal["contended", "free"] | None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.documents import document_kind
 from placewright.cli.face import Face
+from placewright.cli.pipelines import DIFFMAXIMA, PipelineAsk
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Ask:
     links: str | None = None
     overlap: str | None = None
     contiguous: bool = False
+    pipeline: PipelineAsk = field(default_factory=PipelineAsk)
     method: Method = "auto"
     table: Path | None = None
 
@@ -47,9 +49,14 @@ class Ask:
     def changes(self) -> dict[str, Any]:
         """The fields of a problem that were asked for; contiguous plans are about throughput."""
         objective = self.objective or ("throughput" if self.contiguous else None)
+        objective = "throughput" if objective == DIFFMAXIMA else objective
         given = {"objective": objective, "links": self.links, "overlap": self.overlap}
         asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return asked | ({"contiguous": True} if self.contiguous else {})
+
+    def of(self, problem: OperatorProblem) -> OperatorProblem:
+        """The problem that is asked for."""
+        return self.pipeline.asked(problem.asked(**self.changes), self.objective)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +160,7 @@ def _profiled(graph: Graph, cluster: Cluster, ask: Ask, state: Any = None) -> Op
     problem = profile(graph, cluster, state=state, method=ask.method, table=table)
     if ask.table is not None:
         table.write(ask.table)
-    return problem.asked(**ask.changes)
+    return ask.of(problem)
 
 
 def _dag(rest: str, ask: Ask) -> OperatorProblem:
@@ -161,7 +168,7 @@ def _dag(rest: str, ask: Ask) -> OperatorProblem:
 
     _only_models(ask)
     _no_cluster(ask)
-    return read_dag(rest, links=ask.links or "free").asked(**ask.changes)
+    return ask.of(read_dag(rest, links=ask.links or "free"))
 
 
 def _msr(rest: str, ask: Ask) -> OperatorProblem:
@@ -171,7 +178,7 @@ def _msr(rest: str, ask: Ask) -> OperatorProblem:
     _no_cluster(ask)
     path, _, query = rest.partition("?")
     scale = _cost_scale(query, ask.source)
-    return read_msr(path, "latency", cost_scale=scale).asked(**ask.changes)
+    return ask.of(read_msr(path, "latency", cost_scale=scale))
 
 
 def _cost_scale(query: str, where: str) -> float:
@@ -192,14 +199,14 @@ def _pipedream(rest: str, ask: Ask) -> Loaded:
 
     _only_models(ask)
     cluster = find_cluster(ask.on)
-    return Loaded(read_pipedream(rest, cluster).asked(**ask.changes), cluster=cluster)
+    return Loaded(ask.of(read_pipedream(rest, cluster)), cluster=cluster)
 
 
 def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:
     from placewright.operators.files import read_problem
 
     _no_cluster(ask)
-    return read_problem(path).asked(**ask.changes)
+    return ask.of(read_problem(path))
 
 
 def _only_models(ask: Ask) -> None:

@@ -6,4 +6,10 @@ from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Wing
 
-WING = Wing("operators", OperatorProblem, planners, portfolio, judge, bounds)
+
+def _describe(problem: OperatorProblem) -> str:
+    """The objective, and what is asked of the pipeline."""
+    return ", ".join(x for x in (str(problem.objective), problem.pipeline.said()) if x)
+
+
+WING = Wing("operators", OperatorProblem, planners, portfolio, judge, bounds, _describe)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from placewright.boundary import FileModel
 from placewright.errors import UnknownNameError
+from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
 
@@ -24,6 +25,16 @@ class TensorEntry(FileModel):
     producer: str
     bytes: Amount
     consumers: list[str]
+
+
+class PipelineEntry(FileModel):
+    """Replicated stages, clusters of accelerators, passes that do not mix."""
+
+    diffmaxima: bool = False
+    replication: bool = False
+    sync_seconds_per_byte: Amount = 0.0
+    cluster: list[Annotated[int, Field(ge=-1)]] = Field(default_factory=list)
+    cluster_seconds_per_byte: list[Amount] = Field(default_factory=list)
 
 
 class ProblemFile(FileModel):
@@ -51,6 +62,7 @@ class ProblemFile(FileModel):
     contiguous: bool = False
     backward: list[str] = Field(default_factory=list)
     calls: Annotated[int, Field(ge=1)] = 1
+    pipeline: PipelineEntry = Field(default_factory=PipelineEntry)
 
 
 class SpanEntry(FileModel):
@@ -79,6 +91,7 @@ class PlanEntry(FileModel):
     order: list[str] | None = None
     dispatch: Dispatch = Dispatch.READY
     call: dict[str, int] | None = None
+    replica_of: dict[str, str] | None = None
     lower_bound_s: Amount = 0.0
     note: str = ""
     devices: tuple[str, ...] = ()
@@ -157,6 +170,7 @@ def problem_fields(entry: ProblemFile) -> dict[str, Any]:
             np.arange(n), _indices(entry.backward, operator, "backward", "operator")
         ),
         "calls": entry.calls,
+        "pipeline": Pipeline(**entry.pipeline.model_dump()),
     }
 
 

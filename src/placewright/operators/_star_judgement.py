@@ -7,7 +7,7 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators._costs import UNLIMITED
 from placewright.operators._star_latency import star_latency
-from placewright.operators._star_loads import StarLoads, star_loads
+from placewright.operators._star_loads import StarLoads, stages, star_loads, star_value
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
@@ -16,8 +16,9 @@ from placewright.operators.problem import Objective, OperatorProblem
 def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
     """One period of the pipeline, or one sample, its transfers through host memory."""
     p, place = problem, plan.placement
-    loads = star_loads(p, place)
-    peak = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
+    loads = star_loads(p, plan)
+    held = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
+    peak = held[stages(p, plan)[0]]
     limited = np.isfinite(p.memory_bytes)
     room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
     over = np.maximum(0, peak - room)
@@ -45,7 +46,7 @@ def _star_times(
     if problem.objective is Objective.LATENCY:
         played = star_latency(problem, plan)
         return played.value_s, played.op_start_s, played.op_end_s
-    return float(loads.load_s.max()), *_period(problem, plan.placement, loads.entering)
+    return star_value(problem, plan), *_period(problem, plan.placement, loads.entering)
 
 
 def _period(

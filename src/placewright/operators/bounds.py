@@ -18,7 +18,9 @@ weights l >= 0 with sum 1 and prices u >= 0,
 
 whatever l and u are; mirror ascent looks for good ones, and the best value seen is the bound.
 Also T >= min_d w[g, d] for each group g, which runs somewhere as a whole. Both hold for latency
-and for throughput.
+and for throughput. Where stages may be replicated, the first holds with x = 1/r on each of r
+copies, which hold more than that share of the bytes; the second does not. Where passes do not
+mix, the sum of the largest loads of both passes is no less than the largest sum.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
@@ -101,7 +103,7 @@ def _group_work(
 
 
 def _load(problem: OperatorProblem, groups: Groups, work: FloatArray) -> float:
-    largest = float(work.min(axis=1).max())
+    largest = 0.0 if problem.pipeline.replication else float(work.min(axis=1).max())
     shared = load_bound(work, groups.resident_bytes, problem.memory_bytes)
     return _rounded_down(max(largest, shared), problem.n)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from placewright.boundary import parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
 from placewright.operators._formats import PlanFile, ProblemFile, problem_fields
 from placewright.operators.judge import OperatorJudgement
+from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
 from placewright.result import Result
@@ -82,6 +84,7 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
         "contiguous": p.contiguous,
         "backward": [operators[i] for i in np.flatnonzero(p.is_backward)],
         "calls": p.calls,
+        **({} if p.pipeline == PLAIN else {"pipeline": asdict(p.pipeline)}),
     }
 
 
@@ -121,7 +124,8 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
         at = f"{where}: plan.order"
         order = np.array([_index("operator", name, operator, at) for name in entry.order])
     call = _calls(entry.call, operator, f"{where}: plan.call")
-    plan = OperatorPlan(place, order, entry.dispatch, entry.lower_bound_s, entry.note, call)
+    copies = _copies(entry.replica_of, device, f"{where}: plan.replica_of")
+    plan = OperatorPlan(place, order, entry.dispatch, entry.lower_bound_s, entry.note, call, copies)
     check_plan(problem, plan)
     return plan
 
@@ -172,6 +176,7 @@ def plan_json(
         "order": None if plan.order is None else [names[i] for i in plan.order],
         "dispatch": str(plan.dispatch),
         "call": None if plan.call is None else dict(zip(names, plan.call.tolist(), strict=True)),
+        **_replica_json(problem, plan),
         "lower_bound_s": plan.lower_bound_s,
         "note": plan.note,
         "devices": list(devices),
@@ -209,6 +214,26 @@ def _calls(
     for name, number in entry.items():
         call[_index("operator", name, operator, where)] = number
     return call
+
+
+def _copies(
+    entry: dict[str, str] | None, device: dict[str, int], where: str
+) -> np.ndarray[Any, Any] | None:
+    """The leader of every device; those that are not named have no copies of anything."""
+    if entry is None:
+        return None
+    leader = np.arange(len(device))
+    for name, of in entry.items():
+        leader[_index("device", name, device, where)] = _index("device", of, device, where)
+    return leader
+
+
+def _replica_json(problem: OperatorProblem, plan: OperatorPlan) -> dict[str, Any]:
+    """The copies by name, where there are any."""
+    if plan.replica_of is None:
+        return {}
+    names, leader = problem.device_names, plan.replica_of.tolist()
+    return {"replica_of": {names[d]: names[of] for d, of in enumerate(leader) if d != of}}
 
 
 def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:

@@ -40,6 +40,9 @@ class OperatorPlan:
     call
         Shape (n,), for accelerators that are called (star latency): in which of its device's
         calls an operator runs, from 0; ``None`` takes the earliest that the graph allows.
+    replica_of
+        Shape (m,), for pipelines with replicated stages: the device whose operators each device
+        has copies of, itself where it has none; ``None`` for no copies.
     """
 
     placement: IntArray
@@ -48,6 +51,7 @@ class OperatorPlan:
     lower_bound_s: float = 0.0
     note: str = ""
     call: IntArray | None = None
+    replica_of: IntArray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placement", frozen_int(self.placement))
@@ -55,6 +59,8 @@ class OperatorPlan:
             object.__setattr__(self, "order", frozen_int(self.order))
         if self.call is not None:
             object.__setattr__(self, "call", frozen_int(self.call))
+        if self.replica_of is not None:
+            object.__setattr__(self, "replica_of", frozen_int(self.replica_of))
         if self.order is None and self.dispatch is Dispatch.IN_ORDER:
             raise InputError("an in-order plan needs an order", where="plan")
 
@@ -98,6 +104,8 @@ def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
         raise InputError("order must list every operator once", where=where)
     if plan.call is not None:
         _check_calls(problem, plan.call, where)
+    if plan.replica_of is not None:
+        _check_replicas(problem, plan.replica_of, place, where)
 
 
 def _check_calls(problem: OperatorProblem, call: IntArray, where: str) -> None:
@@ -111,3 +119,39 @@ def _check_calls(problem: OperatorProblem, call: IntArray, where: str) -> None:
             where=where,
             by=f"{int(call.max())}, {problem.calls} calls per accelerator",
         )
+
+
+def _check_replicas(
+    problem: OperatorProblem, leader: IntArray, place: IntArray, where: str
+) -> None:
+    """Copies are of a device with operators of its own, on devices like it that have none."""
+    m, names = problem.m, problem.device_names
+    copies = leader != np.arange(m) if leader.shape == (m,) else np.ones(1, dtype=np.bool_)
+    if leader.shape != (m,) or leader.min() < 0 or leader.max() >= m:
+        raise InputError("replica_of needs a device that exists for each device", where=where)
+    if copies.any() and not problem.pipeline.replication:
+        raise InputError(
+            "the problem does not ask for replicated stages", where=where, hint="add --replication"
+        )
+    alike = device_kinds(problem)
+    used = np.bincount(place, minlength=m) > 0
+    for d in np.flatnonzero(copies).tolist():
+        of = int(leader[d])
+        if copies[of] or used[d]:
+            raise InputError(f"{names[d]!r} cannot be a copy of {names[of]!r}", where=where)
+        if alike[d] != alike[of]:
+            raise InputError(f"{names[d]!r} is a copy of {names[of]!r} and unlike it", where=where)
+
+
+def device_kinds(problem: OperatorProblem) -> IntArray:
+    """Shape (m,): the first device with the same times, memory, host link and cluster."""
+    p = problem
+    clusters = p.pipeline.cluster or (-1,) * p.m
+    within = p.pipeline.cluster_seconds_per_byte or (0.0,) * p.m
+    first: dict[bytes, int] = {}
+    kinds = []
+    for d in range(p.m):
+        rest = [p.memory_bytes[d], p.host_seconds_per_byte[d], clusters[d], within[d]]
+        key = p.compute_s[:, d].tobytes() + np.array(rest, dtype=np.float64).tobytes()
+        kinds.append(first.setdefault(key, d))
+    return np.array(kinds, dtype=np.int64)

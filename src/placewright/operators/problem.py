@@ -19,6 +19,7 @@ from placewright.arrays import (
 )
 from placewright.errors import InputError
 from placewright.operators._topology import Topology, build_topology
+from placewright.operators.pipeline import PLAIN, Pipeline
 
 
 class Objective(StrEnum):
@@ -92,6 +93,8 @@ class OperatorProblem:
         Shape (n,); operators of the backward pass.
     calls
         STAR latency: how many times an accelerator may be called per sample.
+    pipeline
+        Throughput: replicated stages, clusters of accelerators, passes that do not mix.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -121,6 +124,7 @@ class OperatorProblem:
     contiguous: bool = False
     is_backward: BoolArray = field(default_factory=lambda: _UNSAID.astype(np.bool_))
     calls: int = 1
+    pipeline: Pipeline = PLAIN
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -213,6 +217,7 @@ _LATER: dict[str, Any] = {
     "contiguous": False,
     "is_backward": False,
     "calls": 1,
+    "pipeline": PLAIN,
 }
 _UNSAID: FloatArray = np.zeros(0)
 
@@ -242,6 +247,8 @@ def _fill_in(p: OperatorProblem) -> None:
 
 
 def _is_default(key: str, value: Any) -> bool:
+    if isinstance(value, Pipeline):
+        return value == PLAIN
     return bool(np.all(np.asarray(value) == _LATER[key]))
 
 
@@ -275,6 +282,12 @@ def _check_shapes(p: OperatorProblem) -> None:
                 where=p.name,
                 by=f"{getattr(p, key).shape}, expected {shape}",
             )
+    if p.pipeline.cluster and len(p.pipeline.cluster) != m:
+        raise InputError(
+            "pipeline.cluster has the wrong length",
+            where=p.name,
+            by=f"{len(p.pipeline.cluster)} for {m} devices",
+        )
     for key, names in (("operator", p.operator_names), ("device", p.device_names)):
         if len(set(names)) < len(names):
             raise InputError(f"{key} names must differ from each other", where=p.name)

@@ -12,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import _solver
 from placewright.operators.planners._contraction import contract
-from placewright.operators.planners._free_cuts import best_cuts
+from placewright.operators.planners._free_cuts import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact import Exact, best_of
@@ -134,8 +134,9 @@ def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) 
 def test_a_claim_that_cannot_be_is_dropped() -> None:
     """A bound above the plan's own value is a solver's error."""
     problem = tiny([[2.0, 2.0]] * 2, objective="throughput", communication="star")
-    assert best_of(problem, [np.array([0, 1])], 3.0).lower_bound_s == 0.0
-    assert best_of(problem, [np.array([0, 1])], 1.5).lower_bound_s == 1.5
+    plan = OperatorPlan(np.array([0, 1]))
+    assert best_of(problem, [plan], 3.0).lower_bound_s == 0.0
+    assert best_of(problem, [plan], 1.5).lower_bound_s == 1.5
     with pytest.raises(InfeasibleError):
         best_of(problem, [], 1.0)
 
@@ -171,12 +172,12 @@ def test_wrong_starts_do_no_harm() -> None:
     )
     c = contract(problem, contiguous=False)
     far = time.perf_counter() + 60
-    device, bound = best_cuts(c, np.zeros(6, dtype=np.int64), 6.0, seed=0, deadline_s=far)
-    assert device is not None
+    slot, bound, _ = best_cuts(c, np.zeros(6, dtype=np.int64), 6.0, seed=0, deadline_s=far)
+    assert slot is not None
     assert bound == pytest.approx(3.1, rel=1e-5)
     line = contract(problem, contiguous=True)
     for start in (None, line_or_none(line, far)):
-        stages, bound = best_stages(line, start, seed=0, deadline_s=far, workers=1)
+        stages, bound, _ = best_stages(line, start, seed=0, deadline_s=far, workers=1)
         assert stages is not None
         assert bound == pytest.approx(3.1, rel=1e-5)
 
@@ -188,14 +189,14 @@ def test_trios_mend_a_poor_plan() -> None:
         problem = star(seed)
         wanted = best_value(problem)
         c = contract(problem, contiguous=False)
-        first = np.array([int(np.argmin(row)) for row in c.work_s])
-        device = np.array([c.kind_devices[k][0] for k in first])
-        before = judge(problem, OperatorPlan(c.placement(device)))
+        kinds = slot_kinds(c)
+        slot = np.array([kinds.index(k) for k in c.work_s.argmin(axis=1)])
+        before = judge(problem, plan_of(c, slot))
         if not before.feasible:
             continue
         far = time.perf_counter() + 60
-        after = by_trios(problem, c, device, seed=0, deadline_s=far)
-        judgement = judge(problem, OperatorPlan(c.placement(after)))
+        after, _ = by_trios(problem, c, slot, seed=0, deadline_s=far)
+        judgement = judge(problem, plan_of(c, after))
         assert judgement.feasible
         assert judgement.value <= before.value
         tried += 1

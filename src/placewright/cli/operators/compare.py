@@ -26,6 +26,13 @@ from placewright.cli.options import (
     TrainingOption,
     VerboseOption,
 )
+from placewright.cli.pipelines import (
+    ClustersOption,
+    PipelineAsk,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
+)
 
 PlannersOption = Annotated[
     list[str] | None,
@@ -43,6 +50,10 @@ def compare(
     links: LinksOption = None,
     overlap: OverlapOption = None,
     contiguous: ContiguousOption = False,
+    replication: ReplicationOption = False,
+    sync_bandwidth: SyncOption = None,
+    clusters: ClustersOption = None,
+    cluster_speedup: SpeedupOption = 10.0,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
     report: ReportOption = None,
@@ -65,7 +76,8 @@ def compare(
     from placewright.solve import compare as compete
 
     face = Face(format, output, quiet, verbose)
-    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous)
+    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
     loaded = load(asked, face)
     with face.meter(f"comparing planners on {loaded.problem.name}") as meter:
         result = compete(

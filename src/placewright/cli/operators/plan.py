@@ -23,6 +23,13 @@ from placewright.cli.options import (
     TrainingOption,
     VerboseOption,
 )
+from placewright.cli.pipelines import (
+    ClustersOption,
+    PipelineAsk,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
+)
 
 
 def plan(
@@ -35,6 +42,10 @@ def plan(
     links: LinksOption = None,
     overlap: OverlapOption = None,
     contiguous: ContiguousOption = False,
+    replication: ReplicationOption = False,
+    sync_bandwidth: SyncOption = None,
+    clusters: ClustersOption = None,
+    cluster_speedup: SpeedupOption = 10.0,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
     report: ReportOption = None,
@@ -60,7 +71,8 @@ def plan(
     from placewright.solve import solve
 
     face = Face(format, output, quiet, verbose)
-    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous)
+    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
     loaded = load(asked, face)
     with face.meter(f"planning {loaded.problem.name}") as meter:
         result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)

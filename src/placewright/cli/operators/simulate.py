@@ -7,6 +7,7 @@ from placewright.cli.operators.answer import give
 from placewright.cli.operators.given import judged_plan
 from placewright.cli.options import (
     BatchOption,
+    ContiguousOption,
     FormatOption,
     LinksOption,
     ObjectiveOption,
@@ -21,6 +22,13 @@ from placewright.cli.options import (
     TrainingOption,
     VerboseOption,
 )
+from placewright.cli.pipelines import (
+    ClustersOption,
+    PipelineAsk,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
+)
 
 
 def simulate(
@@ -32,6 +40,11 @@ def simulate(
     batch: BatchOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
+    contiguous: ContiguousOption = False,
+    replication: ReplicationOption = False,
+    sync_bandwidth: SyncOption = None,
+    clusters: ClustersOption = None,
+    cluster_speedup: SpeedupOption = 10.0,
     report: ReportOption = None,
     trace: TraceOption = None,
     format: FormatOption = "table",
@@ -50,6 +63,8 @@ def simulate(
     from placewright.cli.sources import Ask, load
 
     face = Face(format, output, quiet, verbose)
-    loaded = load(Ask(source, on, training, batch, objective, links, overlap), face)
+    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
+    loaded = load(asked, face)
     result = judged_plan(loaded.problem, plan)
     give(face, result, report=report, trace=trace, graph=loaded.graph)

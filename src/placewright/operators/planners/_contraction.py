@@ -12,6 +12,7 @@ neighbour. That can miss an optimum where they need memory.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +21,17 @@ from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._contiguity import forward_edges
 from placewright.operators._groups import groups_of
+from placewright.operators._star_loads import cluster_rates
+from placewright.operators.plan import OperatorPlan, device_kinds
 from placewright.operators.problem import OperatorProblem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
-    """What is left to decide: N nodes, K kinds of devices, H hyperedges.
+    """What is left to decide: N nodes, K kinds of stages, H hyperedges.
+
+    Devices that are alike are a pool. A kind of stage is a number of copies on devices of a pool:
+    where stages are not replicated, kinds are pools. Work, rates and bytes are those of one copy.
 
     Attributes
     ----------
@@ -45,10 +51,16 @@ class Contraction:
         Shape (H,).
     backward_bytes
         Shape (H,), the part of `moved_bytes` that backward operators make.
-    kind_devices
-        The devices of each kind.
+    pools
+        The devices of each pool.
+    pool, copies
+        Shape (K,), the pool of each kind, and how many of its devices a stage takes.
     memory_bytes, host_rate
         Shape (K,); the rate is in seconds per byte.
+    cluster, cluster_rate
+        Shape (K,), the cluster of its devices or -1, and the rate for what stays in it.
+    diffmaxima
+        Whether the largest forward and the largest backward load are added up.
     """
 
     node: IntArray
@@ -59,9 +71,14 @@ class Contraction:
     members: tuple[tuple[int, ...], ...]
     moved_bytes: FloatArray
     backward_bytes: FloatArray
-    kind_devices: tuple[tuple[int, ...], ...]
+    pools: tuple[tuple[int, ...], ...]
+    pool: IntArray
+    copies: IntArray
     memory_bytes: FloatArray
     host_rate: FloatArray
+    cluster: IntArray
+    cluster_rate: FloatArray
+    diffmaxima: bool = False
 
     @property
     def nodes(self) -> int:
@@ -70,8 +87,18 @@ class Contraction:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Devices of each kind."""
-        return tuple(len(devices) for devices in self.kind_devices)
+        """Devices of each pool."""
+        return tuple(len(devices) for devices in self.pools)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether a stage may be on several devices."""
+        return bool((self.copies > 1).any())
+
+    @property
+    def most_stages(self) -> tuple[int, ...]:
+        """How many stages of each kind there can be."""
+        return tuple(self.counts[p] // r for p, r in zip(self.pool, self.copies, strict=True))
 
     @property
     def most_s(self) -> float:
@@ -89,6 +116,31 @@ class Contraction:
         """Shape (n,), the device of every operator."""
         return np.asarray(device_of_node, dtype=np.int64)[self.node]
 
+    def stages(self, plan: OperatorPlan) -> tuple[IntArray, list[int]]:
+        """Stages of the nodes, shape (N,), and the kind of each stage, of such a plan."""
+        own = np.arange(sum(self.counts))
+        copies = np.bincount(own if plan.replica_of is None else plan.replica_of)
+        pool = {d: at for at, devices in enumerate(self.pools) for d in devices}
+        kind = {
+            key: k
+            for k, key in enumerate(zip(self.pool.tolist(), self.copies.tolist(), strict=True))
+        }
+        leaders, stage = np.unique(plan.placement, return_inverse=True)
+        of_node = np.empty(self.nodes, dtype=np.int64)
+        of_node[self.node] = stage
+        return of_node, [kind[pool[d], int(copies[d])] for d in leaders.tolist()]
+
+    def plan(self, stage: IntArray, kinds: Sequence[int]) -> OperatorPlan:
+        """The plan of nodes on stages, shape (N,), of these kinds; devices in input order."""
+        free = [iter(devices) for devices in self.pools]
+        leader, replica_of = [], np.arange(sum(self.counts))
+        for k in kinds:
+            members = [next(free[self.pool[k]]) for _ in range(int(self.copies[k]))]
+            leader.append(members[0])
+            replica_of[members] = members[0]
+        place = self.placement(np.array(leader, dtype=np.int64)[stage])
+        return OperatorPlan(place, replica_of=replica_of if self.replicated else None)
+
 
 def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     """The small problem.
@@ -98,30 +150,66 @@ def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     InfeasibleError
         A node that no device can run.
     """
-    node = groups_of(problem).group
-    if contiguous:
-        node = _by_position(problem, _without_cycles(problem, node))
-    count = int(node.max()) + 1
-    work, late = _work(problem, node, count)
-    kinds = _kinds(problem, work)
-    first = np.array([devices[0] for devices in kinds])
+    node = nodes_of(problem, contiguous=contiguous)
+    work, late = _work(problem, node, int(node.max()) + 1)
+    resident = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
+    pools = _pools(problem, work)
+    kinds = [(at, r) for at, devices in enumerate(pools) for r in _copies(problem, len(devices))]
+    pool, copies = np.array(kinds, dtype=np.int64).T
+    first = np.array([pools[at][0] for at in pool])
+    ring = 2.0 * (copies - 1) / copies * problem.pipeline.sync_seconds_per_byte
     members, moved, moved_late = _hyperedges(problem, node)
+    cluster, cluster_rate = _clusters(problem)
     return Contraction(
         node=node,
-        work_s=np.ascontiguousarray(work[:, first]),
-        backward_s=np.ascontiguousarray(late[:, first]),
-        resident_bytes=np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64),
-        edges=_node_edges(problem, node) if contiguous else np.zeros((0, 2), dtype=np.int64),
+        work_s=np.ascontiguousarray(work[:, first] / copies + resident[:, None] * ring),
+        backward_s=np.ascontiguousarray(late[:, first] / copies + resident[:, None] * ring),
+        resident_bytes=resident,
+        edges=node_edges(problem, node) if contiguous else np.zeros((0, 2), dtype=np.int64),
         members=members,
         moved_bytes=moved,
         backward_bytes=moved_late,
-        kind_devices=kinds,
+        pools=pools,
+        pool=pool,
+        copies=copies,
         memory_bytes=np.floor(problem.memory_bytes[first]),
-        host_rate=problem.host_seconds_per_byte[first],
+        host_rate=problem.host_seconds_per_byte[first] / copies,
+        cluster=cluster[first],
+        cluster_rate=cluster_rate[first] / copies,
+        diffmaxima=problem.pipeline.diffmaxima,
     )
 
 
-def _node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
+def _copies(problem: OperatorProblem, devices: int) -> range:
+    """On how many of so many devices a stage may be."""
+    return range(1, devices + 1 if problem.pipeline.replication else 2)
+
+
+def _clusters(problem: OperatorProblem) -> tuple[IntArray, FloatArray]:
+    """Shape (m,) each: the cluster of every device, and its rate inside."""
+    cluster = problem.pipeline.cluster or (-1,) * problem.m
+    return np.array(cluster, dtype=np.int64), cluster_rates(problem)
+
+
+def nodes_of(problem: OperatorProblem, *, contiguous: bool) -> IntArray:
+    """Shape (n,), the node of every operator; contiguous: numbered in topological order."""
+    node = groups_of(problem).group
+    return _by_position(problem, _without_cycles(problem, node)) if contiguous else node
+
+
+def work_of(problem: OperatorProblem, node: IntArray) -> FloatArray:
+    """Shape (N, m), seconds of every node on every device, ``inf`` where it cannot be.
+
+    Raises
+    ------
+    InfeasibleError
+        A node that no device can run.
+    """
+    return _work(problem, node, int(node.max()) + 1)[0]
+
+
+def node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
+    """Shape (E, 2), earlier and later node of the forward graph, each pair once."""
     before, after = (node[end] for end in forward_edges(problem))
     apart = before != after
     pairs = np.stack([before[apart], after[apart]], axis=1)
@@ -130,7 +218,7 @@ def _node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
 
 def _without_cycles(problem: OperatorProblem, node: IntArray) -> IntArray:
     """Nodes with everything on a cycle between them merged."""
-    edges = _node_edges(problem, node)
+    edges = node_edges(problem, node)
     component = _components(int(node.max()) + 1, edges)
     result: IntArray = component[node]
     return result
@@ -178,7 +266,7 @@ def _by_position(problem: OperatorProblem, node: IntArray) -> IntArray:
     """Renumber nodes so that edges rise: depth first, as `placewright` lines them up."""
     count = int(node.max()) + 1
     rank = np.empty(count, dtype=np.int64)
-    rank[line_up(count, _node_edges(problem, node))] = np.arange(count)
+    rank[line_up(count, node_edges(problem, node))] = np.arange(count)
     result: IntArray = rank[node]
     return result
 
@@ -248,11 +336,17 @@ def _homeless(
     )
 
 
-def _kinds(problem: OperatorProblem, work: FloatArray) -> tuple[tuple[int, ...], ...]:
-    """Devices with the same times, memory and host link, in the order of their first."""
+def _pools(problem: OperatorProblem, work: FloatArray) -> tuple[tuple[int, ...], ...]:
+    """Devices with the same times, memory, host link and cluster, in the order of their first.
+
+    Without copies it is enough that the work of nodes is the same.
+    """
+    exact = device_kinds(problem)
+    cluster, within = _clusters(problem)
     alike: dict[bytes, list[int]] = {}
     for d in range(problem.m):
-        rest = [problem.memory_bytes[d], problem.host_seconds_per_byte[d]]
+        rest = [problem.memory_bytes[d], problem.host_seconds_per_byte[d], cluster[d], within[d]]
+        rest += [exact[d]] if problem.pipeline.replication else []
         alike.setdefault(work[:, d].tobytes() + np.array(rest).tobytes(), []).append(d)
     return tuple(tuple(devices) for devices in alike.values())
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from placewright.arrays import IntArray
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._solver import Answer, run_scip
 
@@ -29,68 +30,88 @@ MOST_CUTS = 400_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """The program and x[v][d], ``None`` where a node may not be; loads in percent of the start."""
+    """The program and x[v][s], ``None`` where a node may not be; loads in percent of the start."""
 
     model: Any
+    kinds: list[int]
     x: list[list[Any]]
-    largest: Any
+    largest: list[Any]
+
+
+def slot_kinds(c: Contraction) -> list[int]:
+    """The kind of every slot."""
+    return [k for k, most in enumerate(c.most_stages) for _ in range(most)]
+
+
+def slots_of(c: Contraction, plan: OperatorPlan) -> IntArray:
+    """Shape (N,), the slot of every node under a plan."""
+    stage, kinds = c.stages(plan)
+    free = {k: iter(np.flatnonzero(np.array(slot_kinds(c)) == k).tolist()) for k in set(kinds)}
+    return np.array([next(free[k]) for k in kinds], dtype=np.int64)[stage]
+
+
+def plan_of(c: Contraction, slot: IntArray) -> OperatorPlan:
+    """The plan with nodes on these slots; without copies, slots are devices, pool by pool."""
+    kinds = slot_kinds(c)
+    if not c.replicated:
+        return c.plan(slot, kinds)
+    used, stage = np.unique(slot, return_inverse=True)
+    return c.plan(stage, [kinds[s] for s in used.tolist()])
 
 
 def too_large(c: Contraction) -> bool:
     """Whether the program would have too many rows to be of use."""
     pairs = sum(len(members) ** 2 for members in c.members)
-    return pairs * sum(c.counts) > MOST_CUTS
+    return pairs * len(slot_kinds(c)) > MOST_CUTS
 
 
 def best_cuts(
     c: Contraction,
-    start: IntArray,
+    start: IntArray | None,
     value_s: float,
     *,
     seed: int,
     deadline_s: float,
     among: Sequence[int] = (),
-) -> tuple[IntArray | None, float]:
-    """Devices of the nodes, shape (N,), or ``None``, and a lower bound in seconds.
+) -> tuple[IntArray | None, float, bool]:
+    """Slots of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
     Parameters
     ----------
     start, value_s
-        A plan that fits, devices of the nodes, and its largest load.
+        A plan that fits, slots of the nodes, and what it is worth.
     among
-        Only nodes on these devices move, and only among them; then the bound says nothing
+        Only nodes on these slots move, and only among them; then the bound says nothing
         about the whole. By default everything moves.
     """
     if value_s <= 0.0:
-        return None, 0.0
-    pivots: list[list[int]] = [[] for _ in c.counts]
-    if not among:
-        start, pivots = _sorted_out(c, start)
-    m = _build(c, pivots, value_s, start, among)
-    hint = {
-        x: float(start[v] == d)
-        for v, row in enumerate(m.x)
-        for d, x in enumerate(row)
-        if x is not None
-    }
+        return None, 0.0, False
+    kinds = slot_kinds(c)
+    pivots: list[list[int]] = [[] for _ in c.pool]
+    if start is not None and not among:
+        start, pivots = _sorted_out(c, kinds, start)
+    m, hint = _build(c, kinds, pivots, value_s, start, among)
     answer: Answer = run_scip(m.model, hint, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
     if answer.values is None:
-        return None, bound
+        return None, bound, answer.interrupted
     chosen = [
-        max((answer.values(x), -d) for d, x in enumerate(row) if x is not None) for row in m.x
+        max((answer.values(x), -s) for s, x in enumerate(row) if x is not None) for row in m.x
     ]
-    return np.array([-d for _, d in chosen]), bound
+    return np.array([-s for _, s in chosen]), bound, answer.interrupted
 
 
-def _sorted_out(c: Contraction, start: IntArray) -> tuple[IntArray, list[list[int]]]:
-    """The start with devices of a kind renamed, so that pivot i is on the i-th; the pivots."""
+def _sorted_out(
+    c: Contraction, kinds: list[int], start: IntArray
+) -> tuple[IntArray, list[list[int]]]:
+    """The start with slots of a kind renamed, so that pivot i is on the i-th; the pivots."""
     renamed, pivots = np.array(start), []
-    for k, devices in enumerate(c.kind_devices):
-        heaviest = [_heaviest(c, np.flatnonzero(start == d), k) for d in devices]
-        used = [(d, v) for d, v in zip(devices, heaviest, strict=True) if v is not None]
-        rest = [d for d, v in zip(devices, heaviest, strict=True) if v is None]
-        for new, old in zip(devices, [d for d, _ in used] + rest, strict=True):
+    for k in range(len(c.pool)):
+        slots = [s for s, kind in enumerate(kinds) if kind == k]
+        heaviest = [_heaviest(c, np.flatnonzero(start == s), k) for s in slots]
+        used = [(s, v) for s, v in zip(slots, heaviest, strict=True) if v is not None]
+        rest = [s for s, v in zip(slots, heaviest, strict=True) if v is None]
+        for new, old in zip(slots, [s for s, _ in used] + rest, strict=True):
             renamed[start == old] = new
         pivots.append([v for _, v in used])
     return renamed, pivots
@@ -102,43 +123,98 @@ def _heaviest(c: Contraction, nodes: IntArray, k: int) -> int | None:
 
 def _build(
     c: Contraction,
+    kinds: list[int],
     pivots: Sequence[Sequence[int]],
     value_s: float,
-    start: IntArray,
+    start: IntArray | None,
     among: Sequence[int],
-) -> _Model:
+) -> tuple[_Model, dict[Any, float]]:
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
-    largest = model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6))
-    m = _Model(model, [[None] * sum(c.counts) for _ in range(c.nodes)], largest)
-    for k, devices in enumerate(c.kind_devices):
+    parts = 2 if c.diffmaxima else 1
+    largest = [model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6)) for _ in range(parts)]
+    m = _Model(model, kinds, [[None] * len(kinds) for _ in range(c.nodes)], largest)
+    for k in range(len(c.pool)):
+        slots = [s for s, kind in enumerate(kinds) if kind == k]
         for v in range(c.nodes):
-            last = pivots[k].index(v) + 1 if v in pivots[k] else len(devices)
+            last = pivots[k].index(v) + 1 if v in pivots[k] else len(slots)
             fits = c.work_s[v, k] <= value_s * (1 + 1e-9)
-            for d in devices[:last] if fits else ():
-                if not among or d == start[v] or (d in among and start[v] in among):
-                    m.x[v][d] = model.add_binary_variable()
+            for s in slots[:last] if fits else ():
+                if not among or start is None or _free(start[v], s, among):
+                    m.x[v][s] = model.add_binary_variable()
     for row in m.x:
         model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
-    for k, devices in enumerate(c.kind_devices):
-        for d in devices:
-            _load(c, m, k, d, value_s)
-            _memory(c, m, k, d)
-    model.minimize(largest)
-    return m
+    for s in range(len(kinds)):
+        _loads(c, m, s, UNITS / value_s)
+        _memory(c, m, s)
+    hint = {} if start is None else _hint(m, start)
+    if c.replicated:
+        opened = _open(c, m)
+        used = set() if start is None else set(start.tolist())
+        hint |= {x: float(s in used) for s, x in enumerate(opened) if used}
+    model.minimize(mathopt.fast_sum(largest))
+    return m, hint
 
 
-def _load(c: Contraction, m: _Model, k: int, d: int, value_s: float) -> None:
+def _free(at: int, s: int, among: Sequence[int]) -> bool:
+    """Whether a node may go from one slot to another."""
+    return bool(s == at or (s in among and at in among))
+
+
+def _hint(m: _Model, start: IntArray) -> dict[Any, float]:
+    return {
+        x: float(start[v] == s)
+        for v, row in enumerate(m.x)
+        for s, x in enumerate(row)
+        if x is not None
+    }
+
+
+def _open(c: Contraction, m: _Model) -> list[Any]:
+    """Whether each slot takes devices, no more than there are."""
     from ortools.math_opt.python import mathopt
 
-    on = [row[d] for row in m.x]
-    parts = [float(c.work_s[v, k] / value_s * UNITS) * x for v, x in enumerate(on) if x is not None]
-    for members, size in zip(c.members, c.moved_bytes.tolist(), strict=True):
-        price = size * float(c.host_rate[k]) / value_s * UNITS
-        if price > 0:
-            parts.append(price * _cut(m.model, [on[v] for v in members]))
-    m.model.add_linear_constraint(mathopt.fast_sum(parts) <= m.largest)
+    opened = [m.model.add_binary_variable() for _ in m.kinds]
+    for s, x in enumerate(opened):
+        for row in m.x:
+            if row[s] is not None:
+                m.model.add_linear_constraint(row[s] <= x)
+    for p, count in enumerate(c.counts):
+        taken = [float(c.copies[k]) * opened[s] for s, k in enumerate(m.kinds) if c.pool[k] == p]
+        m.model.add_linear_constraint(mathopt.fast_sum(taken) <= float(count))
+    return opened
+
+
+def _loads(c: Contraction, m: _Model, s: int, scale: float) -> None:
+    """The load of slot s, or that of each pass, is within its largest."""
+    from ortools.math_opt.python import mathopt
+
+    on, k = [row[s] for row in m.x], m.kinds[s]
+    late = c.backward_s[:, k], c.backward_bytes
+    work, moved = c.work_s[:, k], c.moved_bytes
+    passes = ((work - late[0], moved - late[1]), late) if c.diffmaxima else ((work, moved),)
+    cuts = _priced_cuts(c, m, s, scale)
+    for largest, (part, size) in zip(m.largest, passes, strict=True):
+        terms = [float(part[v] * scale) * x for v, x in enumerate(on) if x is not None]
+        terms += [float(size[e]) * price for e, price in cuts.items() if size[e] > 0]
+        m.model.add_linear_constraint(mathopt.fast_sum(terms) <= largest)
+
+
+def _priced_cuts(c: Contraction, m: _Model, s: int, scale: float) -> dict[int, Any]:
+    """What a byte of each hyperedge costs slot s, in percent of the start."""
+    k = m.kinds[s]
+    far, g = float(c.host_rate[k]) * scale, int(c.cluster[k])
+    near = far if g < 0 else float(c.cluster_rate[k]) * scale
+    priced: dict[int, Any] = {}
+    for e, members in enumerate(c.members):
+        on = [m.x[v][s] for v in members]
+        terms = [near * _cut(m.model, on)] if near > 0 else []
+        if far > near:
+            terms.append((far - near) * _far(c, m, members, s, g))
+        if terms:
+            priced[e] = sum(terms[1:], terms[0])
+    return priced
 
 
 def _cut(model: Any, on: Sequence[Any]) -> Any:
@@ -151,12 +227,26 @@ def _cut(model: Any, on: Sequence[Any]) -> Any:
     return cut
 
 
-def _memory(c: Contraction, m: _Model, k: int, d: int) -> None:
+def _far(c: Contraction, m: _Model, members: Sequence[int], s: int, g: int) -> Any:
+    """A variable that is one where some member is on slot s and some is outside cluster g."""
     from ortools.math_opt.python import mathopt
 
-    limit = float(c.memory_bytes[k])
+    far = m.model.add_variable(lb=0.0, ub=1.0)
+    inside = [t for t, k in enumerate(m.kinds) if c.cluster[k] == g]
+    for u in members:
+        for v in members:
+            if u != v and m.x[u][s] is not None:
+                there = [m.x[v][t] for t in inside if m.x[v][t] is not None]
+                m.model.add_linear_constraint(far >= m.x[u][s] - mathopt.fast_sum(there))
+    return far
+
+
+def _memory(c: Contraction, m: _Model, s: int) -> None:
+    from ortools.math_opt.python import mathopt
+
+    limit = float(c.memory_bytes[m.kinds[s]])
     if c.resident_bytes.sum() <= limit:
         return
     share = c.resident_bytes / max(limit, 1.0)
-    held = [float(share[v]) * row[d] for v, row in enumerate(m.x) if row[d] is not None]
+    held = [float(share[v]) * row[s] for v, row in enumerate(m.x) if row[s] is not None]
     m.model.add_linear_constraint(mathopt.fast_sum(held) <= limit / max(limit, 1.0))

@@ -2,6 +2,7 @@
 
 ``best[s, I]`` is the least max load with which the devices counted by state s can hold ideal I:
 the minimum over kinds k and ideals J inside I of max(best[s - k, J], load of I - J on kind k).
+With clusters, what stays in one is paid as if it left: the result is then an upper bound.
 All J inside I are met by a walk that takes away one last node at a time, so that the load follows
 in a few steps; a branch ends where its work or its bytes are too much for every kind.
 """
@@ -32,7 +33,10 @@ class Lattice(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """A contraction's arrays as the kernel reads them; ``barred`` is 1 where not allowed."""
+    """A contraction's arrays as the kernel reads them; ``barred`` is 1 where not allowed.
+
+    ``taken[k]`` is what a stage of kind k adds to the number of a state.
+    """
 
     work: FloatArray
     barred: IntArray
@@ -43,10 +47,13 @@ class Loads(NamedTuple):
     touched: IntArray
     sizes: IntArray
     moved: FloatArray
+    pool: IntArray
+    copies: IntArray
+    taken: IntArray
 
 
 class States(NamedTuple):
-    """Counts of used devices per kind as one number: ``sum(count[k] * stride[k])``."""
+    """Counts of used devices per pool as one number: ``sum(count[p] * stride[p])``."""
 
     digits: IntArray
     stride: IntArray
@@ -66,11 +73,14 @@ def loads_of(c: Contraction) -> Loads:
         touched=np.ascontiguousarray(by_node[:, 1]),
         sizes=np.array([len(members) for members in c.members], dtype=np.int64),
         moved=c.moved_bytes,
+        pool=c.pool,
+        copies=c.copies,
+        taken=states_of(c.counts).stride[c.pool] * c.copies,
     )
 
 
 def states_of(counts: tuple[int, ...]) -> States:
-    """Every way to use up to `counts` devices of each kind."""
+    """Every way to use up to `counts` devices of each pool."""
     sizes = np.array(counts) + 1
     stride = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
     numbers = np.arange(int(np.prod(sizes)))
@@ -160,7 +170,7 @@ def fill(
                 load[k] = work[k] + moved * loads.rate[k]
                 if barred[k] > 0 or held > loads.memory[k] or load[k] > limit:
                     load[k] = np.inf
-            _relax(states, load, ideal, below, best, came_from, came_by)
+            _relax(states, loads, load, ideal, below, best, came_from, came_by)
             depth += 1
             stack[depth], cursor[depth] = below, lattice.offsets[below]
 
@@ -168,6 +178,7 @@ def fill(
 @compiled
 def _relax(
     states: States,
+    loads: Loads,
     load: FloatArray,
     ideal: int,
     below: int,
@@ -179,9 +190,9 @@ def _relax(
         if load[k] == np.inf:
             continue
         for s in range(len(states.digits)):
-            if states.digits[s, k] == 0:
+            if states.digits[s, loads.pool[k]] < loads.copies[k]:
                 continue
-            value = max(best[s - states.stride[k], below], load[k])
+            value = max(best[s - loads.taken[k], below], load[k])
             if value < best[s, ideal]:
                 best[s, ideal] = value
                 came_from[s, ideal] = below

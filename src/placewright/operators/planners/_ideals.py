@@ -19,10 +19,9 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """Devices and stages of the nodes, shape (N,), the kind of each stage, the largest load."""
+    """Stages of the nodes, shape (N,), the kind of each stage, the largest load."""
 
     value_s: float
-    device: IntArray
     stage: IntArray
     kinds: tuple[int, ...]
 
@@ -61,17 +60,16 @@ def best_chain(
     while at > 0:
         below, kind = int(came_from[state, at]), int(came_by[state, at])
         stages.append((kind, _between(lattice, at, below)))
-        state, at = state - int(states.stride[kind]), below
+        state, at = state - int(loads.taken[kind]), below
     return _chain(c, value, stages[::-1])
 
 
 def _chain(c: Contraction, value: float, stages: list[tuple[int, IntArray]]) -> Chain:
-    """Devices of a kind in the order of their stages."""
-    free = [iter(devices) for devices in c.kind_devices]
-    device, stage = np.full(c.nodes, -1), np.full(c.nodes, -1)
-    for s, (kind, nodes) in enumerate(stages):
-        device[nodes], stage[nodes] = next(free[kind]), s
-    return Chain(value, device, stage, tuple(kind for kind, _ in stages))
+    """Nodes by their stage."""
+    stage = np.full(c.nodes, -1)
+    for s, (_, nodes) in enumerate(stages):
+        stage[nodes] = s
+    return Chain(value, stage, tuple(kind for kind, _ in stages))
 
 
 def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> Lattice | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+MISSING = "ortools is not installed (pip install 'placewright[exact]')"
 _TICK_S = 0.1
 
 
@@ -48,9 +49,18 @@ def installed() -> bool:
 
 
 def run_cp_sat(
-    model: Any, *, seed: int, deadline_s: float, workers: int, presolve: bool = True
+    model: Any,
+    *,
+    seed: int,
+    deadline_s: float,
+    workers: int,
+    presolve: bool = True,
+    work: float = math.inf,
 ) -> Answer:
-    """Solve a CP-SAT model; the same answer every time where it ends before the deadline."""
+    """Solve a CP-SAT model; the same answer every time where it ends before the deadline.
+
+    It also ends after `work`, CP-SAT's deterministic time, about seconds.
+    """
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
@@ -65,6 +75,8 @@ def run_cp_sat(
         return Answer(None, 0.0)
     if math.isfinite(left):
         parameters.max_time_in_seconds = left
+    if math.isfinite(work):
+        parameters.max_deterministic_time = work
     status, interrupted = _waited(lambda: solver.solve(model), solver.stop_search)
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Answer(

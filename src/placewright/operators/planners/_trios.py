@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from itertools import combinations
 
-from placewright.arrays import IntArray
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
 from placewright.operators._star_loads import star_loads
 from placewright.operators.planners._contraction import Contraction
-from placewright.operators.planners._free_cuts import best_cuts
+from placewright.operators.planners._free_cuts import best_cuts, plan_of
 from placewright.operators.problem import OperatorProblem
 
 _SHARE_S = 5.0
@@ -16,18 +18,20 @@ _SHARE_S = 5.0
 
 
 def by_trios(
-    problem: OperatorProblem, c: Contraction, device: IntArray, *, seed: int, deadline_s: float
-) -> IntArray:
-    """Devices of the nodes, no worse than `device`, which fits.
+    problem: OperatorProblem, c: Contraction, slot: IntArray, *, seed: int, deadline_s: float
+) -> tuple[IntArray, bool]:
+    """Slots of the nodes, no worse than `slot`, which fits; whether Ctrl-C came.
+
+    Slots are devices here.
 
     The most loaded device is in every trio: without it nothing gets better. The first trio that
     helps is taken and the search begins again; it ends where none does, or at the deadline.
     """
-    best = device
+    best = slot
     better = True
     while better:
         better = False
-        load_s = star_loads(problem, c.placement(best)).load_s
+        load_s = _loads(problem, c, best)
         worst = int(load_s.argmax())
         others = sorted((d for d in range(problem.m) if d != worst), key=lambda d: load_s[d])
         for pair in combinations(others, min(2, len(others))):
@@ -36,12 +40,20 @@ def by_trios(
                 break
             value = float(load_s.max())
             among = (worst, *pair)
-            found, _ = best_cuts(c, best, value, seed=seed, deadline_s=until, among=among)
-            if found is not None and _value(problem, c, found) < value * (1 - 1e-9):
+            found, _, interrupted = best_cuts(
+                c, best, value, seed=seed, deadline_s=until, among=among
+            )
+            if found is not None and _loads(problem, c, found).max() < value * (1 - 1e-9):
                 best, better = found, True
+            if interrupted:
+                return best, True
+            if better:
                 break
-    return best
+    return best, False
 
 
-def _value(problem: OperatorProblem, c: Contraction, device: IntArray) -> float:
-    return float(star_loads(problem, c.placement(device)).load_s.max())
+def _loads(problem: OperatorProblem, c: Contraction, slot: IntArray) -> FloatArray:
+    """Shape (slots,), the load of every slot."""
+    devices = np.concatenate([np.array(devices) for devices in c.pools])
+    load_s: FloatArray = star_loads(problem, plan_of(c, slot)).load_s[devices]
+    return load_s

@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.operators._star_latency import is_star_latency
-from placewright.operators._star_loads import star_loads
+from placewright.operators._star_loads import stages, star_value
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._contraction import Contraction, contract
-from placewright.operators.planners._free_cuts import best_cuts, too_large
+from placewright.operators.planners._free_cuts import (
+    best_cuts,
+    plan_of,
+    slots_of,
+    too_large,
+)
 from placewright.operators.planners._ideals import Chain
-from placewright.operators.planners._solver import installed
+from placewright.operators.planners._solver import MISSING, installed
 from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
-from placewright.operators.planners.ideal_dp import NoProofError, over_ideals, proved
+from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.ideal_dp import (
+    NoProofError,
+    counts_all,
+    over_ideals,
+    proved,
+)
 from placewright.operators.planners.linearised_dp import line_or_none
-from placewright.operators.problem import OperatorProblem, star_throughput_only
-from placewright.planning import Context
-
-MISSING = "ortools is not installed (pip install 'placewright[exact]')"
+from placewright.operators.problem import (
+    Communication,
+    OperatorProblem,
+    star_throughput_only,
+)
+from placewright.planning import INTERRUPTED, Context
 
 
 @final
@@ -66,9 +79,11 @@ class Exact:
         return "exact"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Throughput and latency through host memory."""
+        """Throughput, and latency through host memory."""
         if is_star_latency(problem):
             return ExactLatency().supports(problem)
+        if problem.communication is Communication.PAIRWISE:
+            return ExactLinks().supports(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -83,6 +98,8 @@ class Exact:
         """
         if is_star_latency(problem):
             return ExactLatency()(problem, context)
+        if problem.communication is Communication.PAIRWISE:
+            return ExactLinks()(problem, context)
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)
@@ -90,46 +107,74 @@ class Exact:
     def _contiguous(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         c = contract(problem, contiguous=True)
         start = line_or_none(c, context.deadline_s)
-        try:
-            chain = over_ideals(c, start, self.few_ideals, context.deadline_s)
-            return best_of(problem, [c.placement(chain.device)], proved(chain, problem.n))
-        except NoProofError:
-            if not installed():
-                return _instead(problem, c, start)
-        found, bound = best_stages(
+        if counts_all(problem):
+            try:
+                chain = over_ideals(c, start, self.few_ideals, context.deadline_s)
+            except NoProofError:
+                pass
+            else:
+                plan = c.plan(chain.stage, chain.kinds)
+                return best_of(problem, [plan], proved(chain, problem.n))
+        if not installed():
+            return _instead(c, start)
+        if start is not None:  # with clusters, or pass by pass, the line counts otherwise
+            value = load_of(problem, c.plan(start.stage, start.kinds))
+            start = replace(start, value_s=value)
+        found, bound, interrupted = best_stages(
             c, start, seed=context.seed, deadline_s=context.deadline_s, workers=self.workers
         )
-        devices = [d for d in (found, None if start is None else start.device) if d is not None]
-        return best_of(problem, [c.placement(d) for d in devices], bound)
+        chains = [x for x in (found, start) if x is not None]
+        plan = best_of(problem, [c.plan(x.stage, x.kinds) for x in chains], bound)
+        return replace(plan, note=INTERRUPTED) if interrupted else plan
 
     def _free(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """From the best contiguous plan."""
-        first = self._contiguous(problem, _sooner(context, 0.25))
+        try:
+            first = self._contiguous(problem, _sooner(context, 0.25))
+        except InfeasibleError:  # what lies on a cycle need not be together here
+            first = None
         c = contract(problem, contiguous=False)
-        if too_large(c) or not installed():
+        if first is not None and (too_large(c) or not installed() or first.note == INTERRUPTED):
             why = "too large for SCIP" if installed() else MISSING
-            return replace(first, lower_bound_s=0.0, note=f"{why}: a contiguous plan")
-        start = np.empty(c.nodes, dtype=np.int64)
-        start[c.node] = first.placement
+            note = INTERRUPTED if first.note == INTERRUPTED else f"{why}: a contiguous plan"
+            return replace(first, lower_bound_s=0.0, note=note)
+        if not installed():
+            raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
+        return self._from(problem, context, c, first)
+
+    def _from(
+        self, problem: OperatorProblem, context: Context, c: Contraction, first: OperatorPlan | None
+    ) -> OperatorPlan:
+        """SCIP on the whole, before it and after it on three devices at a time."""
+        small = problem.pipeline.plain
         early, until = (_sooner(context, share).deadline_s for share in (0.15, 0.75))
-        start = by_trios(problem, c, start, seed=context.seed, deadline_s=early)
-        value = load_of(problem, c.placement(start))
-        found, bound = best_cuts(c, start, value, seed=context.seed, deadline_s=until)
-        places = [c.placement(start)] + ([] if found is None else [c.placement(found)])
-        plan = best_of(problem, places, bound)
-        if time.perf_counter() < until or found is None:
-            return plan
-        start = np.array(start)
-        start[c.node] = plan.placement
-        last = by_trios(problem, c, start, seed=context.seed, deadline_s=context.deadline_s)
-        return best_of(problem, [plan.placement, c.placement(last)], bound)
+        slot = None if first is None else slots_of(c, first)
+        plans = [] if first is None else [first]
+        stopped = False
+        if slot is not None and small:
+            slot, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=early)
+            plans.append(plan_of(c, slot))
+        bound, found = 0.0, None
+        if not stopped:
+            value = c.most_s if slot is None else load_of(problem, plan_of(c, slot))
+            until = until if small and slot is not None else context.deadline_s
+            found, bound, stopped = best_cuts(c, slot, value, seed=context.seed, deadline_s=until)
+            plans += [] if found is None else [plan_of(c, found)]
+        if small and found is not None and not stopped and time.perf_counter() >= until:
+            slot = slots_of(c, best_of(problem, plans, 0.0))
+            slot, stopped = by_trios(
+                problem, c, slot, seed=context.seed, deadline_s=context.deadline_s
+            )
+            plans.append(plan_of(c, slot))
+        plan = best_of(problem, plans, bound)
+        return replace(plan, note=INTERRUPTED) if stopped else plan
 
 
-def _instead(problem: OperatorProblem, c: Contraction, start: Chain | None) -> OperatorPlan:
+def _instead(c: Contraction, start: Chain | None) -> OperatorPlan:
     """The line's plan where no solver is installed."""
     if start is None:
         raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
-    return OperatorPlan(c.placement(start.device), note=f"{MISSING}: the line's plan")
+    return replace(c.plan(start.stage, start.kinds), note=f"{MISSING}: the line's plan")
 
 
 def _sooner(context: Context, share: float) -> Context:
@@ -138,17 +183,17 @@ def _sooner(context: Context, share: float) -> Context:
     return replace(context, deadline_s=now + (context.deadline_s - now) * share)
 
 
-def load_of(problem: OperatorProblem, place: IntArray) -> float:
+def load_of(problem: OperatorProblem, plan: OperatorPlan) -> float:
     """The largest load, ``inf`` where a memory overflows."""
-    held = np.bincount(place, np.ceil(problem.resident_bytes), minlength=problem.m)
-    if (held > problem.memory_bytes).any():
+    held = np.bincount(plan.placement, np.ceil(problem.resident_bytes), minlength=problem.m)
+    if (held[stages(problem, plan)[0]] > problem.memory_bytes).any():
         return math.inf
-    return float(star_loads(problem, place).load_s.max())
+    return star_value(problem, plan)
 
 
-def best_of(problem: OperatorProblem, places: list[IntArray], bound: float) -> OperatorPlan:
+def best_of(problem: OperatorProblem, plans: Sequence[OperatorPlan], bound: float) -> OperatorPlan:
     """The best of a solver's plans, scored again; a bound above it is an error and is dropped."""
-    values = [load_of(problem, place) for place in places]
+    values = [load_of(problem, plan) for plan in plans]
     if not values or min(values) == math.inf:
         raise InfeasibleError(
             "no plan that fits the memories was found",
@@ -158,4 +203,4 @@ def best_of(problem: OperatorProblem, places: list[IntArray], bound: float) -> O
         )
     best = int(np.argmin(values))
     sound = math.isfinite(bound) and bound <= values[best] * (1 + 1e-6)
-    return OperatorPlan(places[best], lower_bound_s=min(bound, values[best]) if sound else 0.0)
+    return replace(plans[best], lower_bound_s=min(bound, values[best]) if sound else 0.0)

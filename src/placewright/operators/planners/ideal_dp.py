@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -66,9 +66,15 @@ class IdealDp:
         except NoProofError as error:
             if line is None:
                 raise InfeasibleError(f"no plan found: {error}", where=problem.name) from None
-            return OperatorPlan(c.placement(line.device), note=f"{error}: the line's plan")
-        bound = proved(found, problem.n) if problem.contiguous else 0.0
-        return OperatorPlan(c.placement(found.device), lower_bound_s=bound)
+            return replace(c.plan(line.stage, line.kinds), note=f"{error}: the line's plan")
+        provable = problem.contiguous and counts_all(problem)
+        bound = proved(found, problem.n) if provable else 0.0
+        return replace(c.plan(found.stage, found.kinds), lower_bound_s=bound)
+
+
+def counts_all(problem: OperatorProblem) -> bool:
+    """Whether the tables count loads as the judge does: not with clusters, nor pass by pass."""
+    return not (problem.pipeline.cluster or problem.pipeline.diffmaxima)
 
 
 class NoProofError(Exception):

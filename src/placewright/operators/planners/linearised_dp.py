@@ -53,7 +53,8 @@ class LinearisedDp:
             No cut of either line fits the memories.
         """
         c = contract(problem, contiguous=True)
-        return OperatorPlan(c.placement(best_line(c, context.deadline_s).device))
+        found = best_line(c, context.deadline_s)
+        return c.plan(found.stage, found.kinds)
 
 
 def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:

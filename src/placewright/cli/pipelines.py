@@ -1,0 +1,132 @@
+"""What the options say about pipelines: copies of stages, clusters, passes that do not mix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from placewright.operators.pipeline import Pipeline
+    from placewright.operators.problem import OperatorProblem
+
+DIFFMAXIMA = "diffmaxima"
+_PANEL = "Pipelines (throughput)"
+
+ReplicationOption = Annotated[
+    bool,
+    typer.Option(
+        "--replication",
+        help="A stage may be copied to several devices that are alike.",
+        rich_help_panel=_PANEL,
+    ),
+]
+SyncOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sync-bandwidth",
+        metavar="RATE",
+        help="Copies average what they learn over links this fast, such as 25Gbps; "
+        "without it nothing is learned.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ClustersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters",
+        min=1,
+        metavar="N",
+        help="Accelerators around host memory are in N clusters, in input order.",
+        rich_help_panel=_PANEL,
+    ),
+]
+SpeedupOption = Annotated[
+    float,
+    typer.Option(
+        "--cluster-speedup",
+        min=1.0,
+        metavar="X",
+        help="What stays in a cluster moves X times as fast as through host memory.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineAsk:
+    """The options; what is not given leaves the problem as it is."""
+
+    replication: bool = False
+    sync_bandwidth: str | None = None
+    clusters: int | None = None
+    speedup: float = 10.0
+
+    def asked(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
+        """The problem with the pipeline that is asked for.
+
+        Raises
+        ------
+        InputError
+            An option without the one that it belongs to, or more clusters than accelerators.
+        UnsupportedError
+            Clusters around links.
+        """
+        from dataclasses import replace
+
+        changes: dict[str, object] = {}
+        if self.sync_bandwidth is not None and not self.replication:
+            raise InputError("--sync-bandwidth is for copies", hint="add --replication")
+        if objective == DIFFMAXIMA:
+            changes["diffmaxima"] = True
+        if self.replication:
+            changes |= {"replication": True, "sync_seconds_per_byte": self._sync(problem)}
+        if self.clusters is not None:
+            changes |= _clusters(problem, self.clusters, self.speedup)
+        if not changes:
+            return problem
+        pipeline: Pipeline = replace(problem.pipeline, **changes)  # type: ignore[arg-type]
+        return problem.asked(objective="throughput", pipeline=pipeline)
+
+    def _sync(self, problem: OperatorProblem) -> float:
+        """Time per byte in the unit of the problem: milliseconds for published workloads."""
+        if self.sync_bandwidth is None:
+            return 0.0
+        from placewright.cluster.units import BANDWIDTH, parse
+        from placewright.operators.problem import Communication
+
+        unit = 1000.0 if problem.communication is Communication.STAR else 1.0
+        rate = parse(self.sync_bandwidth, BANDWIDTH, where="--sync-bandwidth")
+        if rate == 0:
+            raise InputError("a bandwidth must be above zero", where="--sync-bandwidth")
+        return unit / rate
+
+
+def _clusters(problem: OperatorProblem, count: int, speedup: float) -> dict[str, object]:
+    """Accelerators in stretches of equal length; CPUs in none."""
+    from placewright.operators.problem import Communication
+
+    if problem.communication is not Communication.STAR:
+        raise UnsupportedError(
+            "--clusters is for accelerators around host memory",
+            where=problem.name,
+            hint="over links, the cluster file says which are faster",
+        )
+    rates = problem.host_seconds_per_byte.tolist()
+    accelerators = [d for d, rate in enumerate(rates) if rate > 0]
+    if count > len(accelerators):
+        raise InputError(
+            "there are fewer accelerators than clusters",
+            where=problem.name,
+            by=f"{len(accelerators)} and {count}",
+        )
+    cluster = [-1] * problem.m
+    for at, d in enumerate(accelerators):
+        cluster[d] = at * count // len(accelerators)
+    return {
+        "cluster": tuple(cluster),
+        "cluster_seconds_per_byte": tuple(rate / speedup for rate in rates),
+    }

@@ -1,0 +1,79 @@
+"""What a pipeline may do beside one stage per device: see `placewright.operators._loads`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from placewright.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Questions about throughput, after Tarnawski et al., NeurIPS 2020, arXiv 2006.16423.
+
+    Attributes
+    ----------
+    diffmaxima
+        All forward passes come before all backward passes (GPipe, doi
+        10.48550/arXiv.1811.06965): minimised is the largest forward load plus the largest
+        backward load.
+    replication
+        A stage may be copied to several devices that are alike, each of which takes an equal
+        share of the samples.
+    sync_seconds_per_byte
+        What copies pay for keeping their weights equal, per resident byte and sample:
+        2 (r - 1) / r times this on each of r copies. Zero where nothing is learned.
+    cluster
+        One entry per device, or none at all: the cluster that it is in, -1 for none.
+    cluster_seconds_per_byte
+        One entry per device, or none at all. STAR: what a device pays, instead of
+        ``host_seconds_per_byte``, for a tensor that no operator outside its cluster touches.
+
+    Raises
+    ------
+    InputError
+        A price that is no number >= 0, a cluster below -1, tables of unlike length.
+    """
+
+    diffmaxima: bool = False
+    replication: bool = False
+    sync_seconds_per_byte: float = 0.0
+    cluster: tuple[int, ...] = ()
+    cluster_seconds_per_byte: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cluster", tuple(int(x) for x in self.cluster))
+        rates = tuple(float(x) for x in self.cluster_seconds_per_byte)
+        object.__setattr__(self, "cluster_seconds_per_byte", rates)
+        object.__setattr__(self, "sync_seconds_per_byte", float(self.sync_seconds_per_byte))
+        for rate in (self.sync_seconds_per_byte, *rates):
+            if not (math.isfinite(rate) and rate >= 0):
+                raise InputError(
+                    "seconds per byte must be a number >= 0", where="pipeline", by=f"got {rate}"
+                )
+        if min(self.cluster, default=0) < -1:
+            raise InputError("a cluster is a number >= 0, or -1 for none", where="pipeline")
+        if len(self.cluster) != len(rates):
+            raise InputError(
+                "cluster and cluster_seconds_per_byte need one entry per device each",
+                where="pipeline",
+                by=f"{len(self.cluster)} and {len(rates)}",
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether one stage per device and one maximum is all there is."""
+        return not (self.diffmaxima or self.replication or self.cluster)
+
+    def said(self) -> str:
+        """What is not plain, in words; empty if nothing is."""
+        parts = (
+            (self.diffmaxima, "diffmaxima"),
+            (self.replication, "replicated stages"),
+            (bool(self.cluster), "clusters of accelerators"),
+        )
+        return ", ".join(words for given, words in parts if given)
+
+
+PLAIN = Pipeline()

@@ -1,0 +1,179 @@
+"""Exact throughput of pipelines over links."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._contraction import contract
+from placewright.operators.planners._pair_contraction import Pairs, contract_pairs
+from placewright.operators.planners._pair_moves import anneal
+from placewright.operators.planners._pair_program import best_pairs, too_large
+from placewright.operators.planners._solver import MISSING, installed
+from placewright.operators.planners._star_stand_in import star_stand_in
+from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.single import Single
+from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
+from placewright.planning import INTERRUPTED, Context
+
+_ROUNDS = 4
+"""How often memories are made smaller where a plan's tensors do not fit beside what lives there."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExactLinks:
+    """Optimal throughput where every pair of devices has a link of its own, contiguous or not.
+
+    A mixed-integer program (`_pair_program`) after Tarnawski et al., NeurIPS 2020, arXiv
+    2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
+    solved by SCIP. It starts from the best of: the plan at hand, single devices, and the line cut
+    for a stand-in around host memory (`_star_stand_in`), each annealed on the loads
+    (`_pair_moves`). Where plans need not be contiguous, contiguous ones are tried first.
+
+    The program knows what lives on a device, not the tensors of one sample that pass through it.
+    Where the judge finds that those do not fit, the program is solved again with that much less
+    memory; the bound is always that of the first program, which every plan that fits obeys.
+
+    Parameters
+    ----------
+    moves
+        Of annealing, per node.
+    """
+
+    moves: int = 2_000
+
+    @property
+    def name(self) -> str:
+        """``exact-links``."""
+        return "exact-links"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Throughput over links."""
+        if problem.objective is not Objective.THROUGHPUT:
+            return f"plans for throughput, not for {problem.objective}"
+        if problem.pipeline.diffmaxima or problem.pipeline.replication:
+            return f"knows no {problem.pipeline.said()}"
+        return pairwise_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan, with what was proved.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan fits the memories.
+        """
+        tried = _Tried(problem)
+        tried.start(context, self.moves)
+        if not problem.contiguous:
+            chain = problem.asked(contiguous=True)
+            now = time.perf_counter()
+            short = replace(context, deadline_s=now + 0.2 * (context.deadline_s - now))
+            with suppress(InfeasibleError):  # what lies on a cycle need not be together here
+                _solve(contract_pairs(chain, contiguous=True), tried, short)
+        c = contract_pairs(problem, contiguous=problem.contiguous)
+        bound = 0.0 if tried.note == INTERRUPTED else _solve(c, tried, context)
+        return tried.plan(bound)
+
+
+class _Tried:
+    """The best plan so far, by the judge's word."""
+
+    def __init__(self, problem: OperatorProblem) -> None:
+        self.problem = problem
+        self.best: OperatorPlan | None = None
+        self.value_s = math.inf
+        self.note = ""
+        self.miss = ""
+
+    def offer(self, place: IntArray) -> OperatorJudgement | None:
+        """Judge a placement and keep it if it is the best that fits."""
+        try:
+            judgement = judge(self.problem, OperatorPlan(place))
+        except InfeasibleError as error:
+            self.miss = self.miss or str(error)
+            return None
+        self.miss = self.miss or judgement.violation
+        if judgement.feasible and judgement.value < self.value_s:
+            self.best, self.value_s = OperatorPlan(place), judgement.value
+        return judgement
+
+    def start(self, context: Context, moves: int) -> None:
+        """The plan at hand, single devices, the line; annealed."""
+        p = self.problem
+        c = contract_pairs(p, contiguous=p.contiguous)
+        places = [] if context.incumbent is None else [context.incumbent.placement]
+        single = [Single(device) for device in p.device_names]
+        places += [one(p, context).placement for one in single if one.supports(p) is None]
+        places += line_of_stand_in(p, context.deadline_s)
+        for place in places:
+            judgement = self.offer(place)
+            node = c.of_nodes(place)
+            if judgement is not None and c.fits(node) and np.array_equal(c.placement(node), place):
+                count = min(moves * c.nodes, 2_000_000)
+                found = anneal(c, node, moves=count, heat=0.3, seed=context.seed)
+                self.offer(c.placement(found))
+
+    def plan(self, bound: float) -> OperatorPlan:
+        """The best, with a bound that it does not break."""
+        if self.best is None:
+            raise InfeasibleError(
+                "no plan that fits was found",
+                where=self.problem.name,
+                by=self.miss or f"{self.problem.resident_bytes.sum():.0f} resident bytes",
+                hint="raise a memory limit, add a device, or allow more time",
+            )
+        sound = bound <= self.value_s * (1 + 1e-6)
+        least = min(bound, self.value_s) if sound else 0.0
+        return replace(self.best, lower_bound_s=least, note=self.note)
+
+
+def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
+    """The placement of the best line around host memory, where there is one."""
+    try:
+        c = contract(star_stand_in(problem), contiguous=True)
+    except InfeasibleError:
+        return []
+    found = line_or_none(c, deadline_s)
+    return [] if found is None else [c.plan(found.stage, found.kinds).placement]
+
+
+def _solve(c: Pairs, tried: _Tried, context: Context) -> float:
+    """Let SCIP look for better plans; the bound of the program."""
+    if too_large(c) or not installed():
+        tried.note = "too large for SCIP: not proved" if installed() else MISSING
+        return 0.0
+    bound = 0.0
+    for turn in range(_ROUNDS):
+        start = _start(c, tried)
+        found, claim, answer = best_pairs(
+            c, start, seed=context.seed, deadline_s=context.deadline_s
+        )
+        bound = claim if turn == 0 else bound
+        if answer.interrupted:
+            tried.note = INTERRUPTED
+        judgement = None if found is None else tried.offer(c.placement(found))
+        if judgement is None or judgement.feasible or tried.note == INTERRUPTED:
+            break
+        over = np.maximum(0.0, judgement.peak_bytes - tried.problem.memory_bytes)
+        c = replace(c, memory_bytes=np.maximum(0.0, c.memory_bytes - over))
+    return bound
+
+
+def _start(c: Pairs, tried: _Tried) -> IntArray | None:
+    """The best plan on the nodes, where it keeps to them."""
+    if tried.best is None:
+        return None
+    node = c.of_nodes(tried.best.placement)
+    same = np.array_equal(c.placement(node), tried.best.placement)
+    return node if same and c.fits(node) else None

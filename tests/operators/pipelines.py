@@ -1,0 +1,107 @@
+"""Small pipelines with copies, clusters and passes: loads in plain Python, and all plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.operators.judge import judge
+from placewright.operators.pipeline import Pipeline
+from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.problem import OperatorProblem
+from tests.operators.star_cases import star
+
+
+def piped(seed: int, **changes: Any) -> OperatorProblem:
+    """A random problem with some of everything; most devices are alike, so that copies exist."""
+    rng = np.random.default_rng(seed + 10_000)
+    p = star(seed)
+    keep = np.arange(p.m)
+    if p.m > 1 and rng.random() < 0.7:
+        keep[1] = 0
+    compute = np.where(np.isfinite(p.compute_s[:, :1]), p.compute_s, 2.0)[:, keep]
+    clusters = rng.integers(-1, 2, p.m)[keep] if rng.random() < 0.5 else ()
+    pipeline = Pipeline(
+        diffmaxima=bool(rng.random() < 0.5),
+        replication=bool(rng.random() < 0.6),
+        sync_seconds_per_byte=float(rng.choice([0.0, 0.1, 0.5])),
+        cluster=tuple(clusters),
+        cluster_seconds_per_byte=tuple(rng.choice([0.0, 0.25, 2.0], p.m)[keep][: len(clusters)]),
+    )
+    return p.asked(
+        **{
+            "compute_s": compute,
+            "pinned": np.full(p.n, -1),
+            "host_seconds_per_byte": p.host_seconds_per_byte[keep],
+            "memory_bytes": p.memory_bytes[keep],
+            "pipeline": pipeline,
+        }
+        | changes
+    )
+
+
+def readers(p: OperatorProblem, k: int) -> list[int]:
+    """Consumers of a tensor."""
+    return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
+
+
+def slow_value(p: OperatorProblem, place: list[int], leader: list[int]) -> float:
+    """Device by device, pass by pass."""
+    passes = [(False,), (True,)] if p.pipeline.diffmaxima else [(False, True)]
+    return sum(max(slow_load(p, place, leader, d, some) for d in range(p.m)) for some in passes)
+
+
+def slow_load(
+    p: OperatorProblem, place: list[int], leader: list[int], d: int, passes: tuple[bool, ...]
+) -> float:
+    """One copy's share of its stage: through host memory, or within the cluster."""
+    own, copies = leader[d], leader.count(leader[d])
+    late, asked = p.is_backward.tolist(), p.pipeline
+    load = 0.0
+    for i in range(p.n):
+        if place[i] == own and late[i] in passes:
+            load += float(p.compute_s[i, own])
+    for k in range(p.t):
+        maker = int(p.tensor_producer[k])
+        devices = {place[maker], *(place[j] for j in readers(p, k))}
+        if late[maker] in passes and own in devices and len(devices) > 1:
+            rate = float(p.host_seconds_per_byte[own])
+            home = asked.cluster[own] if asked.cluster else -1
+            if home >= 0 and all(asked.cluster[x] == home for x in devices):
+                rate = min(rate, asked.cluster_seconds_per_byte[own])
+            load += float(p.tensor_bytes[k]) * rate
+    held = sum(ceil(p.resident_bytes[i]) for i in range(p.n) if place[i] == own)
+    sync = 2 * (copies - 1) / copies * asked.sync_seconds_per_byte * held
+    return load / copies + (sync if True in passes else 0.0)
+
+
+def all_plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
+    """Every placement with every way to copy its stages that the rules allow."""
+    allowed = [np.flatnonzero(row).tolist() for row in p.allowed()]
+    groups = p.colocation.tolist()
+    for place in product(*allowed):
+        if any(place[i] != place[groups.index(groups[i])] for i in range(p.n)):
+            continue
+        used = sorted(set(place))
+        free = [d for d in range(p.m) if d not in used]
+        choices = product(*([d, *(used if p.pipeline.replication else [])] for d in free))
+        for chosen in choices:
+            leader = np.arange(p.m)
+            leader[free] = chosen
+            plan = OperatorPlan(np.array(place), replica_of=leader)
+            try:
+                check_plan(p, plan)
+            except InputError:
+                continue
+            yield plan
+
+
+def best_pipeline(p: OperatorProblem) -> float:
+    """The judge's word on the best of all plans, ``inf`` where none fits."""
+    found = (judge(p, plan) for plan in all_plans(p))
+    return min((x.value for x in found if x.feasible), default=np.inf)

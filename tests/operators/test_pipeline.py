@@ -1,0 +1,125 @@
+"""Copies of stages, clusters of accelerators and separate passes, as the judge counts them."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.operators.bounds import bounds
+from placewright.operators.files import problem_json, read_problem, write_problem
+from placewright.operators.judge import judge
+from placewright.operators.pipeline import Pipeline
+from placewright.operators.plan import OperatorPlan
+from placewright.testing.instances import tiny
+from tests.operators.pipelines import all_plans, best_pipeline, piped, slow_value
+
+
+def test_values_equal_the_plain_reference() -> None:
+    """Through host memory; feasible exactly where every copy has room for its stage."""
+    seen = {"copies": 0, "clusters": 0, "passes": 0}
+    for seed in range(150):
+        p = piped(seed)
+        for at, plan in enumerate(all_plans(p)):
+            if at % 7:
+                continue
+            place, leader = plan.placement.tolist(), plan.replica_of.tolist()
+            judgement = judge(p, plan)
+            assert judgement.value == pytest.approx(slow_value(p, place, leader), rel=1e-12)
+            held = [
+                sum(ceil(p.resident_bytes[i]) for i in range(p.n) if place[i] == leader[d])
+                for d in range(p.m)
+            ]
+            assert judgement.peak_bytes.tolist() == held
+            assert judgement.feasible == all(
+                h <= c for h, c in zip(held, p.memory_bytes, strict=True)
+            )
+            seen["copies"] += leader != list(range(p.m))
+            seen["clusters"] += bool(p.pipeline.cluster)
+            seen["passes"] += p.pipeline.diffmaxima
+    assert min(seen.values()) > 100
+
+
+def test_no_plan_beats_the_bounds() -> None:
+    """Copies share work, so a group's time is no bound for them."""
+    for seed in range(20):
+        p = piped(seed)
+        best = best_pipeline(p)
+        if best < np.inf:
+            assert max(bounds(p).values()) <= best * (1 + 1e-12)
+
+
+def test_copies_over_links_take_turns() -> None:
+    """Two copies that feed one reader: each sends half, and the reader takes in all of it."""
+    p = tiny(
+        [[4.0, 4.0, 8.0], [9.0, 9.0, 1.0]],
+        [(0, 1.0, [1])],
+        objective="throughput",
+        resident_bytes=[3.0, 0.0],
+        pipeline=Pipeline(replication=True, sync_seconds_per_byte=0.5),
+    )
+    alone = OperatorPlan(np.array([0, 2]))
+    copied = OperatorPlan(np.array([0, 2]), replica_of=np.array([0, 0, 2]))
+    assert judge(p, alone).value == 5.0
+    assert judge(p, copied).value == 4.0 / 2 + 1.0 / 2 + 0.5 * 3.0
+    assert judge(p, copied).peak_bytes.tolist()[:2] == [4, 4]
+
+
+def test_passes_over_links_are_added_up() -> None:
+    """Forward on one device and backward on the other: the largest of each counts."""
+    p = tiny(
+        [[4.0, 4.0], [3.0, 3.0]],
+        [(0, 1.0, [1])],
+        objective="throughput",
+        is_backward=[False, True],
+        pipeline=Pipeline(diffmaxima=True),
+    )
+    assert judge(p, OperatorPlan(np.array([0, 0]))).value == 7.0
+    assert judge(p, OperatorPlan(np.array([0, 1]))).value == (4.0 + 1.0) + 3.0
+
+
+@pytest.mark.parametrize(
+    ("leader", "what"),
+    [([1, 1, 2], "cannot be a copy"), ([0, 2, 2], "cannot be a copy"), ([0, 1, 0], "unlike")],
+)
+def test_copies_that_cannot_be_are_refused(leader: list[int], what: str) -> None:
+    """Of devices that are unlike, that have operators of their own, or that are copies."""
+    p = tiny([[1.0, 1.0, 2.0]] * 2, objective="throughput", pipeline=Pipeline(replication=True))
+    place = [0, 1] if leader[1] == 1 and leader[0] == 1 else [0, 0]
+    place = [1, 1] if leader == [0, 2, 2] else place
+    with pytest.raises(InputError, match=what):
+        judge(p, OperatorPlan(np.array(place), replica_of=np.array(leader)))
+
+
+def test_a_problem_that_asks_for_none_refuses_copies() -> None:
+    """And says which option asks for them."""
+    p = tiny([[1.0, 1.0]], objective="throughput")
+    with pytest.raises(InputError, match="replication"):
+        judge(p, OperatorPlan(np.array([0]), replica_of=np.array([0, 0])))
+
+
+def test_files_keep_the_pipeline(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """And leave it out where there is nothing to say, so that hashes stay."""
+    for seed in range(20):
+        p = piped(seed)
+        again = read_problem(write_problem(p, tmp_path / "p.json"))
+        assert again.pipeline == p.pipeline
+        assert again.hash() == p.hash()
+    assert "pipeline" not in problem_json(tiny([[1.0]]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sync_seconds_per_byte": -1.0},
+        {"cluster": (0, 0)},
+        {"cluster": (-2,), "cluster_seconds_per_byte": (1.0,)},
+        {"cluster": (0,), "cluster_seconds_per_byte": (float("nan"),)},
+    ],
+)
+def test_a_pipeline_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    """Negative prices, tables of unlike length, clusters below -1."""
+    with pytest.raises(InputError):
+        Pipeline(**wrong)  # type: ignore[arg-type]
