@@ -25,6 +25,9 @@ memory are then those of one sample played as for latency.
 the pipeline: each device takes in its tensors, computes, and gives out its tensors. Latency is
 that of one sample, in which accelerators are called: `placewright.operators._star_latency`.
 
+**Pipelines.** Replicated stages, clusters of accelerators, and passes that do not mix
+(`OperatorProblem.pipeline`) are as in `_star_loads` and, over links, `_pair_loads`.
+
 **Contiguous.** Where the problem asks for it, a plan whose devices form no chain of nested
 ideals of the forward graph is infeasible, and the violation names an operator.
 """
@@ -45,6 +48,7 @@ from placewright.operators._board import Board, copy_board, make_board
 from placewright.operators._contiguity import break_of_chain
 from placewright.operators._costs import kernel_costs
 from placewright.operators._modes import DONE, Mode
+from placewright.operators._pipeline_judgement import as_pipeline, is_pipeline
 from placewright.operators._refusals import refusal
 from placewright.operators._star_judgement import judge_star
 from placewright.operators._swift import Swift, copy_swift, make_swift
@@ -76,6 +80,7 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
         judgement = judge_star(problem, plan)
     else:
         judgement = Judge(problem)(plan)
+        judgement = as_pipeline(judgement, plan) if is_pipeline(problem) else judgement
     return _chained(judgement) if problem.contiguous else judgement
 
 
