@@ -12,9 +12,18 @@ import pytest
 from placewright.errors import MissingDependencyError
 from placewright.operators._groups import groups_of
 from placewright.operators.judge import judge
-from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
+from placewright.operators.planners._order_decode import (
+    BEST,
+    TEMPERATURE,
+    VALUE,
+    Line,
+    start_line,
+)
+from placewright.operators.planners._order_moves import anneal_windows
 from placewright.operators.planners._order_search import OrderSearch, played_sequence
+from placewright.operators.planners._order_tails import close_window, open_window
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.search import Search
 from placewright.operators.problem import Links, OperatorProblem
@@ -59,10 +68,11 @@ def test_at_least_as_good_as_every_placement(links: Links) -> None:
         assert judge(problem, plan).value <= best_of_all(problem)
 
 
-def test_the_decoder_is_the_judge_where_links_are_free() -> None:
-    """What the annealing believes is what the judge says of the in-order plan."""
+@pytest.mark.parametrize("links", Links)
+def test_the_decoder_is_the_judge(links: Links) -> None:
+    """What the annealing believes is what the judge says of the in-order plan, waits included."""
     for seed in range(60):
-        problem = random_problem(seed, most_operators=30, links="free")
+        problem = random_problem(seed, most_operators=30, links=links)
         place = random_placement(problem, np.random.default_rng(seed))
         sequence = played_sequence(judge(problem, OperatorPlan(place)))
         found = OrderSearch(problem, groups_of(problem)).improve(
@@ -74,16 +84,37 @@ def test_the_decoder_is_the_judge_where_links_are_free() -> None:
         assert_valid_schedule(problem, plan.placement, played)
 
 
-def test_the_surrogate_forgets_what_was_not_taken() -> None:
-    """Under contention too a long walk's value is that of decoding its end afresh."""
-    for seed in range(40):
-        problem = random_problem(seed, most_operators=30, links="contended")
-        place = random_placement(problem, np.random.default_rng(seed))
-        sequence = played_sequence(judge(problem, OperatorPlan(place)))
-        orders = OrderSearch(problem, groups_of(problem))
-        found = orders.improve(sequence, place, moves=500, heat=0.5, seed=seed)
-        again = orders.improve(found.sequence, found.place, moves=0, heat=0.0, seed=0)
-        assert again.value_s == found.value_s
+@pytest.mark.parametrize("links", Links)
+def test_a_window_sees_the_whole(links: Links) -> None:
+    """Wherever it lies, its makespan is that of the sequence, up to rounding; it closes exactly."""
+    for seed in range(20):
+        orders, line = a_line(random_problem(seed, most_operators=40, links=links))
+        n, whole = len(line.sequence), float(line.score[VALUE])
+        for low in range(0, n, 3):
+            seen = open_window(orders.field, line, low, min(n - 1, low + 4))
+            assert seen == pytest.approx(whole, rel=1e-12)
+            assert close_window(orders.field, line, np.inf) == whole
+
+
+@pytest.mark.parametrize("links", Links)
+def test_windows_forget_what_was_not_taken(links: Links) -> None:
+    """After many windows the line's makespan is that of decoding its state afresh."""
+    for seed in range(20):
+        orders, line = a_line(random_problem(seed, most_operators=40, links=links))
+        line.score[TEMPERATURE] = 0.1 * line.score[VALUE]
+        anneal_windows(orders.field, line, 20, len(line.sequence), 30, 0.99)
+        again = orders.improve(line.best_sequence, line.best_place, moves=0, heat=0.0, seed=0)
+        assert again.value_s == line.score[BEST]
+        check_plan(orders.problem, OperatorPlan(line.best_place, line.best_sequence))
+
+
+def a_line(problem: OperatorProblem) -> tuple[OrderSearch, Line]:
+    """A random placement, decoded in the order in which it is played."""
+    place = random_placement(problem, np.random.default_rng(0))
+    sequence = played_sequence(judge(problem, OperatorPlan(place)))
+    orders = OrderSearch(problem, groups_of(problem))
+    field = orders.field
+    return orders, start_line(field, problem.t, orders.channels, sequence, place, 0)
 
 
 def test_it_starts_from_the_incumbent() -> None:

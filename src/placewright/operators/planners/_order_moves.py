@@ -1,220 +1,116 @@
-"""Simulated annealing on sequences, compiled: who runs where, and what comes before what.
+"""Simulated annealing on sequences, compiled.
 
-A state is a topological sequence and a placement. It is decoded in the sequence: an operator
-starts when its device is through with those before it and its inputs are there. Where transfers
-do not wait this is exactly how the judge plays `Dispatch.IN_ORDER`; where they do, channels serve
-in the sequence's order, which is near what the judge plays and much faster (a surrogate).
-
-A move changes nothing before its first operator, so decoding goes on from there. It stops as
-soon as an operator ends too late for the move to be taken: the threshold is drawn beforehand.
+A move takes an operator, preferably a critical one, to another place in the sequence, to another
+device, or both, or sends it with what a walk along tensors meets. Moves stay within the line's
+window (`_order_tails`); without one, that is the whole sequence. A move changes nothing before its
+first operator, so decoding goes on from there. It stops as soon as an operator ends too late for
+the move to be taken: the threshold is drawn beforehand.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, inlined, lean, released
+from placewright.compiled import inlined, lean, released
+from placewright.operators.planners._order_decode import (
+    BEST,
+    CRITICAL,
+    FIRST,
+    HIGH,
+    LOW,
+    MOVED,
+    RANDOM,
+    TEMPERATURE,
+    VALID,
+    VALUE,
+    Field,
+    Line,
+    decode,
+    settle,
+)
+from placewright.operators.planners._order_tails import close_window, open_window
 
-VALUE, BEST, TEMPERATURE = 0, 1, 2
-"""Slots of `Line.score`."""
-
-RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, PLAYED, DECODED = 0, 1, 2, 3, 4, 5, 6, 7
-"""Slots of `Line.counts`."""
+SMALLEST = 32
+"""Positions in the smallest window."""
 
 
-class Field(NamedTuple):
-    """What does not change.
+@released
+def anneal_windows(
+    f: Field, line: Line, windows: int, largest: int, moves: int, cooling: float
+) -> None:
+    """Anneal in `windows` windows of `SMALLEST` to `largest` positions, `moves` moves in each.
 
-    Attributes
-    ----------
-    in_start, producer, in_tensor, in_bytes
-        CSR by consumer: what it reads.
-    out_start, reader
-        CSR by producer: who reads it.
-    group, group_start, members
-        Colocation groups.
-    latency_s, seconds_per_byte, channel
-        Flat (m * m); zero and -1 within a device.
-    tail_s
-        Least seconds from an operator's end to the end of all.
+    A window lies about a critical operator three times of four. Where transfers wait, what a
+    window believes is checked by decoding to the end, and taken back if it was far off.
     """
-
-    contended: bool
-    compute_s: FloatArray
-    in_start: IntArray
-    producer: IntArray
-    in_tensor: IntArray
-    in_bytes: FloatArray
-    out_start: IntArray
-    reader: IntArray
-    group: IntArray
-    group_start: IntArray
-    members: IntArray
-    allowed: BoolArray
-    latency_s: FloatArray
-    seconds_per_byte: FloatArray
-    channel: IntArray
-    tail_s: FloatArray
-
-
-class Line(NamedTuple):
-    """Where the search is.
-
-    Attributes
-    ----------
-    sequence, position, place
-        The state; `best_sequence`, `best_place` the best one.
-    end_s
-        When operators end; right for the first ``counts[VALID]`` of the sequence.
-    free_s, latest_s
-        Before each position: when devices are free, shape (n + 1, m), and the latest end so far.
-    lane_s, arrival_s
-        When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
-    log_start, log_lane, log_before_s, log_arrival
-        What decoding each position has changed in these, to take it back.
-    """
-
-    sequence: IntArray
-    position: IntArray
-    place: IntArray
-    best_sequence: IntArray
-    best_place: IntArray
-    end_s: FloatArray
-    free_s: FloatArray
-    latest_s: FloatArray
-    lane_s: FloatArray
-    arrival_s: FloatArray
-    log_start: IntArray
-    log_lane: IntArray
-    log_before_s: FloatArray
-    log_arrival: IntArray
-    critical: IntArray
-    moved: IntArray
-    moved_from: IntArray
-    score: FloatArray
-    counts: IntArray
-
-
-@compiled
-def start_line(
-    f: Field, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
-) -> Line:
-    """A search that starts from a state."""
-    n, edges = len(sequence), len(f.producer)
-    m = f.allowed.shape[1]
-    line = Line(
-        sequence.copy(),
-        np.empty(n, dtype=np.int64),
-        place.copy(),
-        sequence.copy(),
-        place.copy(),
-        np.zeros(n),
-        np.zeros((n + 1, m)),
-        np.zeros(n + 1),
-        np.zeros(channels),
-        np.full(tensors * m, -1.0),
-        np.zeros(n + 1, dtype=np.int64),
-        np.zeros(edges, dtype=np.int64),
-        np.zeros(edges),
-        np.zeros(edges, dtype=np.int64),
-        np.zeros(n, dtype=np.int64),
-        np.zeros(n, dtype=np.int64),
-        np.zeros(n, dtype=np.int64),
-        np.full(3, np.inf),
-        np.zeros(8, dtype=np.int64),
-    )
-    for at in range(n):
-        line.position[sequence[at]] = at
-    line.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
-    line.score[VALUE] = decode(f, line, 0, np.inf)
-    line.score[BEST] = line.score[VALUE]
-    line.score[TEMPERATURE] = 0.0
-    return line
+    n = len(line.sequence)
+    for _ in range(windows):
+        list_critical(f, line)
+        size = SMALLEST
+        while 2 * size <= largest and _draw(line, 2) > 0:
+            size *= 2
+        at = _draw(line, n)
+        if _draw(line, 4) > 0:
+            at = line.position[line.critical[_draw(line, line.counts[CRITICAL])]]
+        low = max(0, min(n - size, at - _draw(line, size)))
+        _anneal_window(f, line, low, min(n - 1, low + size - 1), moves, cooling)
 
 
 @lean
-def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
-    """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`."""
-    n, m = len(line.sequence), f.allowed.shape[1]
-    if f.contended:
-        _take_back(line, first)
-    latest = line.latest_s[first]
-    line.counts[PLAYED] += 1
-    for at in range(first, n):
+def _anneal_window(f: Field, line: Line, low: int, high: int, moves: int, cooling: float) -> None:
+    """Anneal between two positions."""
+    before = line.score[VALUE]
+    for at in range(low, high + 1):
         i = line.sequence[at]
-        d = line.place[i]
-        begin = line.free_s[at, d]
-        if f.contended:
-            begin = max(begin, _inputs_contended(f, line, i, d, m))
-            line.log_start[at + 1] = line.counts[LOGGED]
-        else:
-            for e in range(f.in_start[i], f.in_start[i + 1]):
-                p = f.producer[e]
-                pair = line.place[p] * m + d
-                begin = max(
-                    begin,
-                    line.end_s[p] + (f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]),
-                )
-        end = begin + f.compute_s[i * m + d]
-        line.end_s[i] = end
-        for other in range(m):
-            line.free_s[at + 1, other] = line.free_s[at, other]
-        line.free_s[at + 1, d] = end
-        latest = max(latest, end)
-        line.latest_s[at + 1] = latest
-        if not end + f.tail_s[i] <= limit_s:
-            line.counts[VALID] = at + 1
-            line.counts[DECODED] += at + 1 - first
-            return np.inf
-    line.counts[VALID] = n
-    line.counts[DECODED] += n - first
-    return latest  # type: ignore[no-any-return]
+        line.kept[at], line.kept_place[at] = i, line.place[i]
+    _keep_critical(line, low, high)
+    line.score[VALUE] = open_window(f, line, low, high)
+    believed = _moves(f, line, moves, cooling)
+    limit = max(before, believed) + line.score[TEMPERATURE]
+    line.score[VALUE] = close_window(f, line, limit * (1 + 1e-12))
+    if f.contended and line.score[VALUE] < line.score[BEST]:
+        line.score[VALUE] = settle(f, line)
+    if line.score[VALUE] == np.inf:
+        for at in range(low, high + 1):
+            i = line.kept[at]
+            line.sequence[at], line.position[i], line.place[i] = i, at, line.kept_place[at]
+        line.score[VALUE] = decode(f, line, min(low, line.counts[VALID]), np.inf)
+    elif line.score[VALUE] < line.score[BEST]:
+        _keep_best(line)
 
 
-@inlined
-def _take_back(line: Line, first: int) -> None:
-    """Channels and arrivals as they were before position `first`."""
-    for x in range(line.counts[LOGGED] - 1, line.log_start[first] - 1, -1):
-        line.lane_s[line.log_lane[x]] = line.log_before_s[x]
-        line.arrival_s[line.log_arrival[x]] = -1.0
-    line.counts[LOGGED] = line.log_start[first]
+@lean
+def _keep_critical(line: Line, low: int, high: int) -> None:
+    """Of the critical operators those in the window."""
+    count = 0
+    for x in range(line.counts[CRITICAL]):
+        i = line.critical[x]
+        if low <= line.position[i] <= high:
+            line.critical[count] = i
+            count += 1
+    line.counts[CRITICAL] = count
 
 
-@inlined
-def _inputs_contended(f: Field, line: Line, i: int, d: int, m: int) -> float:
-    """When all inputs are there; those not yet sent are sent now, each after the channel's last."""
-    ready = 0.0
-    for e in range(f.in_start[i], f.in_start[i + 1]):
-        p = f.producer[e]
-        source = line.place[p]
-        if source == d:
-            ready = max(ready, line.end_s[p])
-            continue
-        kd = f.in_tensor[e] * m + d
-        there = line.arrival_s[kd]
-        if there < 0.0:
-            pair = source * m + d
-            lane = f.channel[pair]
-            before = line.lane_s[lane]
-            there = max(before, line.end_s[p]) + (
-                f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
-            )
-            x = line.counts[LOGGED]
-            line.log_lane[x], line.log_before_s[x], line.log_arrival[x] = lane, before, kd
-            line.counts[LOGGED] = x + 1
-            line.lane_s[lane] = there
-            line.arrival_s[kd] = there
-        ready = max(ready, there)
-    return ready
+@lean
+def _keep_best(line: Line) -> None:
+    line.score[BEST] = line.score[VALUE]
+    for x in range(len(line.sequence)):
+        line.best_place[x] = line.place[x]
+        line.best_sequence[x] = line.sequence[x]
 
 
 @released
 def anneal(f: Field, line: Line, moves: int, cooling: float) -> None:
-    """Try `moves` moves; the temperature is multiplied by `cooling` after each."""
+    """Try `moves` moves in the whole sequence; each multiplies the temperature by `cooling`."""
+    list_critical(f, line)
+    _moves(f, line, moves, cooling)
+
+
+@lean
+def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
+    """Try moves within the window; the makespan that it believes in then."""
     n = len(line.sequence)
+    whole = line.counts[HIGH] - line.counts[LOW] == n - 1
     for _ in range(moves):
         line.counts[MOVED] = 0
         line.counts[FIRST] = n
@@ -235,17 +131,18 @@ def anneal(f: Field, line: Line, moves: int, cooling: float) -> None:
         value = decode(f, line, first, limit * (1 + 1e-12))
         if value <= limit:
             line.score[VALUE] = value
-            if value < line.score[BEST]:
-                line.score[BEST] = value
-                for x in range(n):
-                    line.best_place[x] = line.place[x]
-                    line.best_sequence[x] = line.sequence[x]
+            if whole and value < line.score[BEST]:
+                if f.contended:
+                    line.score[VALUE] = settle(f, line)
+                if line.score[VALUE] < line.score[BEST]:
+                    _keep_best(line)
         else:
             line.counts[VALID] = min(line.counts[VALID], line.counts[FIRST])
             for x in range(line.counts[MOVED] - 1, -1, -1):
                 line.place[line.moved[x]] = line.moved_from[x]
             _move_to(line, i, was)
         line.score[TEMPERATURE] *= cooling
+    return line.score[VALUE]  # type: ignore[no-any-return]
 
 
 @lean
@@ -264,7 +161,8 @@ def _pick(line: Line) -> int:
     """A critical operator two times of three."""
     if line.counts[CRITICAL] > 0 and _draw(line, 3) > 0:
         return int(line.critical[_draw(line, line.counts[CRITICAL])])
-    return _draw(line, len(line.place))
+    low = line.counts[LOW]
+    return int(line.sequence[low + _draw(line, line.counts[HIGH] - low + 1)])
 
 
 @lean
@@ -278,10 +176,14 @@ def _target(f: Field, line: Line, i: int) -> int:
 
 @lean
 def _send(f: Field, line: Line, i: int, there: int) -> None:
-    """Send the group of `i` to a device, if it may go there."""
+    """Send the group of `i` to a device, if it may go there and is in the window."""
     g = f.group[i]
     if there == line.place[i] or not f.allowed[g, there]:
         return
+    for a in range(f.group_start[g], f.group_start[g + 1]):
+        at = line.position[f.members[a]]
+        if at < line.counts[LOW] or at > line.counts[HIGH]:
+            return
     size = f.group_start[g + 1] - f.group_start[g]
     if line.counts[MOVED] + size > len(line.moved):
         return
@@ -291,7 +193,7 @@ def _send(f: Field, line: Line, i: int, there: int) -> None:
         line.moved[x], line.moved_from[x] = j, line.place[j]
         line.counts[MOVED] = x + 1
         line.place[j] = there
-        line.counts[FIRST] = min(line.counts[FIRST], line.position[j])
+        _changed(f, line, j)
 
 
 @lean
@@ -317,22 +219,32 @@ def _send_walk(f: Field, line: Line, i: int, there: int) -> None:
 @lean
 def _shift(f: Field, line: Line, i: int) -> None:
     """Move `i` within the sequence, between its producers and its readers."""
-    n, at = len(line.sequence), line.position[i]
-    low, high = 0, n - 1
+    at, low, high = line.position[i], line.counts[LOW], line.counts[HIGH]
     for e in range(f.in_start[i], f.in_start[i + 1]):
         low = max(low, line.position[f.producer[e]] + 1)
     for e in range(f.out_start[i], f.out_start[i + 1]):
         high = min(high, line.position[f.reader[e]] - 1)
     reach = 4
-    while reach < n and _draw(line, 3) > 0:
+    while reach < len(line.sequence) and _draw(line, 3) > 0:
         reach *= 2
     low, high = max(low, at - reach), min(high, at + reach)
     if high <= low:
         return
     to = low + _draw(line, high - low + 1)
     if to != at:
+        line.counts[FIRST] = min(line.counts[FIRST], to)
+        _changed(f, line, i)
         _move_to(line, i, to)
-        line.counts[FIRST] = min(line.counts[FIRST], min(at, to))
+
+
+@inlined
+def _changed(f: Field, line: Line, i: int) -> None:
+    """What must be decoded again: `i` and, where transfers wait, who sends to it."""
+    first = min(line.counts[FIRST], line.position[i])
+    if f.contended:
+        for e in range(f.in_start[i], f.in_start[i + 1]):
+            first = min(first, line.position[f.producer[e]])
+    line.counts[FIRST] = first
 
 
 @lean

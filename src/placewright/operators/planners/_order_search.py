@@ -14,24 +14,32 @@ from placewright.operators._costs import Costs, kernel_costs
 from placewright.operators._groups import Groups
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.planners._local_search import COLDEST, mean_operator_s
-from placewright.operators.planners._order_moves import (
+from placewright.operators.planners._order_decode import (
     BEST,
     TEMPERATURE,
     Field,
     Line,
-    anneal,
-    list_critical,
     start_line,
 )
+from placewright.operators.planners._order_moves import anneal, anneal_windows
 from placewright.operators.problem import Links, OperatorProblem
 
-CHUNK = 2048
-"""Moves between two looks at the clock; between two at the critical path, an eighth of it."""
+CHUNK = 256
+"""Moves in the whole sequence between two looks at the clock and at the critical path."""
+
+WHOLE = 128
+"""Operators up to which moves are tried in the whole sequence, and not in windows."""
+
+LARGEST = 256
+"""Positions in the largest window."""
+
+IN_WINDOW = 512
+"""Moves in one window."""
 
 MOST_TAILS = 100_000
 """Operators up to which the least time to the end is worth computing."""
 
-DECODED = 20_000_000
+DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
 
 
@@ -58,10 +66,11 @@ class OrderSearch:
     Only for problems in which every pair of devices is linked; memory is not looked at.
     """
 
-    __slots__ = ("channels", "field", "problem")
+    __slots__ = ("channels", "field", "problem", "spread")
 
     def __init__(self, problem: OperatorProblem, groups: Groups) -> None:
         self.problem = problem
+        self.spread = _spread(problem, groups)
         self.channels = len(problem.channel_names)
         self.field = _field(problem, kernel_costs(problem), groups)
 
@@ -90,20 +99,49 @@ class OrderSearch:
         line.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
         cooling = COLDEST ** (1.0 / max(1, moves))
         left = moves
-        chunk = max(8, min(CHUNK, DECODED // self.problem.n))
         while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
-            left -= _chunk(f, line, min(left, chunk), cooling)
+            left -= self._chunk(line, left, cooling)
         return Sequenced(line.best_sequence.copy(), line.best_place.copy(), float(line.score[BEST]))
 
+    def moves(self, work: float) -> int:
+        """How many moves decode about `work` operators."""
+        n, windows, whole = self.problem.n, _window_work(self.problem.n), self.problem.n / 2
+        if n <= WHOLE:
+            return max(1, int(work / whole))
+        both = work / 2 if self.spread else work
+        return max(1, int(both / windows + (both / whole if self.spread else 0)))
 
-def _chunk(f: Field, line: Line, left: int, cooling: float) -> int:
-    done = 0
-    for _ in range(8):
-        list_critical(f, line)
-        share = min((left + 7) // 8, left - done)
-        anneal(f, line, share, cooling)
-        done += share
-    return done
+    def _chunk(self, line: Line, left: int, cooling: float) -> int:
+        """Some moves; how many."""
+        n = self.problem.n
+        if n <= WHOLE:
+            moves = min(left, CHUNK)
+            anneal(self.field, line, moves, cooling)
+            return moves
+        each = min(left, IN_WINDOW)
+        windows = max(1, min(left // each, int(DECODED / (each * _window_work(n)))))
+        anneal_windows(self.field, line, windows, min(LARGEST, n), each, cooling)
+        moves = windows * each
+        if self.spread:
+            whole = max(1, int(moves * _window_work(n) / (n / 2)))
+            anneal(self.field, line, whole, cooling)
+            moves += whole
+        return moves
+
+
+def _window_work(n: int) -> float:
+    """Operators that a move in a window has decoded, about: its share of opening it included."""
+    return LARGEST / 4 + 3 * n / IN_WINDOW
+
+
+def _spread(problem: OperatorProblem, groups: Groups) -> bool:
+    """Whether there are groups that reach farther than a window."""
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    first, last = np.full(len(groups.first), problem.n), np.zeros(len(groups.first), dtype=np.int64)
+    np.minimum.at(first, groups.group, position)
+    np.maximum.at(last, groups.group, position)
+    return bool((last - first >= LARGEST / 2).any())
 
 
 def fully_linked(problem: OperatorProblem) -> bool:
@@ -128,8 +166,11 @@ def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
         producer=producer,
         in_tensor=costs.in_tensors,
         in_bytes=problem.tensor_bytes[costs.in_tensors],
+        maker=problem.tensor_producer,
+        size_bytes=problem.tensor_bytes,
         out_start=np.searchsorted(made[by_producer], np.arange(n + 1)),
         reader=problem.consumers[by_producer],
+        out_tensor=np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))[by_producer],
         group=groups.group,
         group_start=np.searchsorted(groups.group[members], np.arange(len(groups.first) + 1)),
         members=members,

@@ -1,0 +1,309 @@
+"""Sequences decoded, compiled: who runs where, what comes before what, and when all of it ends.
+
+A state is a topological sequence and a placement. It is decoded in the sequence: an operator
+starts when its device is through with those before it and its inputs are there. Where transfers
+do not wait this is exactly how the judge plays `Dispatch.IN_ORDER`. Where they do, channels serve
+in the sequence's order of producers, the judge in the order in which producers ended: the same
+once the sequence has been settled into that order (`settle`).
+
+Only a window of the sequence is decoded again after a move: what comes before it has not changed,
+and of what comes after it the longest ways to the end of all are known (`_order_tails`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.compiled import compiled, inlined, lean
+
+VALUE, BEST, TEMPERATURE = 0, 1, 2
+"""Slots of `Line.score`."""
+
+RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, DUES, TOUCHED = range(10)
+"""Slots of `Line.counts`; `LOW` and `HIGH` are the first and the last position of the window."""
+
+
+SETTLINGS = 8
+"""Times that a sequence is sorted at most until it stays as it is."""
+
+
+class Field(NamedTuple):
+    """What does not change.
+
+    Attributes
+    ----------
+    in_start, producer, in_tensor, in_bytes
+        CSR by consumer: what it reads.
+    maker, size_bytes
+        By tensor: its producer and its bytes.
+    out_start, reader, out_tensor
+        CSR by producer: who reads it, and which tensor.
+    group, group_start, members
+        Colocation groups.
+    latency_s, seconds_per_byte, channel
+        Flat (m * m); zero and -1 within a device.
+    tail_s
+        Least seconds from an operator's end to the end of all.
+    """
+
+    contended: bool
+    compute_s: FloatArray
+    in_start: IntArray
+    producer: IntArray
+    in_tensor: IntArray
+    in_bytes: FloatArray
+    maker: IntArray
+    size_bytes: FloatArray
+    out_start: IntArray
+    reader: IntArray
+    out_tensor: IntArray
+    group: IntArray
+    group_start: IntArray
+    members: IntArray
+    allowed: BoolArray
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+    channel: IntArray
+    tail_s: FloatArray
+
+
+class Line(NamedTuple):
+    """Where the search is.
+
+    Attributes
+    ----------
+    sequence, position, place
+        The state; `best_sequence`, `best_place` the best one.
+    end_s
+        When operators end; right for the first ``counts[VALID]`` of the sequence.
+    free_s, latest_s
+        Before each position: when devices are free, shape (n + 1, m), and the latest end so far.
+    lane_s, arrival_s
+        When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
+    log_start, log_lane, log_before_s, log_arrival
+        What decoding each position has changed in these, to take it back.
+    after_device_s, after_lane_s
+        Least seconds from when a device or a channel is through with the window to the end of all.
+    after_s
+        The same from when tensor k is on device d, at ``[k * m + d]``, -1 if nobody after the
+        window reads it there; `due` lists those made in the window or before it.
+    asks
+        Scratch: who asks for a producer's tensors, first come first.
+    kept, kept_place
+        The window as it was when it was opened, by position.
+    """
+
+    sequence: IntArray
+    position: IntArray
+    place: IntArray
+    best_sequence: IntArray
+    best_place: IntArray
+    end_s: FloatArray
+    free_s: FloatArray
+    latest_s: FloatArray
+    lane_s: FloatArray
+    arrival_s: FloatArray
+    log_start: IntArray
+    log_lane: IntArray
+    log_before_s: FloatArray
+    log_arrival: IntArray
+    after_device_s: FloatArray
+    after_lane_s: FloatArray
+    after_s: FloatArray
+    due: IntArray
+    touched: IntArray
+    asks: IntArray
+    kept: IntArray
+    kept_place: IntArray
+    critical: IntArray
+    moved: IntArray
+    moved_from: IntArray
+    score: FloatArray
+    counts: IntArray
+
+
+@compiled
+def start_line(
+    f: Field, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
+) -> Line:
+    """A search that starts from a state."""
+    n, edges = len(sequence), len(f.producer)
+    m = f.allowed.shape[1]
+    line = Line(
+        sequence.copy(),
+        np.empty(n, dtype=np.int64),
+        place.copy(),
+        sequence.copy(),
+        place.copy(),
+        np.zeros(n),
+        np.zeros((n + 1, m)),
+        np.zeros(n + 1),
+        np.zeros(channels),
+        np.full(tensors * m, -1.0),
+        np.zeros(n + 1, dtype=np.int64),
+        np.zeros(edges, dtype=np.int64),
+        np.zeros(edges),
+        np.zeros(edges, dtype=np.int64),
+        np.zeros(m),
+        np.zeros(channels),
+        np.full(tensors * m, -1.0),
+        np.zeros(edges, dtype=np.int64),
+        np.zeros(edges, dtype=np.int64),
+        np.zeros(edges, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.full(3, np.inf),
+        np.zeros(10, dtype=np.int64),
+    )
+    for at in range(n):
+        line.position[sequence[at]] = at
+    line.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
+    line.counts[HIGH] = n - 1
+    line.score[VALUE] = decode(f, line, 0, np.inf)
+    line.score[BEST] = line.score[VALUE]
+    line.score[TEMPERATURE] = 0.0
+    return line
+
+
+@lean
+def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
+    """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`.
+
+    Where the window ends before the sequence it is what the state in its last position leads to.
+    """
+    m, last = f.allowed.shape[1], line.counts[HIGH]
+    if f.contended:
+        _take_back(line, first)
+    latest = line.latest_s[first]
+    for at in range(first, last + 1):
+        i = line.sequence[at]
+        d = line.place[i]
+        begin = line.free_s[at, d]
+        for e in range(f.in_start[i], f.in_start[i + 1]):
+            p = f.producer[e]
+            if not f.contended:
+                pair = line.place[p] * m + d
+                took = f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
+                begin = max(begin, line.end_s[p] + took)
+            elif line.place[p] == d:
+                begin = max(begin, line.end_s[p])
+            else:
+                begin = max(begin, line.arrival_s[f.in_tensor[e] * m + d])
+        end = begin + f.compute_s[i * m + d]
+        line.end_s[i] = end
+        for other in range(m):
+            line.free_s[at + 1, other] = line.free_s[at, other]
+        line.free_s[at + 1, d] = end
+        latest = max(latest, end)
+        line.latest_s[at + 1] = latest
+        if f.contended:
+            _book(f, line, i, d, m)
+            line.log_start[at + 1] = line.counts[LOGGED]
+        if not end + f.tail_s[i] <= limit_s:
+            line.counts[VALID] = at + 1
+            return np.inf
+    line.counts[VALID] = last + 1
+    if last + 1 == len(line.sequence):
+        return latest  # type: ignore[no-any-return]
+    return max(latest, _after(f, line, m, last))
+
+
+@inlined
+def _after(f: Field, line: Line, m: int, last: int) -> float:
+    """When all ends if what comes after position `last` stays as it is."""
+    latest = 0.0
+    for d in range(m):
+        latest = max(latest, line.free_s[last + 1, d] + line.after_device_s[d])
+    if f.contended:
+        for lane in range(len(line.lane_s)):
+            latest = max(latest, line.lane_s[lane] + line.after_lane_s[lane])
+    for x in range(line.counts[DUES]):
+        kd = line.due[x]
+        k, d = kd // m, kd % m
+        there = line.end_s[f.maker[k]]
+        pair = line.place[f.maker[k]] * m + d
+        if f.channel[pair] >= 0:
+            if f.contended:
+                there = line.arrival_s[kd]
+            else:
+                there += f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
+        latest = max(latest, there + line.after_s[kd])
+    return latest
+
+
+@inlined
+def _take_back(line: Line, first: int) -> None:
+    """Channels and arrivals as they were before position `first`."""
+    for x in range(line.counts[LOGGED] - 1, line.log_start[first] - 1, -1):
+        line.lane_s[line.log_lane[x]] = line.log_before_s[x]
+        line.arrival_s[line.log_arrival[x]] = -1.0
+    line.counts[LOGGED] = line.log_start[first]
+
+
+@inlined
+def _book(f: Field, line: Line, i: int, d: int, m: int) -> None:
+    """Send what operator `i` made to every other device where it is read, next reader first."""
+    first = f.out_start[i]
+    for u in range(first, f.out_start[i + 1]):
+        at = u - first
+        while at > 0 and line.position[f.reader[line.asks[at - 1]]] > line.position[f.reader[u]]:
+            line.asks[at] = line.asks[at - 1]
+            at -= 1
+        line.asks[at] = u
+    for x in range(f.out_start[i + 1] - first):
+        k, target = f.out_tensor[line.asks[x]], line.place[f.reader[line.asks[x]]]
+        kd = k * m + target
+        if target == d or line.arrival_s[kd] >= 0.0:
+            continue
+        pair = d * m + target
+        lane = f.channel[pair]
+        before = line.lane_s[lane]
+        there = max(before, line.end_s[i]) + (
+            f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
+        )
+        y = line.counts[LOGGED]
+        line.log_lane[y], line.log_before_s[y], line.log_arrival[y] = lane, before, kd
+        line.counts[LOGGED] = y + 1
+        line.lane_s[lane] = there
+        line.arrival_s[kd] = there
+
+
+@lean
+def settle(f: Field, line: Line) -> float:
+    """Sort a decoded sequence by ends until it is in the order in which the judge's channels serve.
+
+    Returns
+    -------
+    The makespan then, which is the judge's where no two operators end at one time.
+    """
+    value = line.latest_s[len(line.sequence)]
+    for _ in range(SETTLINGS):
+        first = _sorted_by_end(line)
+        if first == len(line.sequence):
+            break
+        value = decode(f, line, first, np.inf)
+    return value  # type: ignore[no-any-return]
+
+
+@lean
+def _sorted_by_end(line: Line) -> int:
+    """Sort by insertion, since little is out of place; the first position that changed."""
+    n = len(line.sequence)
+    first = n
+    for x in range(1, n):
+        i, at = line.sequence[x], x
+        while at > 0 and line.end_s[line.sequence[at - 1]] > line.end_s[i]:
+            line.sequence[at] = line.sequence[at - 1]
+            line.position[line.sequence[at]] = at
+            at -= 1
+        if at < x:
+            line.sequence[at] = i
+            line.position[i] = at
+            first = min(first, at)
+    return first
