@@ -38,6 +38,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "schema",
         *(f"operators {verb}" for verb in ("plan", "compare", "simulate", "explain", "run")),
         "pbqp solve",
+        *(f"testbed {v}" for v in ("up", "down", "status", "set", "selftest", "exec")),
     }
 
 
@@ -50,7 +51,7 @@ def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     assert f"placewright {verb}" in " ".join(said.out.split("Example", 1)[1].split())
 
 
-@pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart"}))
+@pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart", "testbed exec"}))
 def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Format, output, quiet and verbose, under one name everywhere."""
     said = speak(capsys, *verb.split(), "--help")

@@ -80,7 +80,7 @@ class Blueprint:
         return tuple(way.target for way in self.ways if way.source == position)
 
 
-def testbed_id(name: str) -> str:
+def id_of(name: str) -> str:
     """The prefix of the testbed of the cluster called `name`: readable, and its own."""
     return f"{PREFIX}-{_slug(name, 16)}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
@@ -98,7 +98,7 @@ def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
     """
     for device in cluster.devices:
         refuse_impossible(device, len(cpus))
-    name = testbed_id(cluster.name)
+    name = id_of(cluster.name)
     pinned = _pinning(cluster.devices, cpus)
     slots = tuple(_slot(name, k, d, pinned[k]) for k, d in enumerate(cluster.devices))
     return Blueprint(name, slots, _ways(cluster), tuple(_notes(cluster, cpus)))

@@ -19,6 +19,7 @@ import select
 import struct
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Final
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import INTERFACE, join
 from placewright.testbed.packet import HEADER, payload_bytes, with_congestion_mark
-from placewright.testbed.record import LINKS, Process, read_record
+from placewright.testbed.record import LINKS, Process, one_at_a_time, read_record
 from placewright.testbed.removal import remove
 
 MARK_S: Final = 0.02
@@ -64,9 +65,14 @@ class Emulator:
         ``256 * h + l == k + 1``.
     table
         What is asked of every way; read anew for every packet.
+    clock
+        Seconds.
     """
 
-    def __init__(self, files: list[int], table: LinkTable) -> None:
+    def __init__(
+        self, files: list[int], table: LinkTable, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._files, self._devices = files, len(files)
         self._row = {file: k * len(files) for k, file in enumerate(files)}
         self._rate, self._delay = table.square("rate"), table.square("delay_s")
@@ -80,16 +86,16 @@ class Emulator:
 
     def run(self, watched: tuple[int, ...] = ()) -> None:
         """Carry packets until one of the `watched` files becomes readable."""
-        waited, due, clock = [*self._files, *watched], self._due, time.monotonic
+        waited, due, clock = [*self._files, *watched], self._due, self._clock
         while True:
             timeout = max(0.0, due[0][0] - clock()) if due else None
             for file in select.select(waited, (), (), timeout)[0]:
                 if file in watched:
                     return
-                self._take(file)
-            self._deliver()
+                self.take(file)
+            self.deliver()
 
-    def _take(self, file: int) -> None:
+    def take(self, file: int) -> None:
         """Read what a device sends and note when each packet arrives."""
         row = self._row[file]
         for _ in range(_BATCH):
@@ -105,7 +111,7 @@ class Emulator:
 
     def _admit(self, way: int, packet: bytes) -> None:
         """Queue a packet on its way, mark it, or drop it."""
-        now, rate, delay = time.monotonic(), self._rate[way], self._delay[way]
+        now, rate, delay = self._clock(), self._rate[way], self._delay[way]
         channel = int(self._channel[way])
         wait = max(0.0, self._free_s[channel] - now)
         if rate <= 0 or self._cut[way] or (wait > DROP_S and wait * rate > DROP_BYTES):
@@ -122,9 +128,9 @@ class Emulator:
         self._order += 1
         heappush(self._due, (arrival, self._order, way, packet))
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Hand over every packet whose time has come."""
-        due, now = self._due, time.monotonic()
+        due, now = self._due, self._clock()
         while due and due[0][0] <= now:
             _, _, way, packet = heappop(due)
             if self._cut[way] or not _handed_over(self._files[way % self._devices], packet):
@@ -155,7 +161,8 @@ def main(folder: Path) -> None:
     owner = _watch(record.owner)
     table.emulator_pid = os.getpid()
     Emulator(files, table).run(owner)
-    remove(record)
+    with one_at_a_time():
+        remove(record)
 
 
 def _attach_in(namespace: str) -> int:

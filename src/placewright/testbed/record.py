@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -102,7 +102,11 @@ def read_record(folder: Path) -> Record:
 
 def records() -> tuple[Record, ...]:
     """Every testbed of this machine, by its id."""
-    return tuple(read_record(path.parent) for path in sorted(HOME.glob(f"*/{RECORD}")))
+    found = []
+    for path in sorted(HOME.glob(f"*/{RECORD}")):
+        with suppress(FileNotFoundError):  # it has just gone down
+            found.append(read_record(path.parent))
+    return tuple(found)
 
 
 @contextmanager

@@ -67,8 +67,8 @@ class Testbed:
         """
         require()
         trees, cpus = find_trees(), tuple(sorted(os.sched_getaffinity(0)))
+        sweep()
         with one_at_a_time():
-            sweep()
             plan = blueprint(cluster, cpus)
             found = {record.id: record for record in records()}.get(plan.id)
             if found is not None:
@@ -249,9 +249,10 @@ class Testbed:
 
 def sweep() -> None:
     """Remove every testbed whose owner has ended without taking it down."""
-    for record in records():
-        if record.abandoned:
-            remove(record)
+    with one_at_a_time():
+        for record in records():
+            if record.abandoned:
+                remove(record)
 
 
 def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ...]) -> Record:

@@ -39,9 +39,11 @@ def down(
 
     [cyan]placewright testbed down cluster.yaml[/cyan]
     """
+    from placewright.testbed.requirements import require
     from placewright.testbed.testbed import Testbed, sweep
 
     face = Face(format, output, quiet, verbose)
+    require()
     sweep()
     name = None if cluster is None else name_of(cluster)
     beds = [bed for bed in Testbed.all() if name in (None, bed.cluster.name)]
@@ -65,7 +67,9 @@ def status(
 
     [cyan]placewright testbed status cluster.yaml -f json[/cyan]
     """
+    from placewright.testbed.requirements import require
     from placewright.testbed.testbed import Testbed
 
+    require()
     beds = list(Testbed.all()) if cluster is None else [find(cluster)]
     show(beds, Face(format, output, quiet, verbose))

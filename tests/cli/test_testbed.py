@@ -1,0 +1,103 @@
+"""placewright testbed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placewright.testbed import Testbed
+from placewright.testbed.requirements import missing
+from tests.cli.speak import speak
+
+FILE = """
+devices:
+  - {name: "a:1", node: a}
+  - {name: b, node: b, speed: 0.5}
+links:
+  - {from: "a:1", to: b, bandwidth: 80Mbps, latency: 1ms}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    """A cluster file; its testbed is down afterwards."""
+    if reason := missing():
+        pytest.skip(f"no testbed here: {reason}")
+    path = tmp_path / f"cli {os.getpid()}.yaml"
+    path.write_text(FILE)
+    yield path
+    for bed in Testbed.all():
+        if bed.cluster.name == path.stem:
+            bed.down()
+
+
+def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """up, set, status, exec, down: each says what there is now."""
+    made = speak(capsys, "testbed", "up", file, "-f", "json").data["testbeds"][0]
+    assert made["alive"]
+    assert made["owner_pid"] is None
+    assert [device["cpu_share"] for device in made["devices"]] == [1.0, 0.5]
+    speak(capsys, "testbed", "set", file, "--device", "b", "--speed", "0.25", "--memory", "1GiB")
+    speak(capsys, "testbed", "set", file, "--link", "a:1:b", "--bandwidth", "8Mbps", "--one-way")
+    speak(capsys, "testbed", "set", file, "--link", "b:a:1", "--latency", "2ms", "--cut")
+    now = speak(capsys, "testbed", "status", file.stem, "-f", "json").data["testbeds"][0]
+    assert (now["devices"][1]["cpu_share"], now["devices"][1]["memory_bytes"]) == (0.25, 2**30)
+    assert [way["bandwidth"] for way in now["ways"]] == [1e6, 1e7]
+    assert [way["latency_s"] for way in now["ways"]] == [2e-3, 2e-3]
+    assert [way["cut"] for way in now["ways"]] == [True, True]
+    words = "from placewright.cli.main import main; import sys; main(sys.argv[1:])"
+    inside = subprocess.run(
+        [sys.executable, "-c", words, "testbed", "exec", file, "b", "--", "ip", "addr"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "10.78.0.2/32" in inside.stdout
+    assert file.stem in speak(capsys, "testbed", "down", file).out
+    assert speak(capsys, "testbed", "down", file, "-f", "json").data == {"down": []}
+
+
+def test_what_is_wrong_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors are 2, unknown names 1, with what to do next."""
+    assert "unknown testbed" in speak(capsys, "testbed", "set", file, "--device", "b").err
+    speak(capsys, "testbed", "up", file)
+    for words in ((), ("--device", "b"), ("--speed", "0.5"), ("--link", "a", "--cut")):
+        assert speak(capsys, "testbed", "set", file, *words).code == 2
+    unknown = speak(capsys, "testbed", "set", file, "--device", "c", "--speed", "0.5")
+    assert unknown.code == 1
+    assert "did you mean" in unknown.err or "known: a:1, b" in unknown.err
+    assert speak(capsys, "testbed", "set", file, "--device", "b", "--speed", "2").code == 1
+
+
+def test_selftest_makes_and_removes_what_is_not_up(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked against got for each link and device; the exit code tells whether all are right."""
+    said = speak(capsys, "testbed", "selftest", file, "-f", "json")
+    assert [(f["what"], f["where"], f["asked"]) for f in said.data] == [
+        ("rate", "a:1 -> b", 1e7),
+        ("delay", "a:1 -> b", 1e-3),
+        ("rate", "b -> a:1", 1e7),
+        ("delay", "b -> a:1", 1e-3),
+        ("cpu", "a:1", 1.0),
+        ("cpu", "b", 0.5),
+    ]
+    assert said.code == (0 if all(f["ok"] for f in said.data) else 1)
+    assert not any(bed.cluster.name == file.stem for bed in Testbed.all())
+
+
+def test_without_root_the_verbs_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything else, with the way without root."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for verb in ("up", "selftest", "down", "status"):
+        refused = speak(capsys, "testbed", verb, "edge-duo")
+        assert refused.code == 1
+        assert "it needs root" in refused.err
+        assert "by waiting" in refused.err

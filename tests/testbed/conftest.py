@@ -1,0 +1,46 @@
+"""Testbeds for tests: real ones, made as root and removed whatever happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import pytest
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import cluster_from_text
+from placewright.testbed import Testbed
+from placewright.testbed.requirements import missing
+
+DUO = """
+devices:
+  - {name: left, node: a}
+  - {name: right, node: b, speed: 0.5, memory: 256MiB}
+links:
+  - {from: left, to: right, bandwidth: 40Mbps, latency: 5ms}
+"""
+
+_numbers = count()
+
+
+def cluster(text: str = DUO, name: str = "") -> Cluster:
+    """A cluster of a name that nobody else on this machine uses."""
+    own = name or f"test {os.getpid()} {next(_numbers)}"
+    return cluster_from_text(text, where="a test", name=own)
+
+
+@pytest.fixture
+def up() -> Iterator[Callable[[Cluster], Testbed]]:
+    """`Testbed.up`, for the length of a test."""
+    if reason := missing():
+        pytest.skip(f"no testbed here: {reason}")
+    with ExitStack() as stack:
+        yield lambda asked: stack.enter_context(Testbed.up(asked))
+
+
+@pytest.fixture
+def duo(up: Callable[[Cluster], Testbed]) -> Testbed:
+    """Two devices and a link of 40 Mbit/s and 5 ms."""
+    return up(cluster())

@@ -1,0 +1,33 @@
+"""What tests let a process inside a testbed do: Python code with `seat` at hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+from placewright.testbed import NodeSeat
+
+_ENTER = (
+    "import os, socket, sys, time; from placewright.testbed.probe import seat_from; "
+    "seat = seat_from(sys.argv[1]); seat.enter()\n"
+)
+
+
+def start(seat: NodeSeat, code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start `code` as a process of the seat; `sys.argv[2:]` are the arguments."""
+    words = [sys.executable, "-c", _ENTER + code, json.dumps(asdict(seat)), *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """What it printed; it must have ended well."""
+    out, words = process.communicate(timeout=60)
+    assert process.returncode == 0, words
+    return out.strip()
+
+
+def run(seat: NodeSeat, code: str, *arguments: object) -> str:
+    """Both."""
+    return said(start(seat, code, *arguments))

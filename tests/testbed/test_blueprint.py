@@ -1,0 +1,76 @@
+"""What a cluster asks of one machine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placewright.cluster.cluster import LOCAL_BANDWIDTH, Cluster, Device, Link
+from placewright.errors import InputError
+from placewright.testbed.blueprint import blueprint, id_of
+
+names = st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=6, unique=True)
+
+
+@given(cluster=st.text(), devices=names)
+def test_any_name_becomes_names_that_a_kernel_takes(cluster: str, devices: list[str]) -> None:
+    """Odd characters, long names, names that differ in case only: plain, short, all different."""
+    plan = blueprint(Cluster(tuple(map(Device, devices)), name=cluster), (0,))
+    made = [slot.namespace for slot in plan.slots]
+    assert len(set(made)) == len(devices)
+    assert len({slot.group for slot in plan.slots}) == len(devices)
+    for name in made:
+        assert name.startswith(plan.id + "-")
+        assert len(name) < 100
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def test_names_that_look_alike_stay_apart() -> None:
+    """Two clusters whose names differ in a character that file names cannot have."""
+    assert id_of("a b") != id_of("a/b") != id_of("A b")
+
+
+def test_every_way_is_there_once() -> None:
+    """Links as given, a way back for one-way links, copies within a node."""
+    devices = tuple(Device(n, node=node) for n, node in (("a", "x"), ("b", "x"), ("c", "y")))
+    links = (Link("a", "c", 1e6, 1e-3, "bus"), Link("c", "b", 2e6, 2e-3, "bus"))
+    ways = blueprint(Cluster(devices, links), (0, 1)).ways
+    assert [(w.source, w.target, w.rate, w.delay_s, w.channel, w.given) for w in ways[:4]] == [
+        (0, 2, 1e6, 1e-3, 0, True),
+        (2, 1, 2e6, 2e-3, 0, True),
+        (2, 0, 1e6, 1e-3, 1, False),
+        (1, 2, 2e6, 2e-3, 2, False),
+    ]
+    assert [(w.source, w.target, w.rate) for w in ways[4:]] == [
+        (0, 1, LOCAL_BANDWIDTH),
+        (1, 0, LOCAL_BANDWIDTH),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0.05, 1.0)), min_size=1, max_size=8),
+    st.integers(4, 9),
+)
+def test_devices_are_spread_over_the_cpus(asked: list[tuple[int, float]], cpus: int) -> None:
+    """As many CPUs as cores, and no CPU gets a second device while another has none."""
+    devices = tuple(
+        Device(str(k), cores=cores, speed=speed) for k, (cores, speed) in enumerate(asked)
+    )
+    slots = blueprint(Cluster(devices), range(cpus)).slots
+    used = [cpu for slot in slots for cpu in slot.cpus]
+    for device, slot in zip(devices, slots, strict=True):
+        assert len(set(slot.cpus)) == device.cores
+        assert slot.cpu_share == pytest.approx(device.cores * device.speed) or device.speed == 1
+    assert len(set(used)) == min(cpus, len(used))
+
+
+def test_what_the_machine_cannot_be_is_refused() -> None:
+    """Faster than itself, or more cores than it has; too much at once is told."""
+    with pytest.raises(InputError, match=r"speed 1\.5"):
+        blueprint(Cluster((Device("a", speed=1.5),)), (0, 1))
+    with pytest.raises(InputError, match="3 of 2"):
+        blueprint(Cluster((Device("a", cores=3),)), (0, 1))
+    crowded = Cluster(tuple(Device(str(k)) for k in range(3)))
+    assert "3 cores of 2" in blueprint(crowded, (0, 1)).notes[0]
+    assert blueprint(crowded, (0, 1, 2)).notes == ()

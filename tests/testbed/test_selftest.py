@@ -1,0 +1,31 @@
+"""The self-test measures what is there, whatever was asked."""
+
+from __future__ import annotations
+
+from placewright.testbed import Testbed
+from placewright.testbed.selftest import Finding, selftest
+
+
+def test_off_is_relative_except_for_delays() -> None:
+    """The tolerance of a rate is a share, that of a delay is in seconds."""
+    assert Finding("rate", "a", 100.0, 97.5, 0.03).ok
+    assert not Finding("cpu", "a", 0.5, 0.52, 0.03).ok
+    assert Finding("delay", "a", 0.0, 0.0004, 0.0005).ok
+    assert not Finding("delay", "a", 0.001, 0.0016, 0.0005).ok
+
+
+def test_everything_is_measured_once(duo: Testbed) -> None:
+    """Every link and quota once; what has been changed is measured anew."""
+    asked = {(f.what, f.where): f.asked for f in selftest(duo)}
+    assert asked == {
+        ("rate", "left -> right"): 5e6,
+        ("delay", "left -> right"): 5e-3,
+        ("rate", "right -> left"): 5e6,
+        ("delay", "right -> left"): 5e-3,
+        ("cpu", "left"): 1.0,
+        ("cpu", "right"): 0.5,
+    }
+    duo.set_link("left", "right", bandwidth=2e6)
+    changed = next(selftest(duo))
+    assert changed.asked == 2e6
+    assert changed.got <= 2e6 * 1.03

@@ -1,0 +1,198 @@
+"""Real testbeds: up, changed, broken, down; nothing of others is touched, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError, UnknownNameError
+from placewright.testbed import Testbed
+from placewright.testbed.removal import emulator_pid
+from placewright.testbed.status import status
+from tests.testbed import inside
+from tests.testbed.conftest import DUO, cluster
+
+Up = Callable[[Cluster], Testbed]
+
+ECHO = """
+with socket.create_server((seat.address, 5000)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+    while data := connection.recv(1 << 16):
+        connection.sendall(data)
+"""
+ASK = """
+with socket.create_connection((sys.argv[2], 5000), timeout=20) as connection:
+    start = time.perf_counter()
+    for byte in b"hello":
+        connection.sendall(bytes([byte]))
+        assert connection.recv(1) == bytes([byte])
+    print(time.perf_counter() - start)
+"""
+UNREACHABLE = """
+try:
+    socket.create_connection((sys.argv[2], 5000), timeout=0.3)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def conversation_s(bed: Testbed, source: str, target: str) -> float:
+    """Seconds of five round trips."""
+    server = inside.start(bed.seat(target), ECHO)
+    assert server.stdout is not None
+    server.stdout.readline()
+    took_s = float(inside.run(bed.seat(source), ASK, bed.address(target)))
+    inside.said(server)
+    return took_s
+
+
+def traces() -> set[str]:
+    """Everything of testbeds that this machine has."""
+    places = ("/run/netns", "/run/placewright", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory")
+    found = {str(p) for place in places for p in Path(place).glob("placewright-*")}
+    return found | {str(p) for p in Path("/sys/fs/cgroup").glob("placewright-*")}
+
+
+def own_traces(bed: Testbed) -> set[str]:
+    """Those of this testbed."""
+    return {trace for trace in traces() if bed.record.id in trace}
+
+
+def test_up_twice_and_down_twice(duo: Testbed) -> None:
+    """The second `up` finds all of it, changes included; the second `down` finds nothing to do."""
+    duo.set_link("left", "right", bandwidth=1e6)
+    again = Testbed.up(duo.cluster)
+    assert not again.made
+    assert again.record == duo.record == Testbed.find(duo.cluster.name).record
+    assert again.links.get("rate", 0, 1) == 1e6
+    with again:
+        pass
+    assert duo.alive
+    pid = emulator_pid(duo.record)
+    duo.down()
+    duo.down()
+    assert own_traces(duo) == set()
+    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_text()
+    with pytest.raises(UnknownNameError, match="unknown testbed"):
+        Testbed.find(duo.cluster.name)
+
+
+def test_a_link_is_never_faster_than_asked(duo: Testbed) -> None:
+    """Five round trips over 5 ms each way; after `set` over 20 ms from left to right."""
+    assert conversation_s(duo, "left", "right") >= 5 * 2 * 4.9e-3
+    duo.set_link("left", "right", latency_s=0.02, both_ways=False)
+    assert conversation_s(duo, "left", "right") >= 5 * 24.8e-3
+
+
+def test_a_killed_emulator_is_seen_and_revived(duo: Testbed) -> None:
+    """Nothing passes meanwhile; `up` starts another, and the changes of before still hold."""
+    os.kill(emulator_pid(duo.record), signal.SIGKILL)
+    while duo.alive:
+        time.sleep(0.01)
+    assert status(duo).emulator_pid == 0
+    assert inside.run(duo.seat("left"), UNREACHABLE, duo.address("right"))
+    Testbed.up(duo.cluster)
+    assert duo.alive
+    assert conversation_s(duo, "left", "right") > 0
+
+
+def test_a_lost_namespace_is_made_again(duo: Testbed) -> None:
+    """As after somebody's ``ip netns del``."""
+    subprocess.run(["ip", "netns", "del", duo.seat("right").namespace], check=True)
+    assert not duo.alive
+    Testbed.up(duo.cluster)
+    assert duo.alive
+    assert conversation_s(duo, "left", "right") > 0
+
+
+def test_a_cut_link_carries_nothing_until_it_is_restored(duo: Testbed) -> None:
+    """And the others know what they asked for in vain."""
+    duo.cut("left", "right")
+    assert inside.run(duo.seat("left"), UNREACHABLE, duo.address("right")) == "TimeoutError"
+    assert status(duo).ways[0].cut
+    assert status(duo).ways[0].dropped > 0
+    duo.restore("left", "right")
+    assert conversation_s(duo, "left", "right") > 0
+
+
+def test_two_testbeds_do_not_meet(up: Up) -> None:
+    """Same addresses, odd names: each talks to its own, and one survives the other's end."""
+    one, two = up(cluster(name=f"é/ü {os.getpid()}")), up(cluster(name=f"é\\ü {os.getpid()}"))
+    one.cut("left", "right")
+    assert conversation_s(two, "left", "right") > 0
+    before = own_traces(two)
+    one.down()
+    assert two.alive
+    assert own_traces(two) == before
+    assert own_traces(one) == set()
+
+
+def test_what_others_made_stays(duo: Testbed) -> None:
+    """A namespace and a group with a name like ours outlive `down`."""
+    stranger = f"{duo.record.id}-stranger"
+    group = duo.trees.cpu / stranger
+    subprocess.run(["ip", "netns", "add", stranger], check=True)
+    group.mkdir()
+    try:
+        duo.down()
+        assert own_traces(duo) == {f"/run/netns/{stranger}", str(group)}
+    finally:
+        group.rmdir()
+        subprocess.run(["ip", "netns", "del", stranger], check=True)
+
+
+def test_devices_without_a_link_cannot_talk(up: Up) -> None:
+    """They are told at once; a link cannot be made by `set`."""
+    bed = up(cluster("devices: [{name: a, node: x}, {name: b, node: y}]"))
+    assert inside.run(bed.seat("a"), UNREACHABLE, bed.address("b")) == "OSError"
+    with pytest.raises(InputError, match="no link joins 'a' and 'b'"):
+        bed.set_link("a", "b", bandwidth=1e6)
+
+
+def test_another_cluster_of_the_same_name_is_refused(duo: Testbed) -> None:
+    """It is not silently the one that is up."""
+    other = cluster(DUO.replace("40Mbps", "50Mbps"), duo.cluster.name)
+    with pytest.raises(InputError, match="with another cluster"):
+        Testbed.up(other)
+
+
+def test_down_ends_the_processes_inside(duo: Testbed) -> None:
+    """Groups go only when they are empty; sleepers do not hold them."""
+    sleeper = inside.start(duo.seat("right"), "print('in', flush=True); time.sleep(60)")
+    assert sleeper.stdout is not None
+    sleeper.stdout.readline()
+    assert status(duo).devices[1].processes == 1
+    duo.down()
+    sleeper.communicate(timeout=10)
+    assert sleeper.returncode == -signal.SIGKILL
+
+
+def test_it_ends_with_the_process_that_made_it(up: Up) -> None:
+    """Killed without a word: the emulator notices and takes everything down."""
+    asked = cluster()
+    code = (
+        "import sys, time; from placewright.cluster.files import cluster_from_text as read;"
+        "from placewright.testbed import Testbed;"
+        "bed = Testbed.up(read(sys.argv[1], where='', name=sys.argv[2]));"
+        "print(bed.record.id, flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", code, DUO, asked.name]
+    owner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    made = owner.stdout.readline().strip()
+    assert any(made in trace for trace in traces())
+    owner.kill()
+    owner.communicate()
+    deadline = time.monotonic() + 20
+    while any(made in trace for trace in traces()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(made in trace for trace in traces())
