@@ -2,13 +2,14 @@
 
     python benchmarks/overhead.py
 
-Blocks of executor steps and plain eager steps alternate in one run, single-threaded; the ratio
-is the median over the blocks.
+An executor step and a plain eager step take turns, single-threaded on one core; the ratio is the
+median over the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import subprocess
 import sys
@@ -22,26 +23,31 @@ from placewright.capture.source import load_model
 from placewright.capture.state import initial_state
 from placewright.capture.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device
-from placewright.execute.eager import run_eager
+from placewright.execute.eager import stepper
 from placewright.execute.session import Session
 
+WARM_UP = 2
 
-def ratio(name: str, training: bool, batch: int, blocks: int, steps: int) -> tuple[float, ...]:
+
+def ratio(name: str, training: bool, batch: int, pairs: int) -> tuple[float, ...]:
     """Seconds of capture, eager step, executor step, and their ratio."""
     source = load_model(f"zoo:{name}", batch=batch, training=training)
     start = time.perf_counter()
     graph = capture_source(source, training=training)
     capture_s = time.perf_counter() - start
-    everything = range(len(graph.operators))
+    step = stepper(copy.deepcopy(source.model), source, training=training)
     eager, placed = [], []
     here = Cluster((Device("here"),))
     with Session(graph, here, initial_state(source, graph.program)) as session:
-        session.load([0] * len(graph.operators), everything)
-        session.run(2)
-        for _ in range(blocks):
-            placed.append(np.median([r.duration_s for r in session.run(steps)]))
-            plain = run_eager(source, training=training, steps=steps + 1)
-            eager.append(np.median(plain.step_s[1:]))
+        session.load([0] * len(graph.operators), range(len(graph.operators)))
+        session.run(WARM_UP)
+        for _ in range(WARM_UP):
+            step()
+        for _ in range(pairs):
+            placed += [record.duration_s for record in session.run(1)]
+            begun = time.perf_counter()
+            step()
+            eager.append(time.perf_counter() - begun)
     ratios = np.array(placed) / np.array(eager)
     return capture_s, float(np.median(eager)), float(np.median(placed)), float(np.median(ratios))
 
@@ -60,8 +66,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(FACTORIES))
-    parser.add_argument("--blocks", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=15)
     asked = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
@@ -70,7 +75,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name in asked.models:
         for training in (False, True):
-            row = ratio(name, training, 2 if training else 1, asked.blocks, asked.steps)
+            row = ratio(name, training, 2 if training else 1, asked.pairs)
             kind = "training" if training else "inference"
             print(
                 f"| {name} | {kind} | {row[0]:.1f} | {row[1] * 1e3:.1f} | {row[2] * 1e3:.1f} | "

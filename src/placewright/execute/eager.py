@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,14 +44,34 @@ def run_eager(
         ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``.
     """
     model = copy.deepcopy(source.model)
+    times = []
     with _threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if training:
-            outputs, times = _train(model, source, steps, _optimizer(model, optimizer, lr))
-        else:
-            outputs, times = _infer(model, source, steps)
+        step = stepper(model, source, training=training, optimizer=optimizer, lr=lr)
+        for _ in range(steps):
+            start = time.perf_counter()
+            outputs = step()
+            times.append(time.perf_counter() - start)
     state = {k: v.detach() for k, v in (*model.named_parameters(), *model.named_buffers())}
-    return EagerRun(outputs, state, times)
+    found = tuple(x.detach() for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
+    return EagerRun(found, state, tuple(times))
+
+
+def stepper(
+    model: torch.nn.Module,
+    source: ModelSource,
+    *,
+    training: bool,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+) -> Callable[[], Any]:
+    """A function that does one plain step of `model` on the source's batch; outputs or loss."""
+    if not training:
+        model.eval()
+        return lambda: _infer(model, source)
+    model.train()
+    updates = _optimizer(model, optimizer, lr)
+    return lambda: _train(model, source, updates)
 
 
 def _optimizer(model: torch.nn.Module, name: str, lr: float) -> torch.optim.Optimizer:
@@ -61,32 +81,19 @@ def _optimizer(model: torch.nn.Module, name: str, lr: float) -> torch.optim.Opti
 
 
 def _train(
-    model: torch.nn.Module, source: ModelSource, steps: int, optimizer: torch.optim.Optimizer
-) -> tuple[tuple[torch.Tensor, ...], tuple[float, ...]]:
-    model.train()
+    model: torch.nn.Module, source: ModelSource, optimizer: torch.optim.Optimizer
+) -> torch.Tensor:
     assert source.loss_fn is not None
-    times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        loss = source.loss_fn(_forward(model, source.inputs), source.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-    return (loss.detach(),), tuple(times)
+    optimizer.zero_grad(set_to_none=True)
+    loss = source.loss_fn(_forward(model, source.inputs), source.targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss
 
 
-def _infer(
-    model: torch.nn.Module, source: ModelSource, steps: int
-) -> tuple[tuple[torch.Tensor, ...], tuple[float, ...]]:
-    model.eval()
-    times = []
-    with torch.no_grad():
-        for _ in range(steps):
-            start = time.perf_counter()
-            outputs = _forward(model, source.inputs)
-            times.append(time.perf_counter() - start)
-    return tuple(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)), tuple(times)
+@torch.no_grad()
+def _infer(model: torch.nn.Module, source: ModelSource) -> Any:
+    return _forward(model, source.inputs)
 
 
 def _forward(model: torch.nn.Module, inputs: Any) -> Any:

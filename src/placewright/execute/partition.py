@@ -158,7 +158,7 @@ def _part(
         if message.source == device:
             leaving[message.value].append(message)
     instructions = [program.instructions[i] for i in order]
-    reads = [tuple(dict.fromkeys(_refs([i.args, i.kwargs]))) for i in instructions]
+    reads = [tuple(dict.fromkeys(references([i.args, i.kwargs]))) for i in instructions]
     last_use = {value: k for k, values in enumerate(reads) for value in values}
     inputs = {i.name: i for i in program.inputs}
     keep = {*inputs, *outputs.values()}
@@ -187,12 +187,12 @@ def _part(
     )
 
 
-def _refs(argument: Any) -> Iterator[str]:
+def references(argument: Any) -> Iterator[str]:
     """Names of the values in an argument, however deep."""
     if isinstance(argument, Ref):
         yield argument.name
     elif isinstance(argument, Mapping):
-        yield from _refs(list(argument.values()))
+        yield from references(list(argument.values()))
     elif isinstance(argument, list | tuple):
         for item in argument:
-            yield from _refs(item)
+            yield from references(item)

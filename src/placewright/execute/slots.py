@@ -16,6 +16,7 @@ import torch
 from placewright.capture.program_calls import materialise, resolve_target
 from placewright.execute.emulation import Stretch
 from placewright.execute.partition import Message, Part, Step
+from placewright.execute.reuse import in_place_targets
 from placewright.execute.transport import Courier, Mailbox
 from placewright.graph.program import Ref
 
@@ -141,7 +142,11 @@ def compile_part(
     for step in part.steps:
         for result in filter(None, step.instruction.results):
             names.setdefault(result, len(names))
-    slots = tuple(_slot(step, names, device) for step in part.steps)
+    in_place = in_place_targets(part)
+    slots = tuple(
+        _slot(step, in_place.get(step.operator, step.instruction.target), names, device)
+        for step in part.steps
+    )
     registers: Registers = [None] * len(names)
     for item in part.inputs:
         registers[names[item.name]] = state[item.name]
@@ -150,12 +155,12 @@ def compile_part(
     return CompiledPart(slots, registers, names, outputs, settle)
 
 
-def _slot(step: Step, names: Mapping[str, int], device: str) -> Slot:
+def _slot(step: Step, target: str, names: Mapping[str, int], device: str) -> Slot:
     instruction = step.instruction
     kwargs = instruction.kwargs
     return Slot(
         operator=step.operator,
-        call=resolve_target(instruction.target),
+        call=resolve_target(target),
         bind=_bind_list(instruction.args, names, device),
         bind_kwargs=_bind_dict(kwargs, names, device) if kwargs else None,
         results=tuple(names[r] if r else -1 for r in instruction.results),

@@ -6,6 +6,7 @@ when it is told to, when an order fails, or when the process that started it is 
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import signal
@@ -143,6 +144,7 @@ class Worker:
             os.sched_setaffinity(0, spec.cores)
         torch.set_num_threads(spec.threads)
         precise_sleeps()
+        keep_freed_memory()
         dist.init_process_group(
             "gloo",
             init_method=spec.rendezvous,
@@ -285,6 +287,18 @@ class Worker:
         """Write the state that lives here and changes to a safetensors file."""
         index, registers = self.part.index, self.part.registers
         return _write(path, {name: registers[index[name]] for name in self.state_names})
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what is freed for the next step instead of handing it back each time.
+
+    Handing back costs a page fault for every 4 KiB of every activation in every step.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(mmap_threshold, 32 << 20)
 
 
 def laid_out(tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
