@@ -15,6 +15,7 @@ from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.m_etf import MEtf
 from placewright.operators.planners.m_sct import MSct
 from placewright.operators.planners.m_topo import MTopo
@@ -55,6 +56,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         Pbqp(),
         CeftPbqp(),
         Search(),
+        Lns(),
         LinearisedDp(),
         IdealDp(),
         Exact(),
@@ -64,7 +66,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     return {planner.name: planner for planner in (*own, *plugged)}
 
 
-LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search")
+LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")
 """What ``auto`` asks after the quick planners: proofs and short searches before long ones."""
 
 

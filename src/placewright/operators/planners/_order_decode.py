@@ -211,7 +211,7 @@ def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
     line.counts[VALID] = last + 1
     if last + 1 == len(line.sequence):
         return latest  # type: ignore[no-any-return]
-    return max(latest, _after(f, line, m, last))
+    return max(latest, _after(f, line, m, last))  # type: ignore[no-any-return]
 
 
 @inlined

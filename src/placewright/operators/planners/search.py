@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import final
 
@@ -11,6 +13,8 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
 from placewright.operators.planners._local_search import improve, score_plan
 from placewright.operators.planners._order_search import Sequenced, played_sequence
+from placewright.operators.planners._solver import installed
+from placewright.operators.planners.lns import Lns
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import INTERRUPTED, Context
 
@@ -39,8 +43,9 @@ class Search:
     first).
 
     The work is fixed by `effort`: the same seed gives the same plan unless a deadline cuts it
-    short. Two walks go side by side, on any number of cores. Ours; annealing after
-    Kirkpatrick, Gelatt, Vecchi 1983 (doi 10.1126/science.220.4598.671).
+    short; a walk that would not end before it is made shorter, so that it still cools. Two walks
+    go side by side, on any number of cores. Ours; annealing after Kirkpatrick, Gelatt, Vecchi 1983
+    (doi 10.1126/science.220.4598.671).
 
     Parameters
     ----------
@@ -54,6 +59,9 @@ class Search:
         Share of each round that is spent on the judge where the decoder is not exact.
     patience
         Rounds without a better plan after which it ends.
+    share
+        Of the time that is left, what it takes at most where it goes on from an incumbent: in
+        ``auto`` it hands its plan on to `Lns`.
     """
 
     effort: float = 1e9
@@ -62,6 +70,7 @@ class Search:
     heats: tuple[float, ...] = (0.2, 0.05, 0.4, 0.1, 0.8, 0.2)
     on_judge: float = 0.06
     patience: int = 4
+    share: float = 0.7
 
     @property
     def name(self) -> str:
@@ -82,12 +91,18 @@ class Search:
         InfeasibleError
             No start has a link for every tensor.
         """
+        left_s, relayed = context.remaining_s(), context.incumbent is not None
+        if relayed and math.isfinite(left_s) and installed() and not Lns().supports(problem):
+            context = replace(context, deadline_s=context.deadline_s - (1 - self.share) * left_s)
         hunt = start_hunt(problem, context)
         budget, size, r, idle = self.effort, self.first, 0, 0
+        rate = math.inf
         try:
             while budget > 0 and idle < self.patience and not hunt.done():
-                before = hunt.best.score
-                self._round(hunt, min(size, budget), r)
+                before, began = hunt.best.score, time.perf_counter()
+                work = min(size, budget, rate * context.remaining_s())
+                self._round(hunt, work, r)
+                rate = work / (time.perf_counter() - began) if r else math.inf
                 idle = 0 if hunt.best.score < before else idle + 1
                 budget -= max(size, self.effort / ROUNDS)
                 size, r = size * self.growth, r + 1

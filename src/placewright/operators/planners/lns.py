@@ -1,0 +1,150 @@
+"""LNS: large-neighbourhood search, windows of a schedule re-planned by CP-SAT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.errors import MissingDependencyError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
+from placewright.operators.planners._order_decode import CRITICAL, VALUE, Line, decode, start_line
+from placewright.operators.planners._order_moves import list_critical
+from placewright.operators.planners._order_search import OrderSearch, fully_linked, played_sequence
+from placewright.operators.planners._solver import installed
+from placewright.operators.planners._window_model import Better, solve_window
+from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.planning import INTERRUPTED, Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lns:
+    """Stretches of the best plan's sequence, about critical operators, re-planned by CP-SAT.
+
+    Large-neighbourhood search after Shaw, CP 1998 (doi 10.1007/3-540-49481-2_30), with windows in
+    time as in job-shop scheduling; the model of a window is ours (`_window_model`): devices and
+    order of its operators, transfers on their channels, heads from what comes before, longest ways
+    from what comes after. A window that looks better is decoded and judged in every dispatch; it
+    stays if decoding says that it is no worse. Starts from `Context.incumbent` or the best list
+    schedule.
+
+    The work is fixed by CP-SAT's deterministic time with one worker: the same seed gives the same
+    plan unless a deadline cuts it short.
+
+    Parameters
+    ----------
+    windows
+        At most; each of `smallest` to `largest` operators.
+    work
+        Deterministic time of CP-SAT for one window, about seconds.
+    patience
+        Windows without a better makespan after which it ends.
+    """
+
+    windows: int = 400
+    smallest: int = 8
+    largest: int = 32
+    work: float = 0.3
+    patience: int = 60
+
+    @property
+    def name(self) -> str:
+        """``lns``."""
+        return "lns"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Latency in which devices work side by side, every pair of them linked."""
+        if problem.objective is not Objective.LATENCY or problem.overlap is not Overlap.PARALLEL:
+            return "plans for latency with parallel overlap"
+        if problem.contiguous:
+            return "does not keep plans contiguous"
+        if problem.m < 2 or not fully_linked(problem):
+            return "needs two devices or more, and a link between every two"
+        return pairwise_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The best plan met.
+
+        Raises
+        ------
+        InfeasibleError
+            No start has a link for every tensor.
+        MissingDependencyError
+            OR-tools is not installed.
+        """
+        if not installed():
+            raise MissingDependencyError("ortools", extra="exact", purpose="the planner lns")
+        hunt = start_hunt(problem, context)
+        try:
+            self._walk(hunt)
+        except KeyboardInterrupt:
+            return hunt.best.plan(INTERRUPTED)
+        return hunt.best.plan()
+
+    def _walk(self, hunt: Hunt) -> None:
+        """Window after window."""
+        rng = np.random.default_rng(hunt.context.seed)
+        orders = OrderSearch(hunt.problem, hunt.groups)
+        line = _line_of(hunt, orders)
+        idle = 0
+        for w in range(self.windows):
+            if idle >= self.patience or hunt.done():
+                return
+            low, high = self._window(hunt, orders, line, rng)
+            before = float(line.score[VALUE])
+            better = solve_window(
+                orders.field,
+                line,
+                low,
+                high,
+                seed=int(rng.integers(2**31)),
+                work=self.work,
+                deadline_s=hunt.context.deadline_s,
+            )
+            _take(orders, line, low, better, before)
+            idle = 0 if line.score[VALUE] < before else idle + 1
+            if better is not None:
+                _offer(hunt, line)
+            hunt.tell(f"window {w}")
+
+    def _window(
+        self, hunt: Hunt, orders: OrderSearch, line: Line, rng: np.random.Generator
+    ) -> tuple[int, int]:
+        """First and last position, about a critical operator."""
+        n = hunt.problem.n
+        list_critical(orders.field, line)
+        size = min(n, int(rng.integers(self.smallest, self.largest + 1)))
+        i = line.critical[rng.integers(line.counts[CRITICAL])]
+        low = int(np.clip(line.position[i] - rng.integers(size), 0, n - size))
+        return low, low + size - 1
+
+
+def _line_of(hunt: Hunt, orders: OrderSearch) -> Line:
+    sequence = played_sequence(hunt.judge(hunt.best.plan()))
+    return start_line(orders.field, hunt.problem.t, orders.channels, sequence, hunt.best.place, 0)
+
+
+def _take(orders: OrderSearch, line: Line, low: int, better: Better | None, before: float) -> None:
+    """Write a window's new plan into the line; back if the whole is longer then."""
+    if better is None:
+        return
+    stretch = slice(low, low + len(better.sequence))
+    old = line.sequence[stretch].copy()
+    old_place = line.place[old].copy()
+    for sequence, place in ((better.sequence, better.place), (old, old_place)):
+        line.sequence[stretch] = sequence
+        line.place[sequence] = place
+        line.position[sequence] = np.arange(stretch.start, stretch.stop)
+        line.score[VALUE] = decode(orders.field, line, low, float("inf"))
+        if line.score[VALUE] <= before:
+            return
+
+
+def _offer(hunt: Hunt, line: Line) -> None:
+    """Let the judge see the line as it is."""
+    place, sequence = line.place.copy(), line.sequence.copy()
+    for plan in dispatches(place, sequence):
+        hunt.offer(plan)

@@ -1,0 +1,96 @@
+"""LNS: windows are solved to the optimum, plans are never worse, the same seed the same plan."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from placewright.errors import MissingDependencyError
+from placewright.operators._groups import groups_of
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.planners._order_decode import VALUE, start_line
+from placewright.operators.planners._order_search import OrderSearch, played_sequence
+from placewright.operators.planners._window_model import solve_window
+from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lns import Lns
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.testing.conformance import PlannerConformance
+from placewright.testing.instances import random_placement, random_problem
+from tests.operators.planners.test_search import best_of_all
+
+pytest.importorskip("ortools")
+SHORT = Lns(windows=2, work=0.02)
+
+
+class TestLns(PlannerConformance):
+    """A short one keeps to the kit."""
+
+    def planner(self, problem: OperatorProblem) -> Planner:
+        """With few windows."""
+        return SHORT
+
+
+@pytest.mark.parametrize("links", Links)
+def test_one_window_over_all_is_the_optimum(links: Links) -> None:
+    """On up to five operators: no worse than every placement, from a random start."""
+    for seed in range(10):
+        problem = random_problem(seed, most_operators=5, most_devices=3, links=links)
+        problem = problem.asked(
+            memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
+        )
+        start = OperatorPlan(random_placement(problem, np.random.default_rng(seed)))
+        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start))
+        assert judge(problem, plan).value <= best_of_all(problem) * (1 + 2e-5)
+
+
+def test_never_worse_and_repeatable() -> None:
+    """From HEFT's plan: as good or better, and twice the same, to the last operator."""
+    problem = random_problem(11, most_operators=40, links="contended")
+    start = Heft()(problem, Context())
+    plans = [Lns(windows=4, work=0.05)(problem, Context(seed=5, incumbent=start)) for _ in range(2)]
+    assert judge(problem, plans[0]).value <= judge(problem, start).value
+    assert np.array_equal(plans[0].placement, plans[1].placement)
+
+
+@pytest.mark.parametrize("links", Links)
+def test_a_window_leaves_the_rest_alone(links: Links) -> None:
+    """The answer is a topological order of the window's operators on devices that they may use."""
+    for seed in range(4):
+        problem = random_problem(seed, most_operators=30, links=links)
+        place = random_placement(problem, np.random.default_rng(seed))
+        orders = OrderSearch(problem, groups_of(problem))
+        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        line = start_line(orders.field, problem.t, orders.channels, sequence, place, 0)
+        before, low = float(line.score[VALUE]), problem.n // 4
+        high = min(problem.n - 1, low + 8)
+        found = solve_window(
+            orders.field, line, low, high, seed=0, work=0.05, deadline_s=float("inf")
+        )
+        assert line.score[VALUE] == before
+        if found is not None:
+            assert sorted(found.sequence) == sorted(sequence[low : high + 1])
+            place = place.copy()
+            place[found.sequence] = found.place
+            new = np.concatenate([sequence[:low], found.sequence, sequence[high + 1 :]])
+            check_plan(problem, OperatorPlan(place, new))
+
+
+def test_ctrl_c_hands_the_best_plan_back() -> None:
+    """The plan says that it was interrupted."""
+    problem = random_problem(8, most_operators=40, most_devices=3)
+
+    def stop(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        raise KeyboardInterrupt
+
+    assert SHORT(problem, Context(progress=stop)).note == INTERRUPTED
+
+
+def test_without_ortools_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint names the extra."""
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    with pytest.raises(MissingDependencyError, match="exact"):
+        SHORT(random_problem(8, most_devices=3), Context())
