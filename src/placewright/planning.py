@@ -84,6 +84,10 @@ class Wing:
         The names that ``auto`` tries, in order.
     bounds
         Maps a problem to lower bounds by name.
+    late_bounds
+        Bounds that take long: asked after the planners, unless the gap is closed by then.
+    files
+        The module that writes results: its `result_json` and `write_plan`.
     """
 
     name: str
@@ -93,3 +97,5 @@ class Wing:
     judge: Callable[[Any, Any], Any]
     bounds: Callable[[Any], Mapping[str, float]]
     describe: Callable[[Any], str] = field(default=lambda problem: str(problem.objective))
+    late_bounds: Callable[[Any], Mapping[str, float]] = field(default=lambda problem: {})
+    files: str = "placewright.operators.files"

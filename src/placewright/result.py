@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,11 +129,19 @@ class Result:
         measured = None if measurement is None else measurement.trace
         return write_trace(path, predicted=self.judgement.trace(), measured=measured)
 
+    def as_json(self) -> dict[str, Any]:
+        """What ``-f json`` prints and `save` writes; infinite numbers are ``null``."""
+        from placewright.solve import wing_of
+
+        data: dict[str, Any] = import_module(wing_of(self.problem).files).result_json(self)
+        return data
+
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON."""
-        from placewright.operators.files import write_plan
+        from placewright.solve import wing_of
 
-        return write_plan(self, path)
+        written: Path = import_module(wing_of(self.problem).files).write_plan(self, path)
+        return written
 
     def __repr__(self) -> str:
         from placewright.report.text import result_table
@@ -178,6 +187,42 @@ class Measurement:
         ordered = sorted(self.step_s)
         half = len(ordered) // 2
         return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def head_json(result: Result) -> dict[str, Any]:
+    """A result as data, all but its plan; infinite numbers are ``null``."""
+    provenance = result.provenance
+    return {
+        "schema_version": 1,
+        "problem": result.problem.name,
+        "problem_hash": provenance.problem_hash,
+        "planner": result.planner,
+        "objective": result.objective,
+        "value": _finite(result.value),
+        "lower_bound": _finite(result.lower_bound),
+        "gap": _finite(result.gap),
+        "status": str(result.status),
+        "runtime_s": result.runtime_s,
+        "seed": provenance.seed,
+        "placewright": provenance.placewright,
+        "python": provenance.python,
+        "note": result.note,
+        "bounds": {name: _finite(value) for name, value in result.bound_names.items()},
+        "candidates": [
+            {
+                "planner": c.planner,
+                "value": _finite(c.value),
+                "status": str(c.status),
+                "runtime_s": c.runtime_s,
+                "note": c.note,
+            }
+            for c in result.candidates
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def relative_gap(value: float, lower_bound: float) -> float:

@@ -21,6 +21,7 @@ from placewright.cli import (
     operators,
     pbqp,
     profile,
+    samples,
     schema,
     show,
     testbed,
@@ -67,6 +68,7 @@ def _register() -> None:
     app.command("capture")(capture.capture)
     app.command("profile")(profile.profile)
     app.add_typer(operators.app, name="operators")
+    app.add_typer(samples.app, name="samples")
     app.add_typer(pbqp.app, name="pbqp")
     app.add_typer(testbed.app, name="testbed")
     app.command("show")(show.show)

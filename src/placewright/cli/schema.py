@@ -10,8 +10,11 @@ from placewright.cli.face import Face
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 
 DocumentName = Annotated[
-    Literal["cluster", "graph", "problem", "plan"] | None,
-    typer.Argument(metavar="[FILE-KIND]", help="cluster, graph, problem or plan; all without."),
+    Literal["cluster", "graph", "problem", "plan", "samples", "samples-plan"] | None,
+    typer.Argument(
+        metavar="[FILE-KIND]",
+        help="cluster, graph, problem, plan, samples or samples-plan; all without.",
+    ),
 ]
 
 
@@ -41,8 +44,16 @@ def _models() -> dict[str, Any]:
     from placewright.cluster.files import ClusterFile
     from placewright.graph.files import GraphFile
     from placewright.operators._formats import PlanFile, ProblemFile
+    from placewright.samples._formats import SampleFile, SamplePlanFile
 
-    return {"cluster": ClusterFile, "graph": GraphFile, "problem": ProblemFile, "plan": PlanFile}
+    return {
+        "cluster": ClusterFile,
+        "graph": GraphFile,
+        "problem": ProblemFile,
+        "plan": PlanFile,
+        "samples": SampleFile,
+        "samples-plan": SamplePlanFile,
+    }
 
 
 def _table(schemas: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from placewright.operators.judge import OperatorJudgement
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
-from placewright.result import Result
+from placewright.result import Result, head_json
 
 SCHEMA_VERSION = 1
 
@@ -132,35 +132,8 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
 
 def result_json(result: Result) -> dict[str, Any]:
     """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
-    provenance = result.provenance
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "problem": result.problem.name,
-        "problem_hash": provenance.problem_hash,
-        "planner": result.planner,
-        "objective": result.objective,
-        "value": _finite(result.value),
-        "lower_bound": _finite(result.lower_bound),
-        "gap": _finite(result.gap),
-        "status": str(result.status),
-        "runtime_s": result.runtime_s,
-        "seed": provenance.seed,
-        "placewright": provenance.placewright,
-        "python": provenance.python,
-        "note": result.note,
-        "bounds": {name: _finite(value) for name, value in result.bound_names.items()},
-        "candidates": [
-            {
-                "planner": c.planner,
-                "value": _finite(c.value),
-                "status": str(c.status),
-                "runtime_s": c.runtime_s,
-                "note": c.note,
-            }
-            for c in result.candidates
-        ],
-        "plan": plan_json(result.problem, result.plan, result.judgement),
-    }
+    plan = plan_json(result.problem, result.plan, result.judgement)
+    return head_json(result) | {"plan": plan}
 
 
 def plan_json(

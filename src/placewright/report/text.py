@@ -219,3 +219,25 @@ def shorten(text: str, most: int = 72) -> str:
 
 def _count(items: Sequence[object], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
+
+
+def sample_problem_table(problem: Any) -> str:
+    """What is asked, and each node with how long it would train on what it holds."""
+    head = (
+        f"problem {problem.name}: {int(problem.held.sum())} samples on {problem.n} nodes, "
+        f"{problem.epochs} epochs, overlap {problem.overlap}, duplex {problem.duplex}, "
+        f"batches {problem.batches}" + (", relays" if problem.relay else "")
+    )
+    rows = [
+        (
+            problem.node_names[i],
+            str(int(problem.held[i])),
+            seconds(float(problem.seconds_per_sample[i])),
+            seconds(float(problem.work_s[i] * problem.held[i])),
+            f"{problem.storage[i]:g}" if math.isfinite(problem.storage[i]) else "-",
+        )
+        for i in range(min(problem.n, 16))
+    ]
+    more = f"\n... and {problem.n - 16} more nodes" if problem.n > 16 else ""
+    header = ("node", "samples", "per sample", "trains for", "storage")
+    return f"{head}\n{plain_table(header, rows, ' rrrr')}{more}"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from placewright.cli.answer import give
 from placewright.cli.face import Face
-from placewright.cli.operators.answer import give
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,

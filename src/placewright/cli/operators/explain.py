@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from placewright.cli.face import Face
-from placewright.cli.operators.given import judged_plan
+from placewright.cli.given import judged_plan
 from placewright.cli.options import (
     BatchOption,
     FormatOption,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from placewright.cli.answer import give
 from placewright.cli.face import Face
-from placewright.cli.operators.answer import give
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from placewright.cli.answer import keep_pictures
 from placewright.cli.face import Face
+from placewright.cli.given import judged_plan
 from placewright.cli.operators.adapting import run_adaptively, seats_of
-from placewright.cli.operators.answer import keep_pictures
-from placewright.cli.operators.given import judged_plan
 from placewright.cli.options import (
     BatchOption,
     FormatOption,

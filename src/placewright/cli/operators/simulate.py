@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from placewright.cli.answer import give
 from placewright.cli.face import Face
-from placewright.cli.operators.answer import give
-from placewright.cli.operators.given import judged_plan
+from placewright.cli.given import judged_plan
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,

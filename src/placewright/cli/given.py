@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -36,7 +37,7 @@ def judged_plan(problem: Any, path: Path) -> Result:
     InfeasibleError
         It does not fit; says by how much.
     """
-    from placewright.operators.files import read_plan
-    from placewright.solve import solve
+    from placewright.solve import solve, wing_of
 
-    return solve(problem, Given(read_plan(path, problem), name=path.name))
+    plan = import_module(wing_of(problem).files).read_plan(path, problem)
+    return solve(problem, Given(plan, name=path.name))

@@ -24,12 +24,11 @@ def give(
     table: Callable[[], Any] | None = None,
 ) -> None:
     """Show a plan and keep what was asked for."""
-    from placewright.operators.files import result_json
     from placewright.result import Status
 
     if result.status is Status.INTERRUPTED:
         face.note("interrupted: this is the best plan so far")
-    face.show(lambda: result_json(result), table or (lambda: repr(result)))
+    face.show(result.as_json, table or (lambda: repr(result)))
     if face.output is not None:
         face.kept(result.save(face.output))
     keep_pictures(face, result, report=report, trace=trace, graph=graph)

@@ -1,0 +1,65 @@
+"""placewright samples compare: every planner on one problem."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from placewright.cli.answer import give
+from placewright.cli.face import Face
+from placewright.cli.options import (
+    FormatOption,
+    OutputOption,
+    QuietOption,
+    ReportOption,
+    SeedOption,
+    TimeLimitOption,
+    TraceOption,
+    VerboseOption,
+)
+from placewright.cli.samples.asked import (
+    EpochsOption,
+    NodesFile,
+    OverlapOption,
+    PortsOption,
+    RelayOption,
+    load,
+)
+
+PlannersOption = Annotated[
+    list[str] | None,
+    typer.Option("--planner", metavar="NAME", help="Only these; may be given several times."),
+]
+
+
+def compare(
+    file: NodesFile,
+    planner: PlannersOption = None,
+    overlap: OverlapOption = None,
+    relay: RelayOption = None,
+    epochs: EpochsOption = None,
+    ports: PortsOption = None,
+    time_limit: TimeLimitOption = 60.0,
+    seed: SeedOption = 0,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Let every planner try, judge them alike, and show all of them in one table.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright samples compare nodes.yaml --planner none --planner greedy[/cyan]
+    """
+    from placewright.report.terminal import compare_table
+    from placewright.solve import compare as compete
+
+    face = Face(format, output, quiet, verbose)
+    problem = load(file, overlap, relay, epochs, ports)
+    with face.meter(f"comparing planners on {problem.name}") as meter:
+        result = compete(problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter)
+    give(face, result, report=report, trace=trace, table=lambda: compare_table(result))

@@ -1,0 +1,49 @@
+"""placewright samples generate: an edge cloud at random."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from placewright.cli.face import Face
+from placewright.cli.options import (
+    FormatOption,
+    OutputOption,
+    QuietOption,
+    SeedOption,
+    VerboseOption,
+)
+
+RegimeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="REGIME", show_default=False, help="mild, moderate, heavy or network-bound."
+    ),
+]
+
+
+def generate(
+    regime: RegimeName,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="How many.")] = 10,
+    seed: SeedOption = 0,
+    format: FormatOption = "yaml",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Make a file of nodes and links; the same seed gives the same file.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright samples generate heavy --nodes 20 --seed 1 -o nodes.yaml -q[/cyan]
+    """
+    from placewright.samples._writing import problem_json
+    from placewright.samples.generate import generate as make
+
+    face = Face(format, output, quiet, verbose)
+    problem = make(regime, nodes, seed)
+    data = problem_json(problem)
+    if output is None or format != "yaml":
+        face.show(lambda: data, lambda: repr(problem))
+    face.keep(lambda: data)

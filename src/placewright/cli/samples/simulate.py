@@ -1,0 +1,51 @@
+"""placewright samples simulate: what a plan from a file is worth."""
+
+from __future__ import annotations
+
+from placewright.cli.answer import give
+from placewright.cli.face import Face
+from placewright.cli.given import judged_plan
+from placewright.cli.options import (
+    FormatOption,
+    OutputOption,
+    PlanFile,
+    QuietOption,
+    ReportOption,
+    TraceOption,
+    VerboseOption,
+)
+from placewright.cli.samples.asked import (
+    EpochsOption,
+    NodesFile,
+    OverlapOption,
+    PortsOption,
+    RelayOption,
+    load,
+)
+
+
+def simulate(
+    file: NodesFile,
+    plan: PlanFile,
+    overlap: OverlapOption = None,
+    relay: RelayOption = None,
+    epochs: EpochsOption = None,
+    ports: PortsOption = None,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Play a plan by the judge: its value and each node's times. Exit 3 if it breaks a limit.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright samples simulate nodes.yaml plan.json --ports queued[/cyan]
+    """
+    from placewright.report.samples_table import moves_table
+
+    face = Face(format, output, quiet, verbose)
+    result = judged_plan(load(file, overlap, relay, epochs, ports), plan)
+    give(face, result, report=report, trace=trace, table=lambda: moves_table(result))

@@ -1,0 +1,148 @@
+"""What a sample problem must be: shapes, signs, room for all samples, nobody cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.arrays import BoolArray
+from placewright.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from placewright.samples.problem import SampleProblem
+
+
+def check_problem(p: SampleProblem) -> None:
+    """Raise where the problem is none.
+
+    Raises
+    ------
+    InputError
+        Shapes, negative numbers, a node that no link reaches, contradictory protections.
+    InfeasibleError
+        The samples do not fit all nodes together; says by how many.
+    """
+    _check_shapes(p)
+    _check_values(p)
+    _check_reach(p)
+    _check_protection(p)
+    _check_room(p)
+
+
+def _check_shapes(p: SampleProblem) -> None:
+    n, k = p.n, p.k
+    if n == 0 or k == 0:
+        raise InputError("a problem needs nodes and samples", where=p.name)
+    pair, node = (n, n), (n,)
+    shapes = {
+        "samples": (n, k),
+        "keep": (n, k),
+        "seconds_per_sample": node,
+        "fixed_s": node,
+        "storage": node,
+        "send_s": pair,
+        "receive_s": pair,
+        "latency_s": pair,
+        "price_s": pair,
+    }
+    for key, shape in shapes.items():
+        if getattr(p, key).shape != shape:
+            raise InputError(
+                f"{key} has the wrong shape",
+                where=p.name,
+                by=f"{getattr(p, key).shape}, expected {shape}",
+            )
+    for kind, names in (("node", p.node_names), ("class", p.class_names)):
+        twice = next((x for x in names if names.count(x) > 1), None) if _repeats(names) else None
+        if twice is not None:
+            raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
+
+
+def _repeats(names: tuple[str, ...]) -> bool:
+    return len(set(names)) < len(names)
+
+
+def _check_values(p: SampleProblem) -> None:
+    for key in ("samples", "keep", "seconds_per_sample", "fixed_s", "storage"):
+        _refuse_negative(p, key)
+    for key in ("send_s", "receive_s", "latency_s", "price_s"):
+        if not (getattr(p, key) >= 0).all():
+            raise InputError(f"{key} must be a number >= 0", where=p.name)
+    for key in ("seconds_per_sample", "fixed_s", "price_s"):
+        if not np.isfinite(getattr(p, key)).all():
+            raise InputError(f"{key} must be finite", where=p.name)
+    if p.epochs < 1:
+        raise InputError("epochs must be at least 1", where=p.name, by=f"got {p.epochs}")
+    if not 0 <= p.sync_s < np.inf or not p.label_mix >= 0:
+        raise InputError("sync_s and label_mix must be numbers >= 0", where=p.name)
+    if p.samples.sum() == 0:
+        raise InputError("there are no samples", where=p.name)
+
+
+def _refuse_negative(p: SampleProblem, key: str) -> None:
+    values = getattr(p, key)
+    bad = np.argwhere(~(values >= 0))
+    if len(bad):
+        raise InputError(
+            f"{key} must be a number >= 0",
+            where=f"{p.name}: node {p.node_names[int(bad[0][0])]!r}",
+            by=f"got {values[tuple(bad[0])]}",
+        )
+
+
+def _check_reach(p: SampleProblem) -> None:
+    """Training is synchronous: every node must be reachable, at least one way."""
+    linked = np.isfinite(p.send_s) & np.isfinite(p.receive_s)
+    reached = _reached(linked | linked.T)
+    cut_off = np.flatnonzero(~reached)
+    if len(cut_off):
+        raise InputError(
+            f"node {p.node_names[int(cut_off[0])]!r} cannot be reached",
+            where=p.name,
+            by=f"{len(cut_off)} of {p.n} nodes have no path to {p.node_names[0]!r}",
+            hint="add a link, or leave the node out",
+        )
+
+
+def _reached(linked: BoolArray) -> BoolArray:
+    """Nodes with a path to the first."""
+    reached = np.zeros(len(linked), dtype=np.bool_)
+    reached[0] = True
+    front = reached.copy()
+    while front.any():
+        front = linked[front].any(axis=0) & ~reached
+        reached |= front
+    return reached
+
+
+def _check_protection(p: SampleProblem) -> None:
+    more = np.argwhere(p.keep > p.samples)
+    if len(more):
+        i, c = more[0].tolist()
+        what = f" of class {p.class_names[c]!r}" if p.k > 1 else ""
+        raise InputError(
+            f"node {p.node_names[i]!r} must keep more samples{what} than it has",
+            where=p.name,
+            by=f"keeps {p.keep[i, c]} of {p.samples[i, c]}",
+        )
+    full = np.flatnonzero(p.keep.sum(axis=1) > p.storage)
+    if len(full):
+        i = int(full[0])
+        raise InputError(
+            f"node {p.node_names[i]!r} must keep more samples than it may store",
+            where=p.name,
+            by=f"keep {p.keep[i].sum()}, storage {p.storage[i]:g}",
+            hint="lower its keep, or raise its storage",
+        )
+
+
+def _check_room(p: SampleProblem) -> None:
+    short = int(p.samples.sum()) - float(np.floor(p.storage).sum())
+    if short > 0:
+        raise InfeasibleError(
+            "the samples do not fit all nodes together",
+            where=p.name,
+            by=f"{short:.0f} samples too many: {p.samples.sum()} for {p.storage.sum():g}",
+            hint="raise a node's storage, or add a node",
+        )

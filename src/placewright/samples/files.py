@@ -1,0 +1,164 @@
+"""Problems and plans of wing 3 as YAML or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.boundary import parse_json, parse_yaml, read_text, validate
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.result import Result, head_json
+from placewright.samples._formats import MoveEntry, SampleFile, SamplePlanFile
+from placewright.samples._reading import problem_of
+from placewright.samples._writing import problem_json
+from placewright.samples.judge import SampleJudgement, judge
+from placewright.samples.plan import SamplePlan, check_plan, nothing
+from placewright.samples.problem import SampleProblem
+
+SCHEMA_VERSION = 1
+
+
+def read_problem(path: str | Path) -> SampleProblem:
+    """Read nodes and links.
+
+    Raises
+    ------
+    InputError
+        Names the file, the line or the field, and what is wrong.
+    InfeasibleError
+        The samples do not fit; says by how many.
+    """
+    text = read_text(path)
+    is_yaml = Path(path).suffix in (".yaml", ".yml")
+    data = (parse_yaml if is_yaml else parse_json)(text, where=str(path))
+    return problem_from(data, where=str(path), name=Path(path).stem, text=text if is_yaml else "")
+
+
+def problem_from(data: Any, *, where: str, name: str, text: str = "") -> SampleProblem:
+    """The problem of a file's data."""
+    entry = validate(SampleFile, data, where=where, text=text)
+    try:
+        return problem_of(entry, name)
+    except PlacewrightError as error:
+        raise _placed(error, where) from None
+
+
+def write_problem(problem: SampleProblem, path: str | Path) -> Path:
+    """Write a file that `read_problem` reads back equal."""
+    return _write(problem_json(problem), path)
+
+
+def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
+    """Read the moves of a plan file for `problem`.
+
+    Raises
+    ------
+    InputError
+        A node or class that does not exist, a move over no link.
+    """
+    where = str(path)
+    entry = validate(SamplePlanFile, parse_json(read_text(path), where=where), where=where).plan
+    plan = _plan_of(entry.moves, problem, where, entry.lower_bound_s)
+    check_plan(problem, plan)
+    return plan
+
+
+def _plan_of(
+    moves: list[MoveEntry], problem: SampleProblem, where: str, bound_s: float
+) -> SamplePlan:
+    node = {name: i for i, name in enumerate(problem.node_names)}
+    kind = {name: c for c, name in enumerate(problem.class_names)}
+    rows = []
+    for k, move in enumerate(moves):
+        at = f"{where}: plan.moves[{k}]"
+        source = _index("node", move.source, node, at)
+        target = _index("node", move.target, node, at)
+        named = problem.class_names[0] if move.sample_class is None else move.sample_class
+        if move.sample_class is None and problem.k > 1:
+            raise InputError("must say which class", where=at)
+        rows.append((source, target, move.samples, _index("class", named, kind, at)))
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    return SamplePlan(columns[0], columns[1], columns[2], columns[3], bound_s)
+
+
+def write_plan(result: Result, path: str | Path) -> Path:
+    """Write a result's plan with all that it takes to check the claim again."""
+    return _write(result_json(result), path)
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
+    return head_json(result) | {"plan": plan_json(result.judgement)}
+
+
+def plan_json(judgement: SampleJudgement) -> dict[str, Any]:
+    """A plan and how the judge saw it.
+
+    ``played_s`` is the value with queued ports: what transfers take that wait for each other.
+    """
+    problem, plan = judgement.problem, judgement.plan
+    names, classes = problem.node_names, problem.class_names
+    moved = int(plan.count.sum())
+    still = judge(problem, nothing())
+    return {
+        "moves": [
+            {"from": names[i], "to": names[j], "samples": count}
+            | ({"class": classes[c]} if problem.k > 1 else {})
+            for i, j, count, c in zip(
+                plan.source.tolist(),
+                plan.target.tolist(),
+                plan.count.tolist(),
+                plan.sample_class.tolist(),
+                strict=True,
+            )
+        ],
+        "lower_bound_s": plan.lower_bound_s,
+        "note": plan.note,
+        "moved_samples": moved,
+        "moved_bytes": moved * problem.sample_bytes,
+        "speed_up": still.value / judgement.value if judgement.value > 0 else None,
+        "played_s": judgement.played_value(),
+        "price_s": judgement.price_s,
+        "nodes": [
+            {
+                "name": names[i],
+                "samples_before": int(problem.held[i]),
+                "samples_after": int(judgement.held[i].sum()),
+                "send_s": float(judgement.out_s[i]),
+                "receive_s": float(judgement.in_s[i]),
+                "transfer_s": float(judgement.moved_s[i]),
+                "training_s": float(judgement.trained_s[i]),
+                "end_s": float(judgement.end_s[i]),
+            }
+            for i in range(problem.n)
+        ],
+    }
+
+
+def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
+    if name not in index:
+        raise UnknownNameError(kind, name, index, where=where)
+    return index[name]
+
+
+def _placed(error: PlacewrightError, where: str) -> PlacewrightError:
+    """The same error with the file in front of its place."""
+    made = type(error).__new__(type(error))
+    place = f"{where}: {error.where}" if error.where else where
+    PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
+    return made
+
+
+def _write(data: dict[str, Any], path: str | Path) -> Path:
+    target = Path(path)
+    if target.suffix in (".yaml", ".yml"):
+        import yaml
+
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    else:
+        text = json.dumps(data, allow_nan=False) + "\n"
+    target.write_text(text, encoding="utf-8")
+    return target

@@ -1,0 +1,34 @@
+"""Planners of wing 3, one algorithm a file. This dict is the list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+
+from placewright.planning import Planner
+from placewright.samples.planners.greedy import Greedy
+from placewright.samples.planners.ilp import Ilp
+from placewright.samples.planners.lp import Lp
+from placewright.samples.planners.nic import Nic
+from placewright.samples.planners.none import NoMove
+from placewright.samples.planners.proportional import Proportional
+from placewright.samples.problem import SampleProblem
+
+ENTRY_POINTS = "placewright.samples.planners"
+"""Group under which other distributions offer planners: classes that take no arguments."""
+
+FEW_NODES = 12
+"""Up to here ``auto`` asks the integer program as well: it ends in seconds."""
+
+
+def planners(problem: SampleProblem) -> Mapping[str, Planner]:
+    """Every planner by name."""
+    own: list[Planner] = [NoMove(), Proportional(), Greedy(), Nic(), Lp(), Ilp()]
+    plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
+    return {planner.name: planner for planner in (*own, *plugged)}
+
+
+def portfolio(problem: SampleProblem) -> Sequence[str]:
+    """What ``auto`` tries, in order; the integer program only where it ends."""
+    known = [name for name in planners(problem) if name != "ilp"]
+    return [*known, "ilp"] if problem.n <= FEW_NODES else known

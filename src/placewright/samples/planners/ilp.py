@@ -1,0 +1,61 @@
+"""The thesis's integer program, by HiGHS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from placewright.planning import Context
+from placewright.samples._program import all_moves
+from placewright.samples._relaxation import merged, relaxation
+from placewright.samples._state import State, with_classes
+from placewright.samples._whole import whole_plan
+from placewright.samples.plan import SamplePlan, plan_of
+from placewright.samples.planners.lp import Lp
+from placewright.samples.problem import SampleProblem
+
+MOST_MOVES = 20_000
+"""Columns from which branching is hopeless and memory is better used otherwise."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ilp:
+    """Every move a whole number: HiGHS's branch and cut, started from the rounded relaxation.
+
+    After T.-C. Yang, NTHU 2020 (see `greedy`); the formulas are ours. Its bound is proved by
+    branching where that is better than the relaxation's. Exponential; stops at the time limit.
+    """
+
+    name: str = "ilp"
+
+    def supports(self, problem: SampleProblem) -> str | None:
+        """Where there are not too many links."""
+        moves = len(all_moves(merged(problem)))
+        return f"{moves} moves are too many (of {MOST_MOVES})" if moves > MOST_MOVES else None
+
+    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan of whole samples was found in time.
+        """
+        one = merged(problem)
+        moves = all_moves(one)
+        start = context.incumbent or Lp()(problem, context)
+        flow = np.zeros((one.n, one.n, one.k))
+        kind = start.sample_class if one.k > 1 else np.zeros_like(start.sample_class)
+        np.add.at(flow, (start.source, start.target, kind), start.count)
+        at = (moves.source, moves.target, moves.sample_class)
+        plan = whole_plan(one, moves, context.deadline_s, start=flow[at], every=True)
+        if one.k < problem.k:
+            whole = State.of(one).flow
+            np.add.at(whole, (plan.source, plan.target), plan.count)
+            split = plan_of(problem, with_classes(problem, whole))
+            plan = replace(split, lower_bound_s=plan.lower_bound_s)
+        bound = max(plan.lower_bound_s, relaxation(problem).lower_bound_s)
+        return replace(plan, lower_bound_s=bound)

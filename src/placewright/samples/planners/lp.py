@@ -1,0 +1,51 @@
+"""The linear relaxation, rounded so that no sample is lost, then repaired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from placewright.planning import Context
+from placewright.samples._relaxation import Relaxation, relaxation, whole_flow
+from placewright.samples._state import State
+from placewright.samples._whole import whole_plan
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import SampleProblem
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lp:
+    """Column generation on the linear program, flows rounded down, single samples balanced.
+
+    Rounding down keeps every limit but leaves nodes with a few samples too many; those go, one
+    by one, to whom they hurt least. With a label mix the same moves are rounded by HiGHS. The
+    program's value is the lower bound.
+    """
+
+    name: str = "lp"
+
+    def supports(self, problem: SampleProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan keeps every limit.
+        """
+        relaxed = relaxation(problem, context.deadline_s, context.progress)
+        plan = _rounded(problem, relaxed, context)
+        return replace(plan, lower_bound_s=relaxed.lower_bound_s)
+
+
+def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> SamplePlan:
+    if relaxed.problem.k > 1:
+        used = relaxed.flow > 0
+        return whole_plan(relaxed.problem, relaxed.moves.where(used), context.deadline_s)
+    state = State.of(relaxed.problem, whole_flow(relaxed))
+    state.balance(relaxed.clock, 1)
+    return replace(state, problem=problem).plan()

@@ -1,0 +1,73 @@
+"""Samples in proportion to speed, whatever the links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import IntArray
+from placewright.planning import Context
+from placewright.samples._state import State
+from placewright.samples.plan import SamplePlan
+from placewright.samples.planners._takes import without_mix
+from placewright.samples.problem import SampleProblem
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Proportional:
+    """Every node trains equally long; what that takes to move is not looked at.
+
+    The rule of static load balancing. Nodes with too many samples send, in the order of the
+    problem, to nodes with too few, over direct links. O(n^2). Where the network is the bottleneck
+    it is slower than not moving at all.
+    """
+
+    name: str = "proportional"
+
+    def supports(self, problem: SampleProblem) -> str | None:
+        """Where label mixes are free."""
+        return without_mix(problem)
+
+    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+        """The plan."""
+        keep = problem.keep.sum(axis=1)
+        target = shares(problem)
+        surplus = np.minimum(np.maximum(problem.held - target, 0), problem.held - keep)
+        deficit = np.maximum(target - problem.held, 0)
+        return State.of(problem, in_order(problem, surplus, deficit)).plan()
+
+
+def shares(problem: SampleProblem) -> IntArray:
+    """Shape (n,): samples in proportion to speed, as far as storage goes; they add up."""
+    speed = 1.0 / np.maximum(problem.work_s, 1e-300)
+    room = np.floor(problem.storage)
+    total = int(problem.held.sum())
+    share, full = np.zeros(problem.n), np.zeros(problem.n, dtype=np.bool_)
+    while True:
+        left = total - room[full].sum()
+        share = np.where(full, room, speed * left / max(speed[~full].sum(), 1e-300))
+        over = ~full & (share > room)
+        if not over.any():
+            break
+        full |= over
+    whole = np.floor(share).astype(np.int64)
+    order = np.lexsort((np.arange(problem.n), whole - share))
+    spare = order[(whole < room)[order]]
+    whole[spare[: total - int(whole.sum())]] += 1
+    return whole
+
+
+def in_order(problem: SampleProblem, surplus: IntArray, deficit: IntArray) -> IntArray:
+    """From the first with a surplus to the first with a deficit that it is linked to."""
+    linked = np.isfinite(problem.send_s) & np.isfinite(problem.receive_s)
+    flow = np.zeros((problem.n, problem.n), dtype=np.int64)
+    short = deficit.copy()
+    for i in np.flatnonzero(surplus).tolist():
+        room = np.where(linked[i], short, 0)
+        before = np.cumsum(room) - room
+        flow[i] = np.clip(surplus[i] - before, 0, room)
+        short -= flow[i]
+    return flow

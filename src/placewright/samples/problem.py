@@ -1,0 +1,192 @@
+"""What wing 3 is asked: nodes with samples and speeds, links that samples may move over, epochs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.samples._check import check_problem
+
+
+class Overlap(StrEnum):
+    """How moving and training share the time.
+
+    BARRIER (``A``): everybody trains once the last transfer has ended. STAGGERED (``B``): each
+    node trains once its own transfers have ended. HIDDEN (``C``): nodes train while samples move.
+    """
+
+    BARRIER = "A"
+    STAGGERED = "B"
+    HIDDEN = "C"
+
+
+class Duplex(StrEnum):
+    """Whether a node sends and receives at the same time."""
+
+    FULL = "full"
+    HALF = "half"
+
+
+class Batches(StrEnum):
+    """How a synchronous step is shared.
+
+    PROPORTIONAL: node i's batch is its share of the samples, its gradient is weighted with that
+    share, and every node ends the epoch at the same step; the result is that of one node on the
+    union of the batches. EQUAL: each node's batch has the same size, nodes with few samples run
+    out, and every step takes as long as the slowest node that still takes part.
+    """
+
+    PROPORTIONAL = "proportional"
+    EQUAL = "equal"
+
+
+class Ports(StrEnum):
+    """What a node's network port can do at a time.
+
+    IDEAL: a node has sent after the sum of its transfers, whoever receives them: the model of
+    the bounds. QUEUED: transfers are played one after another, and wait for the port at the
+    other end.
+    """
+
+    IDEAL = "ideal"
+    QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class SampleProblem:
+    """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.
+
+    With n nodes and k classes of samples (one where classes do not matter):
+
+    Attributes
+    ----------
+    samples
+        Shape (n, k): what each node holds at the start.
+    seconds_per_sample
+        Shape (n,): to train on one sample once.
+    fixed_s
+        Shape (n,): what an epoch costs a node whatever it holds.
+    send_s, receive_s
+        Shape (n, n): seconds that one sample from i to j holds i's port, and j's port;
+        ``inf`` where there is no link. They differ where the access links differ.
+    latency_s
+        Shape (n, n): seconds before a transfer's first byte; counts with queued ports only.
+    storage
+        Shape (n,): samples that fit; ``inf`` where unlimited.
+    keep
+        Shape (n, k): samples of its own that a node must keep.
+    price_s
+        Shape (n, n): seconds that moving one sample must be worth.
+    epochs
+        How often the training visits every sample.
+    sync_s
+        Seconds per epoch for exchanging gradients.
+    relay
+        Whether samples may travel through a third node.
+    label_mix
+        Largest distance of a class's share on a node from its share in all samples.
+    sample_bytes
+        Bytes of one sample; only for what is shown.
+    """
+
+    node_names: tuple[str, ...]
+    samples: IntArray
+    seconds_per_sample: FloatArray
+    send_s: FloatArray
+    receive_s: FloatArray
+    latency_s: FloatArray
+    storage: FloatArray
+    keep: IntArray
+    price_s: FloatArray
+    fixed_s: FloatArray
+    class_names: tuple[str, ...] = ("samples",)
+    epochs: int = 1
+    sync_s: float = 0.0
+    overlap: Overlap = Overlap.STAGGERED
+    duplex: Duplex = Duplex.FULL
+    batches: Batches = Batches.PROPORTIONAL
+    ports: Ports = Ports.IDEAL
+    relay: bool = False
+    label_mix: float = float("inf")
+    sample_bytes: float = 0.0
+    name: str = "samples"
+
+    def __post_init__(self) -> None:
+        for key in FLOATS:
+            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        for key in INTS:
+            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        for key, kind in ENUMS.items():
+            object.__setattr__(self, key, kind(getattr(self, key)))
+        check_problem(self)
+        linked = np.isfinite(self.send_s) & np.isfinite(self.receive_s)
+        for key in ("latency_s", "price_s"):
+            object.__setattr__(self, key, frozen_float(np.where(linked, getattr(self, key), 0.0)))
+
+    @property
+    def n(self) -> int:
+        """Number of nodes."""
+        return len(self.node_names)
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def held(self) -> IntArray:
+        """Shape (n,): samples of each node at the start, all classes together."""
+        total: IntArray = self.samples.sum(axis=1)
+        return total
+
+    @property
+    def work_s(self) -> FloatArray:
+        """Shape (n,): what one sample on a node costs until the training ends."""
+        work: FloatArray = self.epochs * self.seconds_per_sample
+        return work
+
+    @property
+    def objective(self) -> str:
+        """What is minimised, in words."""
+        return "training time"
+
+    def asked(self, **changes: Any) -> SampleProblem:
+        """The same problem with some fields replaced, for example ``overlap="C"``."""
+        return replace(self, **changes)
+
+    def hash(self) -> str:
+        """SHA-256 over everything that can change a plan."""
+        digest = hashlib.sha256()
+        for item in fields(self):
+            value = getattr(self, item.name)
+            data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+            digest.update(item.name.encode() + b"\0" + data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        from placewright.report.text import sample_problem_table
+
+        return sample_problem_table(self)
+
+
+FLOATS = (
+    "seconds_per_sample",
+    "fixed_s",
+    "send_s",
+    "receive_s",
+    "latency_s",
+    "storage",
+    "price_s",
+)
+INTS = ("samples", "keep")
+ENUMS: dict[str, Any] = {
+    "overlap": Overlap,
+    "duplex": Duplex,
+    "batches": Batches,
+    "ports": Ports,
+}
