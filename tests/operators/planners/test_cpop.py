@@ -21,9 +21,9 @@ LIBRARY = {
     "layered_n1000_ccr1.0_s0": 6460.19,
     "narrow_n100_ccr1.0_s7": 1022.82,
     "narrow_n1000_ccr1.0_s7": 9260.74,
+    "layered_n100_ccr5.0_s0": 973.45,
+    "layered_n10000_ccr1.0_s0": 62887.93,
 }
-FARTHER = {"layered_n100_ccr5.0_s0": (973.45, 1.05), "layered_n10000_ccr1.0_s0": (62887.93, 1.011)}
-"""On two files we are 4.8 % and 1.02 % above the library, whose path is not said."""
 
 
 def test_the_papers_example() -> None:
@@ -32,7 +32,7 @@ def test_the_papers_example() -> None:
     priority, path = critical_path(set_up(problem))
     assert path.tolist() == [0, 1, 8, 9]
     assert priority[path] == pytest.approx(108)
-    plan = Cpop()(problem, Context())
+    plan = Cpop(transfers=("different",))(problem, Context())
     assert plan.placement[path].tolist() == [1, 1, 1, 1]
     assert judge(problem, plan).value == 86
 
@@ -61,11 +61,3 @@ def test_as_good_as_the_library(name: str) -> None:
     """Within 1 % of the best-kept library's makespan, or better."""
     problem = read_dag(published(f"dag/{name}.json"))
     assert judge(problem, Cpop()(problem, Context())).value <= 1.01 * LIBRARY[name]
-
-
-@pytest.mark.parametrize("name", FARTHER)
-def test_where_the_library_is_better(name: str) -> None:
-    """Known and kept: no farther than this."""
-    told, factor = FARTHER[name]
-    problem = read_dag(published(f"dag/{name}.json"))
-    assert judge(problem, Cpop()(problem, Context())).value <= factor * told

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Literal, final
 
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._list_scheduling import priority_sequence
+from placewright.operators.planners._list_scheduling import list_schedule, priority_sequence
 from placewright.operators.planners._ranks import (
     mean_critical_path,
     mean_downward_rank,
     mean_upward_rank,
 )
-from placewright.operators.planners._setup import Setup, set_up, within_memory
+from placewright.operators.planners._setup import (
+    Setup,
+    scheduled_plan,
+    set_up,
+    within_memory,
+)
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
+
+Transfers = Literal["different", "all", "fastest"]
+"""Mean over pairs of different devices, over all pairs, or the fastest link."""
 
 
 @final
@@ -29,10 +37,22 @@ class Cpop:
     search. Priority is upward plus downward rank with mean costs; ready operators go by it;
     critical ones to the device on which the path takes least.
 
-    Departures: those of HEFT here; the path follows the arg max of the upward rank instead of
-    comparing sums for equality, which rounding breaks; a critical operator that the device
-    cannot run goes where it ends first.
+    The paper takes mean transfer times without saying over what: over pairs of different devices,
+    or with each device's own zero among them. Which is better depends on the graph, and so does
+    taking no mean at all but the fastest link. The schedule that ends first is kept, earlier
+    `transfers` first.
+
+    Departures: those of HEFT here; several means; the path follows the arg max of the upward rank
+    instead of comparing sums for equality, which rounding breaks; a critical operator that the
+    device cannot run goes where it ends first.
+
+    Parameters
+    ----------
+    transfers
+        What priorities take a transfer to be. ``("different",)`` alone is the textbook's CPOP.
     """
+
+    transfers: tuple[Transfers, ...] = ("different", "all", "fastest")
 
     @property
     def name(self) -> str:
@@ -52,15 +72,43 @@ class Cpop:
             An operator that no linked device can run.
         """
         setup = set_up(problem)
-        priority, path = critical_path(setup)
-        forced = np.full(problem.n, -1)
-        forced[path] = path_device(setup, path)
-        sequence = priority_sequence(setup.costs, -priority)
+        rankings = [_ranking(_with_transfers(setup, over)) for over in self.transfers]
+        free = np.zeros((problem.n, problem.m))
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:
-            return setup.schedule(sequence, budget_bytes, forced=forced)
+            found = [
+                list_schedule(setup.costs, setup.rules(budget_bytes, forced), sequence, free)
+                for sequence, forced in rankings
+            ]
+            return scheduled_plan(problem, *min(found, key=_end_s))
 
         return within_memory(problem, build)
+
+
+def _ranking(setup: Setup) -> tuple[IntArray, IntArray]:
+    """The sequence by priority, and the device that the critical operators are sent to."""
+    priority, path = critical_path(setup)
+    forced = np.full(setup.problem.n, -1)
+    forced[path] = path_device(setup, path)
+    return priority_sequence(setup.costs, -priority), forced
+
+
+def _with_transfers(setup: Setup, over: Transfers) -> Setup:
+    """The same with transfers averaged over all pairs of devices, or on the fastest link."""
+    p, share = setup.problem, (setup.problem.m - 1) / setup.problem.m
+    linked = (p.channel >= 0) & ~np.eye(p.m, dtype=np.bool_) & np.isfinite(p.seconds_per_byte)
+    if over == "different" or not linked.any():
+        return setup
+    latency_s, per_byte = setup.mean_latency_s * share, setup.mean_seconds_per_byte * share
+    if over == "fastest":
+        latency_s, per_byte = p.latency_s[linked].min(), p.seconds_per_byte[linked].min()
+    return replace(setup, mean_latency_s=float(latency_s), mean_seconds_per_byte=float(per_byte))
+
+
+def _end_s(schedule: tuple[IntArray, FloatArray, FloatArray]) -> float:
+    """When all has ended; ``inf`` where an operator could not be reached."""
+    place, _, end_s = schedule
+    return float(end_s.max()) if place.min() >= 0 else np.inf
 
 
 def critical_path(setup: Setup) -> tuple[FloatArray, IntArray]:

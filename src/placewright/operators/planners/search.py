@@ -24,6 +24,9 @@ ENOUGH = 200
 LONGEST = 10_000
 """Moves of a walk per operator; more of them is worth less than another walk."""
 
+FEW = 200
+"""Operators up to which windows solved by CP-SAT gain as much as annealing."""
+
 ROUNDS = 12
 """At most; a tiny problem has no use for more."""
 
@@ -59,9 +62,9 @@ class Search:
         Share of each round that is spent on the judge where the decoder is not exact.
     patience
         Rounds without a better plan after which it ends.
-    share
-        Of the time that is left, what it takes at most where it goes on from an incumbent: in
-        ``auto`` it hands its plan on to `Lns`.
+    left_to_lns
+        Share of the time to the deadline that is left to `Lns`, which goes on from its plan in
+        ``auto``; less of it above `FEW` operators, of which a window is a small part.
     """
 
     effort: float = 1e9
@@ -70,7 +73,7 @@ class Search:
     heats: tuple[float, ...] = (0.2, 0.05, 0.4, 0.1, 0.8, 0.2)
     on_judge: float = 0.06
     patience: int = 4
-    share: float = 0.7
+    left_to_lns: float = 0.3
 
     @property
     def name(self) -> str:
@@ -93,7 +96,8 @@ class Search:
         """
         left_s, relayed = context.remaining_s(), context.incumbent is not None
         if relayed and math.isfinite(left_s) and installed() and not Lns().supports(problem):
-            context = replace(context, deadline_s=context.deadline_s - (1 - self.share) * left_s)
+            kept_s = self.left_to_lns * min(1.0, FEW / problem.n) * left_s
+            context = replace(context, deadline_s=context.deadline_s - kept_s)
         hunt = start_hunt(problem, context)
         budget, size, r, idle = self.effort, self.first, 0, 0
         rate = math.inf
