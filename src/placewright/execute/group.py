@@ -7,6 +7,7 @@ hundredths of a second. Whatever happens to the caller, no worker outlives it.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -47,6 +48,7 @@ class WorkerGroup:
         self._lifelines: list[Connection] = []
 
     def __enter__(self) -> WorkerGroup:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "placewright.execute.worker"])
         try:

@@ -19,6 +19,10 @@ from placewright.errors import RunError, UnsupportedError
 PERIOD_US: Final = 10_000
 """Quotas count per 10 ms: shorter than an operator of note, longer than the kernel's slices."""
 
+RUNTIME_BYTES: Final = 512 << 20
+"""What Python, PyTorch, its scratch memory and the allocator's slack take in a process beside the
+model: a device's memory is for the model, so a node gets this much more."""
+
 _LEAST_QUOTA_US: Final = 1_000
 _NO_LIMIT: Final = 1 << 62
 _LONGEST_PERIOD_US: Final = 1_000_000
@@ -66,11 +70,14 @@ class Trees:
         _write(self.cpu / name / "cpu.cfs_quota_us", str(quota))
 
     def limit_memory(self, name: str, size_bytes: float) -> None:
-        """Give the group `size_bytes` of memory, ``inf`` for as much as there is."""
+        """Give the group `size_bytes` of memory for a model, ``inf`` for as much as there is.
+
+        `RUNTIME_BYTES` come on top.
+        """
         unlimited, key = ("max", "memory.max")
         if self.version == 1:
             unlimited, key = ("-1", "memory.limit_in_bytes")
-        limit = unlimited if size_bytes == float("inf") else str(int(size_bytes))
+        limit = unlimited if size_bytes == float("inf") else str(int(size_bytes) + RUNTIME_BYTES)
         _write(self.memory / name / key, limit)
 
     def cpu_limit(self, name: str) -> float:
@@ -83,10 +90,11 @@ class Trees:
         return float("inf") if quota in ("", "max", "-1") else int(quota) / int(period)
 
     def memory_limit(self, name: str) -> float:
-        """The bytes of memory that the group gets now, as the kernel says."""
+        """The bytes of memory for a model that the group gets now, by what the kernel says."""
         key = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
         limit = _read(self.memory / name / key)
-        return float(limit) if limit.isdigit() and int(limit) < _NO_LIMIT else float("inf")
+        limited = limit.isdigit() and int(limit) < _NO_LIMIT
+        return float(int(limit) - RUNTIME_BYTES) if limited else float("inf")
 
 
 def quota_us(cores: float) -> tuple[int, int]:
