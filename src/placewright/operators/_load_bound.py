@@ -27,19 +27,30 @@ def load_bound(work_s: FloatArray, resident_bytes: FloatArray, memory_bytes: Flo
     share[:, limited] = resident_bytes[:, None] / memory_bytes[limited]
     pressed = np.array([share[:, limited].sum() > 0])
     rounds = max(20, min(_ROUNDS, int(4e7 / work_s.size)))
-    return float(_ascend(work_s, share, limited & pressed, rounds))
+    return float(_ascend(work_s, share, limited & pressed, rounds)[0])
+
+
+def balanced_weights(work_s: FloatArray) -> FloatArray:
+    """Weights of devices, shape (m,), under which the dual is best if memory is no matter."""
+    rounds = max(20, min(_ROUNDS, int(4e7 / work_s.size)))
+    none = np.zeros(work_s.shape[1], dtype=np.bool_)
+    weights: FloatArray = _ascend(work_s, np.zeros(work_s.shape), none, rounds)[1]
+    return weights
 
 
 @compiled
-def _ascend(work_s: FloatArray, share: FloatArray, limited: BoolArray, rounds: int) -> float:
-    """Best dual value seen. Prices are in seconds per full memory."""
+def _ascend(
+    work_s: FloatArray, share: FloatArray, limited: BoolArray, rounds: int
+) -> tuple[float, FloatArray]:
+    """Best dual value seen, and its weights. Prices are in seconds per full memory."""
     m = work_s.shape[1]
     weight, price = _start(work_s), np.zeros(m)
     average, average_price = np.zeros(m), np.zeros(m)
-    best = 0.0
+    best, best_weight = 0.0, weight.copy()
     for step in range(rounds):
         value, load, full = _dual(work_s, share, weight, price)
-        best = max(best, value)
+        if value > best:
+            best, best_weight = value, weight.copy()
         scale = max(load.max(), 1e-300)
         rate = 1.0 / np.sqrt(1.0 + step)
         total = 0.0
@@ -52,11 +63,11 @@ def _ascend(work_s: FloatArray, share: FloatArray, limited: BoolArray, rounds: i
         average += weight
         average_price += price
         if step % 10 == 9:
-            value, load, full = _dual(
-                work_s, share, average / average.sum(), average_price / (step + 1)
-            )
-            best = max(best, value)
-    return best
+            mean = average / average.sum()
+            value, load, full = _dual(work_s, share, mean, average_price / (step + 1))
+            if value > best:
+                best, best_weight = value, mean
+    return best, best_weight
 
 
 @compiled

@@ -22,6 +22,13 @@ and for throughput. Where stages may be replicated, the first holds with x = 1/r
 copies, which hold more than that share of the bytes; the second does not. Where passes do not
 mix, the sum of the largest loads of both passes is no less than the largest sum.
 
+**squeezed** (latency, devices side by side). Operator i starts no earlier than its head
+h[i] = min_d (ceft(i, d) - w[i, d]), and from its end to the end of all it is no less than its tail
+t[i] = min_d (ceft_up(i, d) - w[i, d]), by the same induction from the other end. For any a and b,
+the operators with h >= a and t >= b run between a and T - b, and in that time each device does its
+share of them: T >= a + b + sum of min_d l[d] w[i, d] over these operators, for any weights l as
+above. It joins path and load where a graph is narrow at its ends.
+
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
 `placewright.operators._star_latency.least_tails`.
@@ -35,9 +42,10 @@ import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray
 from placewright.errors import InfeasibleError
-from placewright.operators._ceft import ceft
+from placewright.operators._ceft import Ceft, ceft
 from placewright.operators._groups import Groups, groups_of
-from placewright.operators._load_bound import load_bound
+from placewright.operators._load_bound import balanced_weights, load_bound
+from placewright.operators._squeezed_bound import squeezed_bound
 from placewright.operators._star_latency import is_star_latency, least_tails
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
 
@@ -58,9 +66,12 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     work = _group_work(problem, groups, fits)
     found = {"load": _load(problem, groups, work)}
     if problem.objective is Objective.LATENCY:
-        found["ceft"] = ceft(problem).critical_s
+        tables = ceft(problem)
+        found["ceft"] = tables.critical_s
         if problem.overlap is Overlap.SERIAL:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
+        else:
+            found["squeezed"] = _squeezed(problem, tables, work)
     return found
 
 
@@ -106,6 +117,17 @@ def _load(problem: OperatorProblem, groups: Groups, work: FloatArray) -> float:
     largest = 0.0 if problem.pipeline.replication else float(work.min(axis=1).max())
     shared = load_bound(work, groups.resident_bytes, problem.memory_bytes)
     return _rounded_down(max(largest, shared), problem.n)
+
+
+def _squeezed(problem: OperatorProblem, tables: Ceft, group_work: FloatArray) -> float:
+    work = np.where(problem.allowed(), problem.compute_s, np.inf)
+    own = np.where(np.isfinite(work), work, 0.0)
+    head = np.where(np.isfinite(work), tables.ceft_s - own, np.inf).min(axis=1)
+    tail = np.where(np.isfinite(work), tables.ceft_up_s - own, np.inf).min(axis=1)
+    known = np.isfinite(tail)
+    weights = [balanced_weights(group_work), balanced_weights(work)]
+    found = squeezed_bound(work[known], np.maximum(0.0, head[known]), tail[known], weights)
+    return _rounded_down(found, problem.n)
 
 
 def _rounded_down(bound_s: float, n: int) -> float:
