@@ -6,10 +6,10 @@ A heap is ``heap[base:base + size]`` and holds items; the key of an item is ``ke
 from __future__ import annotations
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import lean
+from placewright.compiled import inner
 
 
-@lean
+@inner
 def push(heap: IntArray, base: int, size: int, key: FloatArray, at: int, item: int) -> None:
     """Add `item`, ordered by (key, item), to a heap of `size` items."""
     mine = key[at + item]
@@ -25,7 +25,7 @@ def push(heap: IntArray, base: int, size: int, key: FloatArray, at: int, item: i
     heap[base + child] = item
 
 
-@lean
+@inner
 def pop(heap: IntArray, base: int, size: int, key: FloatArray, at: int) -> int:
     """Remove and return the least item; the heap has ``size - 1`` items afterwards."""
     top = heap[base]
@@ -51,7 +51,7 @@ def pop(heap: IntArray, base: int, size: int, key: FloatArray, at: int) -> int:
     return top  # type: ignore[no-any-return]
 
 
-@lean
+@inner
 def asks_before(
     a: int, b: int, x: FloatArray, asked: int, w: IntArray, best: int, priority: int
 ) -> bool:
@@ -70,7 +70,7 @@ def asks_before(
     return a < b
 
 
-@lean
+@inner
 def push_request(
     w: IntArray,
     base: int,
@@ -93,7 +93,7 @@ def push_request(
     w[base + child] = item
 
 
-@lean
+@inner
 def pop_request(
     w: IntArray, base: int, size: int, x: FloatArray, asked: int, best: int, priority: int
 ) -> int:

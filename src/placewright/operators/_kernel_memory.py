@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined
+from placewright.compiled import inner
 from placewright.operators._board import Layout
 
 
-@inlined
+@inner
 def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
     """Change the bytes held from `now` on; a level counts once time has passed over it."""
     if now > x[o.changed_s + d]:
@@ -16,7 +16,7 @@ def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float)
     w[o.held + d] += change
 
 
-@inlined
+@inner
 def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
     """One reader less of tensor `k` where it was made."""
     w[o.refs + k] -= 1
@@ -24,7 +24,7 @@ def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, 
         hold(w, x, o, place[w[o.producer + k]], -w[o.kept_bytes + k], now)
 
 
-@inlined
+@inner
 def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float) -> None:
     """Operator `i` has ended and reads its inputs no more."""
     d = place[i]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined
+from placewright.compiled import inlined, inner
 from placewright.operators._board import Layout
 from placewright.operators._modes import DONE, NO_LINK
 
@@ -37,7 +37,7 @@ def _linked(w: IntArray, x: FloatArray, o: Layout, source: int, target: int) -> 
     return w[o.channel + pair] >= 0 and finite  # type: ignore[no-any-return]
 
 
-@inlined
+@inner
 def list_moves(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     """Every (tensor, other device) once, with its best consumer there; and count the readers."""
     for d in range(o.m):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined, lean
+from placewright.compiled import inlined, inner
 from placewright.operators._board import Layout
 from placewright.operators._heaps import pop, pop_request, push, push_request
 from placewright.operators._kernel_memory import drop_inputs, drop_sender, hold
@@ -12,7 +12,7 @@ from placewright.operators._kernel_setup import push_ready
 from placewright.operators._modes import Mode
 
 
-@lean
+@inner
 def play_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
     """Events of one time, then channels, then devices, until nothing is left."""
     _devices_choose(w, x, o, mode, 0.0)
@@ -29,7 +29,7 @@ def play_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntA
         _devices_choose(w, x, o, mode, now)
 
 
-@inlined
+@inner
 def _expect(w: IntArray, x: FloatArray, o: Layout, slot: int, end_s: float) -> None:
     """Something ends at `end_s`."""
     x[o.event_s + slot] = end_s
@@ -37,7 +37,7 @@ def _expect(w: IntArray, x: FloatArray, o: Layout, slot: int, end_s: float) -> N
     w[o.pending] += 1
 
 
-@inlined
+@inner
 def start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now: float) -> None:
     """Device `d` starts operator `i`; its outputs take room from now on."""
     x[o.start_s + i] = now
@@ -47,7 +47,7 @@ def start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now
             hold(w, x, o, d, w[o.kept_bytes + w[o.out_tensors + a]], now)
 
 
-@inlined
+@inner
 def _arrived(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, k: int, d: int
 ) -> None:
@@ -69,7 +69,7 @@ def _touch(w: IntArray, o: Layout, lane: int) -> None:
         w[o.touched] += 1
 
 
-@inlined
+@inner
 def _ask(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
@@ -119,7 +119,7 @@ def _finish_move(
         _touch(w, o, lane)
 
 
-@inlined
+@inner
 def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: float) -> None:
     """Move `e` starts."""
     k = w[o.move_tensor + e]

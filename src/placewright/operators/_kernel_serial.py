@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined, lean
+from placewright.compiled import inlined, inner
 from placewright.operators._board import Layout
 from placewright.operators._heaps import pop, pop_request, push, push_request
 from placewright.operators._kernel_memory import drop_inputs, drop_sender, hold
@@ -12,7 +12,7 @@ from placewright.operators._kernel_parallel import start
 from placewright.operators._modes import Mode
 
 
-@lean
+@inner
 def play_serial(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined, lean
+from placewright.compiled import inlined, inner
 from placewright.operators._board import Layout
 from placewright.operators._heaps import push
 from placewright.operators._kernel_moves import lane_of, move_time
 from placewright.operators._modes import DONE, NO_KERNEL, Mode
 
 
-@lean
+@inner
 def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
     """Priority is minus the longest way to the end under this very placement: least first."""
     for at in range(o.n - 1, -1, -1):

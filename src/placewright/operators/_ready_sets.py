@@ -9,21 +9,30 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from placewright.compiled import inlined
 
 
-@intrinsic  # type: ignore[misc]
-def lowest_bit(typing_context: Any, word: Any) -> Any:
-    """Index of the lowest bit that is set; `word` is not zero."""
-
+def _count_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
 
     return types.int64(types.uint64), generate
+
+
+lowest_bit: Any = intrinsic(_count_zeros)
+"""Index of the lowest bit that is set in a word that is not zero: one instruction."""
+
+
+@inlined
+def clear(bits: Any, tops: Any, d: int) -> None:
+    """Set `d` is empty."""
+    for word in range(bits.shape[1]):
+        bits[d, word] = 0
+    for top in range(tops.shape[1]):
+        tops[d, top] = 0
 
 
 @inlined

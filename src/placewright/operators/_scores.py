@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import lean, released
+from placewright.compiled import inner, lean, released
 from placewright.operators import _kernels as kernels
 from placewright.operators._board import Layout
 from placewright.operators._modes import Mode
 from placewright.operators._swift import Swift
-from placewright.operators._swift_play import UNSURE, play
+from placewright.operators._swift_play import UNSURE, play, play_seated, sit
 
 
 @lean
@@ -30,10 +30,33 @@ def score(
     `mode.memory` asks for bytes. They are counted over time only where all that ever comes to a
     device would not fit together. `load_s` is scratch of shape (m,).
     """
-    if not throughput and not mode.serial and not (mode.memory and crowded(w, o, place)):
+    if _story_not_needed(w, o, mode, throughput, place):
         value = play(s, mode, place, order)
         if value != UNSURE:
             return value, 0
+    return _general_score(w, x, o, mode, throughput, place, order, load_s)
+
+
+@inner
+def _story_not_needed(
+    w: IntArray, o: Layout, mode: Mode, throughput: bool, place: IntArray
+) -> bool:
+    """Whether the makespan is all that is asked for."""
+    return not throughput and not mode.serial and not (mode.memory and crowded(w, o, place))
+
+
+@inner
+def _general_score(
+    w: IntArray,
+    x: FloatArray,
+    o: Layout,
+    mode: Mode,
+    throughput: bool,
+    place: IntArray,
+    order: IntArray,
+    load_s: FloatArray,
+) -> tuple[float, int]:
+    """`score` by the general play."""
     if kernels.run(w, x, o, mode, place, order) != kernels.DONE:
         return np.inf, 0
     over = kernels.over_bytes(w, o) if mode.memory else 0
@@ -82,9 +105,28 @@ def run_many(
     value_s: FloatArray,
     violation_bytes: IntArray,
 ) -> None:
-    """`score` for every row."""
-    load_s = np.zeros(o.m)
+    """`score` for every row; as many as there are seats are played side by side."""
+    load_s, seats = np.zeros(o.m), len(s.left)
+    seated = np.zeros(seats, dtype=np.int64)
+    none = int(np.int64(0))  # with a literal all would be compiled once more
+    count = none
     for row in range(len(placements)):
-        value_s[row], violation_bytes[row] = score(
-            s, w, x, o, mode, throughput, placements[row], order, load_s
-        )
+        violation_bytes[row] = 0
+        if _story_not_needed(w, o, mode, throughput, placements[row]):
+            sit(s, mode, placements[row], order, count)
+            seated[count] = row
+            count += 1
+        else:
+            value_s[row], violation_bytes[row] = _general_score(
+                w, x, o, mode, throughput, placements[row], order, load_s
+            )
+        if count == seats or row + 1 == len(placements):
+            play_seated(s, mode, count)
+            for number in range(count):
+                at = seated[number]
+                value_s[at] = s.last_s[number]
+                if s.last_s[number] == UNSURE:
+                    value_s[at], violation_bytes[at] = _general_score(
+                        w, x, o, mode, throughput, placements[at], order, load_s
+                    )
+            count = none

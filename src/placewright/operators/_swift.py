@@ -16,9 +16,23 @@ from placewright.operators._costs import Costs
 WORD = 64
 """Bits of a word of a ready set."""
 
+SEATS = 2
+"""Placements that are played side by side: where one waits for its last number, another goes on."""
+
+MOST_SEATED = 20_000
+"""Operators above which they are played one by one: their state would not fit a cache."""
+
+
+class Seat(NamedTuple):
+    """Where one of several plays has its state: the first of its operators, devices, channels."""
+
+    op: int
+    device: int
+    lane: int
+
 
 class Swift(NamedTuple):
-    """A problem and the state of a play.
+    """A problem and the state of some plays, one after the other in each array (`Seat`).
 
     Attributes
     ----------
@@ -37,18 +51,24 @@ class Swift(NamedTuple):
         Place of each operator in the order, and the operator at each place.
     bits, tops
         Ready sets (`placewright.operators._ready_sets`), one row per device.
+    base, end
+        Where each device has its part of `future` and, one per device later, of `known`.
     known
-        Operators of each device that have all their inputs coming, from ``base[d] + d`` on;
-        `ready_s` says since when or from when on they may start.
+        Operators of each device that have all their inputs coming; `ready_s` says since when or
+        from when on they may start.
     future
-        Where many are known, those whose time is to come, as a heap from ``base[d]`` on.
+        Where many are known, those whose time is to come, as a heap.
     next_s
         When each device ends its operator (`running`) or, idle, when it may start one.
     free_s, asked_s, asked_by
         When each channel is free, when it was last asked for, and by which operator.
+    left, last_s
+        Operators of each play that have not ended, and when the last one did.
     """
 
     sure: bool
+    devices: int
+    channels: int
     first_edge: IntArray
     consumer: IntArray
     tensor: IntArray
@@ -66,6 +86,7 @@ class Swift(NamedTuple):
     priority: FloatArray
     position: IntArray
     ranked: IntArray
+    ranked_key: FloatArray
     cell: IntArray
     cell_end: IntArray
     waiting: IntArray
@@ -75,6 +96,7 @@ class Swift(NamedTuple):
     known: IntArray
     future: IntArray
     base: IntArray
+    end: IntArray
     listed: IntArray
     ahead: IntArray
     running: IntArray
@@ -90,6 +112,8 @@ class Swift(NamedTuple):
     request_place: IntArray
     request_s: FloatArray
     turn: IntArray
+    left: IntArray
+    last_s: FloatArray
 
 
 def make_swift(costs: Costs, channels: int) -> Swift:
@@ -105,10 +129,10 @@ def make_swift(costs: Costs, channels: int) -> Swift:
     off = ~np.eye(m, dtype=np.bool_)
     lane = np.where(off, costs.channel, channels + np.arange(m)[:, None])
     finite = np.isfinite(costs.latency_s + costs.seconds_per_byte) & (costs.channel >= 0)
-    most = int(np.diff(first_edge).max(initial=0))
-    words = -(-n // WORD)
     return Swift(
         sure=bool(finite[off].all()),
+        devices=m,
+        channels=channels,
         first_edge=_index(first_edge),
         consumer=_index(costs.consumers[edge]),
         tensor=_index(np.repeat(tensors, length) + 1),
@@ -120,36 +144,39 @@ def make_swift(costs: Costs, channels: int) -> Swift:
         latency_s=np.where(off, costs.latency_s, 0.0).ravel(),
         seconds_per_byte=np.where(off, costs.seconds_per_byte, 0.0).ravel(),
         lane=_index(np.where(lane < 0, 0, lane).ravel()),
-        place=_indices(n),
-        took_s=np.zeros(n),
-        priority=np.zeros(n),
-        position=_indices(n),
-        ranked=_indices(n),
-        cell=_indices(n),
-        cell_end=_indices(n + 1),
-        waiting=_indices(n),
-        ready_s=np.zeros(n),
-        bits=np.zeros((m, words), dtype=np.uint64),
-        tops=np.zeros((m, -(-words // WORD)), dtype=np.uint64),
-        known=_indices(n + m),
-        future=_indices(n),
-        base=np.zeros(m + 1, dtype=np.int64),
-        listed=np.zeros(m, dtype=np.int64),
-        ahead=np.zeros(m, dtype=np.int64),
-        running=np.zeros(m, dtype=np.int64),
-        next_s=np.zeros(m),
-        free_s=np.zeros(channels + m),
-        asked_s=np.zeros(channels + m),
-        asked_by=np.zeros(channels + m, dtype=np.int64),
-        seen=_indices(m),
-        arrival_s=np.zeros(m),
-        last_request=_indices(m),
-        request=_indices(most),
-        request_edge=_indices(most),
-        request_place=_indices(most),
-        request_s=np.zeros(most),
-        turn=_indices(most),
+        **_state(n, m, channels + m, int(np.diff(first_edge).max(initial=0))),
     )
+
+
+def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
+    """What plays write; `most` is how many edges one operator has at most."""
+    seats = SEATS if n <= MOST_SEATED else 1
+    words = -(-n // WORD)
+    per_operator = ("took_s", "priority", "ready_s")
+    state: dict[str, Any] = {key: np.zeros(seats * n) for key in per_operator}
+    for key in ("place", "position", "ranked", "waiting", "future"):
+        state[key] = _indices(seats * n)
+    for key in ("request", "request_edge", "request_place", "turn"):
+        state[key] = _indices(most)
+    for key in ("base", "end", "listed", "ahead", "seen", "last_request"):
+        state[key] = _indices(seats * m)
+    return state | {
+        "ranked_key": np.zeros(n),
+        "cell": _indices(n),
+        "cell_end": _indices(n + 1),
+        "bits": np.zeros((seats * m, words), dtype=np.uint64),
+        "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),
+        "known": _indices(seats * (n + m)),
+        "running": np.zeros(seats * m, dtype=np.int64),
+        "next_s": np.zeros(seats * m),
+        "arrival_s": np.zeros(seats * m),
+        "free_s": np.zeros(seats * lanes),
+        "asked_s": np.zeros(seats * lanes),
+        "asked_by": np.zeros(seats * lanes, dtype=np.int64),
+        "request_s": np.zeros(most),
+        "left": np.zeros(seats, dtype=np.int64),
+        "last_s": np.zeros(seats),
+    }
 
 
 def copy_swift(swift: Swift) -> Swift:

@@ -2,115 +2,114 @@
 
 from __future__ import annotations
 
-from placewright.compiled import inlined
+from placewright.compiled import index, inlined
 from placewright.operators._modes import Mode
-from placewright.operators._swift import Swift
+from placewright.operators._swift import Seat, Swift
 
 
 @inlined
-def send(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
-    """`i` has ended on `d`: its consumers learn when its tensors come. False where unsure."""
+def send(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) -> bool:
+    """`i` has ended on `d`: its consumers learn when its tensors come.
+
+    False where unsure: a transfer takes no time, or another operator has asked for its channel at
+    this very time.
+    """
     if not mode.contended:
-        return _send_freely(s, mode, i, d, now)
+        return _send_freely(s, mode, seat, i, d, now)
     if s.alone[i] == 1:
-        return _send_alone(s, mode, i, d, now)
-    return _send_in_turn(s, mode, i, d, now)
+        return _send_alone(s, mode, seat, i, d, now)
+    return _send_in_turn(s, mode, seat, i, d, now)
 
 
 @inlined
-def _send_freely(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+def _send_freely(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) -> bool:
     """No transfer waits."""
-    here, sure = d * len(s.next_s), True
+    here, sure = index(d * s.devices), True
     for e in range(s.first_edge[i], s.first_edge[i + 1]):
-        target = s.place[s.consumer[e]]
+        target = s.place[seat.op + s.consumer[e]]
         pair = here + target
         at_s = now + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
         sure &= (at_s > now) | (target == d)
-        _will_be_there(s, mode, s.consumer[e], target, at_s)
+        _will_be_there(s, mode, seat, s.consumer[e], target, at_s)
     return sure
 
 
 @inlined
-def _send_alone(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+def _send_alone(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) -> bool:
     """None of its requests are for the same channel: their turns do not matter."""
-    here, sure = d * len(s.next_s), True
+    here, sure = index(d * s.devices), True
     for e in range(s.first_edge[i], s.first_edge[i + 1]):
-        target = s.place[s.consumer[e]]
+        target = s.place[seat.op + s.consumer[e]]
         pair = here + target
-        lane = s.lane[pair]
-        new = s.seen[target] != s.tensor[e]
+        lane, to = seat.lane + s.lane[pair], seat.device + target
+        took_s = s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair]
         free_s = s.free_s[lane]
         start_s = max(now, free_s)
-        at_s = start_s + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
-        sure &= not (new & _unsure(s, lane, i, now, start_s, at_s))
-        at_s = at_s if new else s.arrival_s[target]
-        sure &= (at_s > now) | (target == d)
+        at_s = start_s + took_s
+        new = s.seen[to] != s.tensor[e]
+        sure &= ((at_s > start_s) | (target == d)) & (not (new & (s.asked_s[lane] == now)))
+        at_s = at_s if new else s.arrival_s[to]
         s.free_s[lane] = at_s if new else free_s
         s.asked_s[lane] = now
         s.asked_by[lane] = i
-        s.seen[target] = s.tensor[e]
-        s.arrival_s[target] = at_s
-        _will_be_there(s, mode, s.consumer[e], target, at_s)
+        s.seen[to] = s.tensor[e]
+        s.arrival_s[to] = at_s
+        _will_be_there(s, mode, seat, s.consumer[e], target, at_s)
     return sure
 
 
 @inlined
-def _unsure(s: Swift, lane: int, i: int, now: float, start_s: float, at_s: float) -> bool:
-    """Another has asked for the channel at this very time, or the transfer takes no time."""
-    another = (s.asked_s[lane] == now) & (s.asked_by[lane] != i)
-    return another | ((at_s == start_s) & (lane < len(s.free_s) - len(s.next_s)))  # type: ignore[no-any-return]
-
-
-@inlined
-def _will_be_there(s: Swift, mode: Mode, j: int, d: int, at_s: float) -> None:
-    """An input of operator `j` comes to its device at `at_s`; after the last, `j` is known."""
+def _will_be_there(s: Swift, mode: Mode, seat: Seat, reader: int, device: int, at_s: float) -> None:
+    """An input of an operator comes to its device at `at_s`; after the last, it is known."""
+    j, d = seat.op + reader, seat.device + device
     ready_s = max(s.ready_s[j], at_s)
     s.ready_s[j] = ready_s
     left = s.waiting[j] - 1
     s.waiting[j] = left
     wakes = (left == 0) & (s.running[d] < 0)
     if mode.in_order:
-        if wakes and s.future[s.base[d] + s.ahead[d]] == j:
+        if wakes and s.future[s.base[d] + s.ahead[d]] == reader:
             s.next_s[d] = ready_s
-        return
-    s.known[s.base[d] + d + s.listed[d]] = j
-    s.listed[d] += left == 0
-    before = s.next_s[d]
-    s.next_s[d] = ready_s if wakes & (ready_s < before) else before
+    else:
+        s.known[s.base[d] + s.listed[d] + d] = reader
+        s.listed[d] += left == 0
+        before = s.next_s[d]
+        s.next_s[d] = ready_s if wakes & (ready_s < before) else before
 
 
 @inlined
-def _send_in_turn(s: Swift, mode: Mode, i: int, d: int, now: float) -> bool:
+def _send_in_turn(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) -> bool:
     """Requests for one channel, best consumer first."""
     first, last = s.first_edge[i], s.first_edge[i + 1]
-    here, sure = d * len(s.next_s), True
-    for x in range(_requests(s, first, last)):
+    here, sure = index(d * s.devices), True
+    for x in range(_requests(s, seat, first, last)):
         r = s.turn[x]
         e = s.request_edge[r]
-        target = s.place[s.consumer[e]]
+        target = s.place[seat.op + s.consumer[e]]
         pair = here + target
-        lane = s.lane[pair]
+        lane = seat.lane + s.lane[pair]
         start_s = max(now, s.free_s[lane])
         at_s = start_s + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
-        sure &= not _unsure(s, lane, i, now, start_s, at_s)
-        sure &= (at_s > now) | (target == d)
+        another = (s.asked_s[lane] == now) & (s.asked_by[lane] != i)
+        sure &= ((at_s > start_s) | (target == d)) & (not another)
         s.free_s[lane] = at_s
         s.asked_s[lane] = now
         s.asked_by[lane] = i
         s.request_s[r] = at_s
     for e in range(first, last):
         j = s.consumer[e]
-        _will_be_there(s, mode, j, s.place[j], s.request_s[s.request[e - first]])
+        at_s = s.request_s[s.request[e - first]]
+        _will_be_there(s, mode, seat, j, s.place[seat.op + j], at_s)
     return sure
 
 
 @inlined
-def _requests(s: Swift, first: int, last: int) -> int:
+def _requests(s: Swift, seat: Seat, first: int, last: int) -> int:
     """One per tensor and target, their turns by best consumer; returns how many."""
     count = 0
     for e in range(first, last):
-        j = s.consumer[e]
-        target = s.place[j]
+        j = seat.op + s.consumer[e]
+        target = seat.device + s.place[j]
         if s.seen[target] != s.tensor[e]:
             s.seen[target] = s.tensor[e]
             s.last_request[target] = count
