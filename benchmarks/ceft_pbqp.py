@@ -50,7 +50,7 @@ def published(folder: Path) -> Iterator[OperatorProblem]:
         yield read_dag(path, links="contended")
 
 
-def captured(names: tuple[str, ...]) -> Iterator[OperatorProblem]:
+def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[OperatorProblem]:
     """Training steps of the zoo; a model that cannot be captured is named on stderr."""
     import torch
 
@@ -61,7 +61,8 @@ def captured(names: tuple[str, ...]) -> Iterator[OperatorProblem]:
 
     for name in names:
         model_name, _, cluster = name.partition("@")
-        sizes = {"batch": BATCH[model_name]} if model_name in BATCH else {}
+        size = batch or BATCH.get(model_name)
+        sizes = {"batch": size} if size else {}
         try:
             with torch.device("meta"):
                 model, inputs, loss_fn, targets = factory(model_name)(**sizes)
