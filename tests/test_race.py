@@ -1,0 +1,92 @@
+"""The race: the judge decides, bounds only rise, and the end is put into words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError, MissingDependencyError, UnsupportedError
+from placewright.operators import WING
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.planning import Context
+from placewright.race import Race
+from placewright.result import Status
+from placewright.testing.instances import tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Everything on one device, with a bound that it claims."""
+
+    name: str
+    device: int = 0
+    bound_s: float = 0.0
+    missing: bool = False
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Devices that exist."""
+        return None if self.device < problem.m else "no such device"
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan."""
+        if self.missing:
+            raise MissingDependencyError("nothing", extra="exact", purpose=self.name)
+        return OperatorPlan(np.full(problem.n, self.device), lower_bound_s=self.bound_s)
+
+
+def race_of(problem: OperatorProblem) -> Race:
+    """With no bounds known."""
+    return Race(WING, problem, {})
+
+
+TWO = tiny([[2.0, 5.0]] * 3, [(0, 0.0, [1]), (1, 0.0, [2])])
+
+
+def test_the_judge_decides_and_the_winner_is_explained() -> None:
+    """The better plan stays, and the words say by how much and from where it started."""
+    race = race_of(TWO)
+    race.turn(Fixed("slow", 1), Context(), tolerant=True)
+    race.turn(Fixed("fast", 0), Context(incumbent=race.best), tolerant=True)
+    assert (race.best_planner, race.value) == ("fast", 6.0)
+    assert race.why() == (
+        "fast won: 60.0 % below slow, the best of 1 others; it started from the plan of slow"
+    )
+    assert race.status(interrupted=True) is Status.INTERRUPTED
+
+
+def test_a_proof_closes_it() -> None:
+    """A bound that a planner proves is named and makes the plan optimal."""
+    race = race_of(TWO)
+    race.turn(Fixed("proof", 0, bound_s=6.0), Context(), tolerant=True)
+    assert race.closed
+    assert race.status(interrupted=False) is Status.OPTIMAL
+    assert race.why() == "proof won; nothing can be better (proof bound)"
+
+
+def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:
+    """Tolerated, it is a note that says what to install."""
+    race = race_of(TWO)
+    with pytest.raises(MissingDependencyError):
+        race.turn(Fixed("learned", missing=True), Context(), tolerant=False)
+    race.turn(Fixed("learned", missing=True), Context(), tolerant=True)
+    race.turn(Fixed("fast"), Context(), tolerant=True)
+    assert "not asked: learned" in race.why()
+
+
+def test_no_plan_says_why() -> None:
+    """Too little memory names the bytes; nobody who takes it lists everybody's reason."""
+    full = race_of(
+        tiny([[1.0]] * 2, [(0, 0.0, [1])], resident_bytes=[4.0, 4.0], memory_bytes=[5.0])
+    )
+    full.turn(Fixed("only"), Context(), tolerant=True)
+    assert math.isinf(full.value)
+    assert isinstance(full.no_plan(interrupted=False), InfeasibleError)
+    assert "3 bytes" in str(full.no_plan(interrupted=False))
+    refused = race_of(TWO)
+    refused.turn(Fixed("far", 7), Context(), tolerant=True)
+    assert isinstance(refused.no_plan(interrupted=False), UnsupportedError)
+    assert isinstance(refused.no_plan(interrupted=True), KeyboardInterrupt)
