@@ -1,8 +1,8 @@
 """Measures every link and quota of a testbed: asked against got.
 
 A link's rate is that of a TCP transfer, its delay half the median round trip of one byte on a
-link and the way back. The probes of links sit in the namespaces but in no control group: a quota
-is measured by itself, as CPU time over wall time of a spin.
+link and the way back. The probes of links sit in the namespaces with all of the machine's CPU
+time: a quota is measured by itself, as CPU time over wall time of a spin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELAY_TOLERANCE_S: Final = 0.5e-3
 
 _TRANSFER_S: Final = 0.6
 _LEAST_BYTES, _MOST_BYTES = 100_000, 400_000_000
-_SPIN_S: Final = 0.5
+_SPIN_S: Final = 1.0
 _TIMEOUT_S: Final = 60.0
 
 
@@ -80,7 +80,7 @@ def _link(bed: Testbed, i: int, j: int) -> tuple[Finding, Finding]:
     rate = bed.links.get("rate", i, j)
     there, back = bed.links.get("delay_s", i, j), bed.links.get("delay_s", j, i)
     size = int(min(_MOST_BYTES, max(_LEAST_BYTES, rate * _TRANSFER_S)))
-    got_rate, round_trip_s = _transfer(bed.seat(names[i]), bed.seat(names[j]), size)
+    got_rate, round_trip_s = _transfer(_outside(bed, names[i]), _outside(bed, names[j]), size)
     where = f"{names[i]} -> {names[j]}"
     return (
         Finding("rate", where, rate, got_rate, RATE_TOLERANCE),
@@ -88,12 +88,17 @@ def _link(bed: Testbed, i: int, j: int) -> tuple[Finding, Finding]:
     )
 
 
+def _outside(bed: Testbed, device: str) -> NodeSeat:
+    """In the namespace of `device`, but with all of the machine's CPU time."""
+    return replace(bed.seat(device), groups=(), cpus=bed.record.cpus)
+
+
 def _transfer(source: NodeSeat, target: NodeSeat, size: int) -> tuple[float, float]:
     """Bytes per second and the round trip in seconds."""
-    server = _start("serve", replace(target, groups=()))
+    server = _start("serve", target)
     assert server.stdout is not None
     port = server.stdout.readline().strip()
-    client = _start("call", replace(source, groups=()), target.address, port, str(size))
+    client = _start("call", source, target.address, port, str(size))
     try:
         return _answer(server)["rate"], _answer(client)["round_trip_s"]
     finally:
