@@ -133,8 +133,8 @@ def _tensors(
     latency, per_byte = (np.where(linked, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send: FloatArray = sizes[:, 0, None, None] * latency + sizes[:, 1, None, None] * per_byte
     send[:, ~(linked | np.eye(p.m, dtype=np.bool_))] = np.inf
-    maker = np.array([a for a, _ in found], dtype=np.int64)
-    return maker, tuple(readers for _, readers in found), send
+    makers = np.array([a for a, _ in found], dtype=np.int64)
+    return makers, tuple(readers for _, readers in found), send
 
 
 def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:

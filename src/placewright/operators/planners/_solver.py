@@ -1,6 +1,4 @@
-"""CP-SAT and the linear solvers of OR-tools, run so that they can be stopped.
-
-SCIP is the one inside OR-tools (MathOpt).
+"""CP-SAT and SCIP, both as they are inside OR-tools, run so that they can be stopped.
 
 A solver works in a thread of its own while the main thread waits, so that Ctrl-C reaches it: the
 solver is told to stop and its best answer so far is taken.
@@ -14,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 MISSING = "ortools is not installed (pip install 'placewright[exact]')"
@@ -56,10 +53,12 @@ def run_cp_sat(
     workers: int,
     presolve: bool = True,
     work: float = math.inf,
+    gap: float = 0.0,
 ) -> Answer:
     """Solve a CP-SAT model; the same answer every time where it ends before the deadline.
 
-    It also ends after `work`, CP-SAT's deterministic time, about seconds.
+    It also ends after `work`, CP-SAT's deterministic time, about seconds, and where value and
+    bound are within the relative `gap`.
     """
     from ortools.sat.python import cp_model
 
@@ -70,6 +69,7 @@ def run_cp_sat(
     parameters.cp_model_presolve = presolve
     parameters.interleave_search = workers > 1
     parameters.catch_sigint_signal = False
+    parameters.relative_gap_limit = gap
     left = deadline_s - time.perf_counter()
     if left <= 0:
         return Answer(None, 0.0)
@@ -87,8 +87,8 @@ def run_cp_sat(
     )
 
 
-def _waited(work: Callable[[], Any], stop: Callable[[], None] | None) -> tuple[Any, bool]:
-    """What `work` returns, and whether Ctrl-C came; ``None`` where it cannot be stopped then."""
+def _waited(work: Callable[[], Any], stop: Callable[[], Any]) -> tuple[Any, bool]:
+    """What `work` returns, and whether Ctrl-C came: then `stop` was called."""
     done, found = threading.Event(), list[Any]()
 
     def body() -> None:
@@ -106,8 +106,6 @@ def _waited(work: Callable[[], Any], stop: Callable[[], None] | None) -> tuple[A
             pass
     except KeyboardInterrupt:
         interrupted = True
-        if stop is None:
-            return None, True
         stop()
         done.wait()
     if isinstance(found[0], BaseException):
@@ -120,41 +118,68 @@ def run_scip(
 ) -> Answer:
     """Solve a MathOpt model by SCIP on one thread, starting from `hint`.
 
-    After Ctrl-C there is no answer and SCIP is left alone until its time is up: MathOpt's
-    interrupter and callbacks make it print errors.
+    By way of `pywraplp`: MathOpt itself stops SCIP too, but not without printing errors.
     """
-    from ortools.math_opt.python import mathopt
+    from ortools.linear_solver import pywraplp
 
     left = deadline_s - time.perf_counter()
     if left <= 0:
         return Answer(None, 0.0)
-    parameters = mathopt.SolveParameters(
-        time_limit=timedelta(seconds=left) if math.isfinite(left) else None,
-        threads=1,
-        random_seed=seed % 2**31,
-    )
-    parameters.gscip.real_params["numerics/feastol"] = tolerance
-    start = mathopt.ModelSolveParameters(
-        solution_hints=[mathopt.SolutionHint(variable_values=dict(hint))]
-    )
-
-    def work() -> Any:
-        return mathopt.solve(
-            model,
-            mathopt.SolverType.GSCIP,
-            params=parameters,
-            model_params=start,
-        )
-
-    result, interrupted = _waited(work, None)
-    if result is None:
-        return Answer(None, 0.0, interrupted=True)
-    solved = result.has_primal_feasible_solution()
-    bound = result.termination.objective_bounds.dual_bound
-    reason = result.termination.reason
+    solver = pywraplp.Solver.CreateSolver("SCIP")
+    order = _load(solver, model, hint)
+    parameters = {
+        "limits/gap": 0,
+        "numerics/feastol": tolerance,
+        "randomization/randomseedshift": seed % 2**31,
+    }
+    text = "".join(f"{key} = {value}\n" for key, value in parameters.items())
+    solver.SetSolverSpecificParametersAsString(text)
+    left = deadline_s - time.perf_counter()
+    if math.isfinite(left):
+        solver.SetTimeLimit(max(1, int(1000 * left)))
+    status, interrupted = _waited(solver.Solve, solver.InterruptSolve)
+    solved = status in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE)
+    bound = solver.Objective().BestBound() if status != pywraplp.Solver.INFEASIBLE else 0.0
+    found = [x.solution_value() for x in solver.variables()] if solved else []
     return Answer(
-        values=(lambda x: float(result.variable_values(x))) if solved else None,
+        values=(lambda x: float(found[order[x.id]])) if solved else None,
         bound=max(0.0, bound) if math.isfinite(bound) else 0.0,
-        infeasible=reason == mathopt.TerminationReason.INFEASIBLE,
+        infeasible=status == pywraplp.Solver.INFEASIBLE,
         interrupted=interrupted,
     )
+
+
+def _load(solver: Any, model: Any, hint: Mapping[Any, float]) -> dict[int, int]:
+    """Give a linear MathOpt model to another solver; the position of each variable by its id."""
+    from ortools.linear_solver import linear_solver_pb2
+
+    given, made = model.export_model(), linear_solver_pb2.MPModelProto()
+    columns, rows = given.variables, given.linear_constraints
+    order = {x: at for at, x in enumerate(columns.ids)}
+    price = dict(
+        zip(
+            given.objective.linear_coefficients.ids,
+            given.objective.linear_coefficients.values,
+            strict=True,
+        )
+    )
+    for x, low, high, whole in zip(
+        columns.ids, columns.lower_bounds, columns.upper_bounds, columns.integers, strict=True
+    ):
+        made.variable.add(
+            lower_bound=low,
+            upper_bound=high,
+            is_integer=whole,
+            objective_coefficient=price.get(x, 0.0),
+        )
+    row = {}
+    for r, low, high in zip(rows.ids, rows.lower_bounds, rows.upper_bounds, strict=True):
+        row[r] = made.constraint.add(lower_bound=low, upper_bound=high)
+    matrix = given.linear_constraint_matrix
+    for r, x, factor in zip(matrix.row_ids, matrix.column_ids, matrix.coefficients, strict=True):
+        row[r].var_index.append(order[x])
+        row[r].coefficient.append(factor)
+    made.solution_hint.var_index.extend(order[x.id] for x in hint)
+    made.solution_hint.var_value.extend(hint.values())
+    solver.LoadModelFromProto(made)
+    return order

@@ -27,6 +27,7 @@ from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.ideal_dp import (
     NoProofError,
     counts_all,
@@ -36,6 +37,7 @@ from placewright.operators.planners.ideal_dp import (
 from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.problem import (
     Communication,
+    Objective,
     OperatorProblem,
     star_throughput_only,
 )
@@ -79,11 +81,11 @@ class Exact:
         return "exact"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Throughput, and latency through host memory."""
+        """Throughput, latency through host memory, latency of few operators over links."""
         if is_star_latency(problem):
             return ExactLatency().supports(problem)
         if problem.communication is Communication.PAIRWISE:
-            return ExactLinks().supports(problem)
+            return _over_links(problem).supports(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -99,7 +101,7 @@ class Exact:
         if is_star_latency(problem):
             return ExactLatency()(problem, context)
         if problem.communication is Communication.PAIRWISE:
-            return ExactLinks()(problem, context)
+            return _over_links(problem)(problem, context)
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)
@@ -168,6 +170,11 @@ class Exact:
             plans.append(plan_of(c, slot))
         plan = best_of(problem, plans, bound)
         return replace(plan, note=INTERRUPTED) if stopped else plan
+
+
+def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
+    """The planner of problems without host memory."""
+    return ExactSchedule() if problem.objective is Objective.LATENCY else ExactLinks()
 
 
 def _instead(c: Contraction, start: Chain | None) -> OperatorPlan:

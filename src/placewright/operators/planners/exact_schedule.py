@@ -1,0 +1,190 @@
+"""Exact latency of small problems over links."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from placewright.arrays import IntArray
+from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.operators._groups import groups_of
+from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners._schedule_model import hint, schedule_model
+from placewright.operators.planners._solver import installed, run_cp_sat
+from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.single import Single
+from placewright.operators.problem import (
+    Links,
+    Objective,
+    OperatorProblem,
+    Overlap,
+    pairwise_only,
+)
+from placewright.planning import INTERRUPTED, Context, Planner
+
+ENOUGH = 5e-7
+"""Relative gap at which the solver ends: less than what counts as proved."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExactSchedule:
+    """Optimal latency of some tens of operators, by CP-SAT (see `_schedule_model`).
+
+    The start is the plan at hand, or the best of HEFT and single devices. The solver's placement is
+    played in the order of its starts, in every dispatch, and the judge picks. Where links are
+    contended, they are taken for free first: no plan is worse then. With free links and
+    room for every tensor an in-order play is no later than the solver's schedule, so a proof of
+    the solver is a proof for the plan. With contended links the judge sends as soon as it can,
+    where the solver may have meant to wait, and where memory is short the plan may not fit: then
+    the bound holds, and the plan may be above it.
+
+    Exponential. Deterministic where it ends before the deadline. With a plan at hand (in ``auto``)
+    it takes at most half of the time that is left.
+
+    Parameters
+    ----------
+    operators
+        Larger problems are not taken.
+    workers
+        Strategies of the solver, which take turns.
+    """
+
+    operators: int = 60
+    workers: int = 1
+
+    @property
+    def name(self) -> str:
+        """``exact-schedule``."""
+        return "exact-schedule"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Latency over links, computing and sending at the same time, few operators."""
+        if problem.objective is not Objective.LATENCY or problem.overlap is not Overlap.PARALLEL:
+            return "not the latency of operators and transfers side by side"
+        if problem.n > self.operators:
+            return f"proves latency over links up to {self.operators} operators, not {problem.n}"
+        return pairwise_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan, with what was proved.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan fits.
+        MissingDependencyError
+            OR-tools is not installed.
+        """
+        if not installed():
+            raise MissingDependencyError("ortools", extra="exact", purpose="proofs of latency")
+        best = _start(problem, context)
+        if best is None or best[1].value <= 0.0:
+            return _none(problem) if best is None else best[0]
+        left = context.remaining_s() * (0.5 if context.incumbent is not None else 1.0)
+        until = time.perf_counter() + left
+        bound, note = 0.0, ""
+        for asked, share in _relaxations(problem):
+            until_now = time.perf_counter() + share * (until - time.perf_counter())
+            best, claim, stopped = self._solve(asked, problem, best, context.seed, until_now)
+            bound = max(bound, claim)
+            note = INTERRUPTED if stopped else ""
+            if stopped or bound >= best[1].value * (1 - ENOUGH):
+                break
+        return replace(best[0], lower_bound_s=min(bound, best[1].value), note=note)
+
+    def _solve(
+        self,
+        asked: OperatorProblem,
+        problem: OperatorProblem,
+        best: tuple[OperatorPlan, OperatorJudgement],
+        seed: int,
+        deadline_s: float,
+    ) -> tuple[tuple[OperatorPlan, OperatorJudgement], float, bool]:
+        """A better plan of the problem, if there is one; a bound; whether Ctrl-C came."""
+        plan, played = best
+        groups = groups_of(problem)
+        m = schedule_model(asked, groups, played.value)
+        hint(m, groups, plan.placement, (played.op_start_s, played.op_end_s))
+        answer = run_cp_sat(
+            m.model, seed=seed, deadline_s=deadline_s, workers=self.workers, gap=ENOUGH
+        )
+        if answer.values is not None:
+            on = [_where(row, answer.values) for row in m.on]
+            start = np.array([answer.values(x) for x in m.start])
+            best = _better(problem, best, np.array(on)[groups.group], start)
+        return best, answer.bound / m.scale, answer.interrupted
+
+
+def _relaxations(problem: OperatorProblem) -> list[tuple[OperatorProblem, float]]:
+    """What to solve in turn, and the share of the time that is left for each."""
+    if problem.links is Links.FREE:
+        return [(problem, 1.0)]
+    return [(problem.asked(links=Links.FREE), 0.4), (problem, 1.0)]
+
+
+def _where(row: list[Any], values: Any) -> int:
+    """The device that was chosen."""
+    return next(d for d, x in enumerate(row) if x is not None and values(x))
+
+
+def _start(
+    problem: OperatorProblem, context: Context
+) -> tuple[OperatorPlan, OperatorJudgement] | None:
+    """The plan at hand, or the best of some quick ones that fit."""
+    quick: list[Planner] = [Heft(), HeftContended(), *map(Single, problem.device_names)]
+    plans = [] if context.incumbent is None else [context.incumbent]
+    for planner in quick if not plans else ():
+        if planner.supports(problem) is None:
+            try:
+                plans.append(planner(problem, context))
+            except InfeasibleError:
+                continue
+    return min(_played(problem, plans), key=lambda entry: entry[1].value, default=None)
+
+
+def _played(
+    problem: OperatorProblem, plans: list[OperatorPlan]
+) -> list[tuple[OperatorPlan, OperatorJudgement]]:
+    """Those that fit, judged."""
+    found = []
+    for plan in plans:
+        try:
+            judgement = judge(problem, plan)
+        except InfeasibleError:
+            continue
+        if judgement.feasible:
+            found.append((plan, judgement))
+    return found
+
+
+def _better(
+    problem: OperatorProblem,
+    best: tuple[OperatorPlan, OperatorJudgement],
+    place: IntArray,
+    start: IntArray,
+) -> tuple[OperatorPlan, OperatorJudgement]:
+    """The best of the start and the solver's schedule, played in every dispatch."""
+    rank = np.empty(problem.n, dtype=np.int64)
+    rank[problem.topology.order] = np.arange(problem.n)
+    order = np.lexsort((rank, start))
+    plans = [
+        OperatorPlan(place, order, Dispatch.IN_ORDER),
+        OperatorPlan(place, order),
+        OperatorPlan(place),
+    ]
+    tried = [best, *_played(problem, plans)]
+    return min(tried, key=lambda entry: entry[1].value)
+
+
+def _none(problem: OperatorProblem) -> OperatorPlan:
+    raise InfeasibleError(
+        "no plan that fits was found to start from",
+        where=problem.name,
+        hint="raise a memory limit, or try --planner auto",
+    )
