@@ -11,7 +11,8 @@ from placewright.errors import MissingDependencyError
 from placewright.operators._groups import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
-from placewright.operators.planners._order_decode import VALUE, start_line
+from placewright.operators.planners._order_decode import start_line
+from placewright.operators.planners._order_line import VALUE
 from placewright.operators.planners._order_search import OrderSearch, played_sequence
 from placewright.operators.planners._window_model import solve_window
 from placewright.operators.planners.heft import Heft

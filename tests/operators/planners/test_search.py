@@ -14,13 +14,8 @@ from placewright.operators._groups import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
-from placewright.operators.planners._order_decode import (
-    BEST,
-    TEMPERATURE,
-    VALUE,
-    Line,
-    start_line,
-)
+from placewright.operators.planners._order_decode import start_line
+from placewright.operators.planners._order_line import BEST, TEMPERATURE, VALUE, Line
 from placewright.operators.planners._order_moves import anneal_windows
 from placewright.operators.planners._order_search import OrderSearch, played_sequence
 from placewright.operators.planners._order_tails import close_window, open_window

@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.compiled import inlined, lean, released
-from placewright.operators.planners._order_decode import (
+from placewright.operators.planners._order_decode import decode, settle
+from placewright.operators.planners._order_line import (
     BEST,
     CRITICAL,
     FIRST,
@@ -25,8 +26,6 @@ from placewright.operators.planners._order_decode import (
     VALUE,
     Field,
     Line,
-    decode,
-    settle,
 )
 from placewright.operators.planners._order_tails import close_window, open_window
 

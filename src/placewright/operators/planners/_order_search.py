@@ -14,13 +14,8 @@ from placewright.operators._costs import Costs, kernel_costs
 from placewright.operators._groups import Groups
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.planners._local_search import COLDEST, mean_operator_s
-from placewright.operators.planners._order_decode import (
-    BEST,
-    TEMPERATURE,
-    Field,
-    Line,
-    start_line,
-)
+from placewright.operators.planners._order_decode import start_line
+from placewright.operators.planners._order_line import BEST, TEMPERATURE, Field, Line
 from placewright.operators.planners._order_moves import anneal, anneal_windows
 from placewright.operators.problem import Links, OperatorProblem
 

@@ -8,16 +8,8 @@ transfers do not wait this is exact; where they do, it is until channels serve i
 from __future__ import annotations
 
 from placewright.compiled import lean
-from placewright.operators.planners._order_decode import (
-    DUES,
-    HIGH,
-    LOW,
-    TOUCHED,
-    VALID,
-    Field,
-    Line,
-    decode,
-)
+from placewright.operators.planners._order_decode import decode
+from placewright.operators.planners._order_line import DUES, HIGH, LOW, TOUCHED, VALID, Field, Line
 
 
 @lean

@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.operators.planners._order_decode import (
-    DUES,
-    HIGH,
-    LOW,
-    VALUE,
-    Field,
-    Line,
-    decode,
-)
+from placewright.operators.planners._order_decode import decode
+from placewright.operators.planners._order_line import DUES, HIGH, LOW, VALUE, Field, Line
 from placewright.operators.planners._order_tails import close_window, open_window
 from placewright.operators.planners._solver import run_cp_sat
 

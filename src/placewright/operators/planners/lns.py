@@ -10,7 +10,8 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
-from placewright.operators.planners._order_decode import CRITICAL, VALUE, Line, decode, start_line
+from placewright.operators.planners._order_decode import decode, start_line
+from placewright.operators.planners._order_line import CRITICAL, VALUE, Line
 from placewright.operators.planners._order_moves import list_critical
 from placewright.operators.planners._order_search import OrderSearch, fully_linked, played_sequence
 from placewright.operators.planners._solver import installed
