@@ -21,7 +21,7 @@ while time.perf_counter() - start < 0.3:
 print((time.process_time() - own) / (time.perf_counter() - start))
 """
 EAT = """
-held = [b"x" * (1 << 20) for _ in range(400)]
+held = [b"x" * (1 << 20) for _ in range(900)]
 """
 
 
@@ -48,7 +48,7 @@ def test_a_quota_is_never_exceeded(duo: Testbed) -> None:
 
 
 def test_memory_is_limited(duo: Testbed) -> None:
-    """400 MiB do not fit into 256 MiB, and fit after `set`."""
+    """900 MiB do not fit beside the runtime into 256 MiB, and do after `set`."""
     greedy = inside.start(duo.seat("right"), EAT)
     greedy.communicate(timeout=60)
     assert greedy.returncode != 0
