@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from placewright.arrays import IntArray
 from placewright.operators import _kernels as kernels
+from placewright.operators._modes import Mode
 from placewright.operators._scores import crowded
 from placewright.operators._swift_play import UNSURE, play
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.testing.instances import named_instances, random_placement, random_problem
+from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
 
 
 @dataclass
@@ -36,14 +38,19 @@ def compare(problem: OperatorProblem, seed: int, count: Count) -> None:
     ):
         place = random_placement(problem, rng)
         mode = judge.mode(dispatch, memory=False)
-        fast = play(judge.swift, mode, place, order)
-        if fast == UNSURE:
-            count.unsure += 1
-            continue
-        count.sure += 1
-        code = kernels.run(*judge.board, mode, place, order)
-        told = kernels.makespan(judge.board.x, judge.board.o) if code == kernels.DONE else np.inf
-        assert fast == told
+        agree(judge, mode, place, order, count)
+
+
+def agree(judge: Judge, mode: Mode, place: IntArray, order: IntArray, count: Count) -> None:
+    """One placement on both paths."""
+    fast = play(judge.swift, mode, place, order)
+    if fast == UNSURE:
+        count.unsure += 1
+        return
+    count.sure += 1
+    code = kernels.run(*judge.board, mode, place, order)
+    told = kernels.makespan(judge.board.x, judge.board.o) if code == kernels.DONE else np.inf
+    assert fast == told
 
 
 @pytest.mark.parametrize("links", Links)
@@ -75,6 +82,34 @@ def test_large_problems_without_zeros_are_always_told(links: Links) -> None:
         )
         compare(own, seed, count)
     assert count.unsure == 0
+
+
+def test_long_queues_of_what_is_to_come() -> None:
+    """Many operators whose inputs are on their way to one device, in any order of arrival."""
+    rng, wide = np.random.default_rng(3), 150
+    compute = [[0.01, 0.01, 0.01]] * wide + [[1.0, 1.0, 1.0]] * wide
+    tensors = [(i, float(rng.integers(1, 9)), [wide + (7 * i) % wide]) for i in range(wide)]
+    problem = tiny(compute, tensors, latency_s=0.5, seconds_per_byte=0.3)
+    count = Count()
+    for _ in range(20):
+        place = np.concatenate([rng.integers(0, 2, wide), np.full(wide, 2)])
+        judge = Judge(problem.asked(compute_s=rng.random((2 * wide, 3)) / 9))
+        for order in (np.zeros(0, dtype=np.int64), rng.permutation(2 * wide)):
+            agree(judge, judge.mode(memory=False), place, order, count)
+    assert count.unsure == 0
+
+
+def test_side_by_side_is_one_by_one() -> None:
+    """Plays that take turns say what each says alone, whatever the number of rows."""
+    for seed in range(40):
+        problem = random_problem(seed, most_operators=60)
+        judge, rng = Judge(problem), np.random.default_rng(seed)
+        rows = np.array([random_placement(problem, rng) for _ in range(1 + seed % 7)])
+        mode, none = judge.mode(memory=False), np.zeros(0, dtype=np.int64)
+        alone = [play(judge.swift, mode, row, none) for row in rows]
+        together = judge.many(rows)[0]
+        for one, other in zip(alone, together, strict=True):
+            assert one in (UNSURE, other)
 
 
 def test_missing_links_are_left_to_the_general_play() -> None:

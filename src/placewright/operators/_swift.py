@@ -53,15 +53,15 @@ class Swift(NamedTuple):
         Ready sets (`placewright.operators._ready_sets`), one row per device.
     base, end
         Where each device has its part of `future` and, one per device later, of `known`.
-    known
+    known, known_end
         Operators of each device that have all their inputs coming; `ready_s` says since when or
         from when on they may start.
     future
         Where many are known, those whose time is to come, as a heap.
     next_s
         When each device ends its operator (`running`) or, idle, when it may start one.
-    free_s, asked_s, asked_by
-        When each channel is free, when it was last asked for, and by which operator.
+    free_s, asked_s
+        When each channel is free, and when it was last asked for.
     left, last_s
         Operators of each play that have not ended, and when the last one did.
     """
@@ -97,13 +97,12 @@ class Swift(NamedTuple):
     future: IntArray
     base: IntArray
     end: IntArray
-    listed: IntArray
+    known_end: IntArray
     ahead: IntArray
     running: IntArray
     next_s: FloatArray
     free_s: FloatArray
     asked_s: FloatArray
-    asked_by: IntArray
     seen: IntArray
     arrival_s: FloatArray
     last_request: IntArray
@@ -158,7 +157,7 @@ def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
         state[key] = _indices(seats * n)
     for key in ("request", "request_edge", "request_place", "turn"):
         state[key] = _indices(most)
-    for key in ("base", "end", "listed", "ahead", "seen", "last_request"):
+    for key in ("base", "end", "known_end", "ahead", "seen", "last_request"):
         state[key] = _indices(seats * m)
     return state | {
         "ranked_key": np.zeros(n),
@@ -172,7 +171,6 @@ def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
         "arrival_s": np.zeros(seats * m),
         "free_s": np.zeros(seats * lanes),
         "asked_s": np.zeros(seats * lanes),
-        "asked_by": np.zeros(seats * lanes, dtype=np.int64),
         "request_s": np.zeros(most),
         "left": np.zeros(seats, dtype=np.int64),
         "last_s": np.zeros(seats),

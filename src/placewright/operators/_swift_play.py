@@ -141,7 +141,8 @@ def _lay_out(s: Swift, mode: Mode, seat: Seat) -> None:
         s.free_s[lane] = 0.0
         s.asked_s[lane] = -1.0
     for d in range(seat.device, seat.device + m):
-        s.listed[d] = s.ahead[d] = s.seen[d] = 0
+        s.ahead[d] = s.seen[d] = 0
+        s.known_end[d] = s.base[d] + d
         s.running[d] = -1
         s.next_s[d] = 0.0
         clear(s.bits, s.tops, d)
@@ -198,7 +199,7 @@ def _sift(s: Swift, seat: Seat, d: int, now: float) -> float:
         ahead -= 1
         include(s.bits, s.tops, d, s.position[seat.op + j], True)
     listed, kept, soonest_s = base + d, 0, np.inf
-    for at in range(listed, listed + s.listed[d]):
+    for at in range(listed, s.known_end[d]):
         j = s.known[at]
         its = s.ready_s[seat.op + j]
         late = its > now
@@ -211,7 +212,7 @@ def _sift(s: Swift, seat: Seat, d: int, now: float) -> float:
             push(s.future, base, ahead, s.ready_s, seat.op, s.known[at])
             ahead += 1
         kept = 0
-    s.listed[d], s.ahead[d] = kept, ahead
+    s.known_end[d], s.ahead[d] = listed + kept, ahead
     if ahead > 0:
         soonest_s = min(soonest_s, s.ready_s[seat.op + s.future[base]])
     return soonest_s

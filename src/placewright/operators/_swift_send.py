@@ -51,7 +51,6 @@ def _send_alone(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) ->
         at_s = at_s if new else s.arrival_s[to]
         s.free_s[lane] = at_s if new else free_s
         s.asked_s[lane] = now
-        s.asked_by[lane] = i
         s.seen[to] = s.tensor[e]
         s.arrival_s[to] = at_s
         _will_be_there(s, mode, seat, s.consumer[e], target, at_s)
@@ -71,8 +70,9 @@ def _will_be_there(s: Swift, mode: Mode, seat: Seat, reader: int, device: int, a
         if wakes and s.future[s.base[d] + s.ahead[d]] == reader:
             s.next_s[d] = ready_s
     else:
-        s.known[s.base[d] + s.listed[d] + d] = reader
-        s.listed[d] += left == 0
+        end = s.known_end[d]
+        s.known[end] = reader
+        s.known_end[d] = end + (left == 0)
         before = s.next_s[d]
         s.next_s[d] = ready_s if wakes & (ready_s < before) else before
 
@@ -81,8 +81,12 @@ def _will_be_there(s: Swift, mode: Mode, seat: Seat, reader: int, device: int, a
 def _send_in_turn(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) -> bool:
     """Requests for one channel, best consumer first."""
     first, last = s.first_edge[i], s.first_edge[i + 1]
-    here, sure = index(d * s.devices), True
-    for x in range(_requests(s, seat, first, last)):
+    here, count = index(d * s.devices), _requests(s, seat, first, last)
+    sure = True
+    for r in range(count):
+        pair = here + s.place[seat.op + s.consumer[s.request_edge[r]]]
+        sure &= s.asked_s[seat.lane + s.lane[pair]] != now
+    for x in range(count):
         r = s.turn[x]
         e = s.request_edge[r]
         target = s.place[seat.op + s.consumer[e]]
@@ -90,11 +94,9 @@ def _send_in_turn(s: Swift, mode: Mode, seat: Seat, i: int, d: int, now: float) 
         lane = seat.lane + s.lane[pair]
         start_s = max(now, s.free_s[lane])
         at_s = start_s + (s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair])
-        another = (s.asked_s[lane] == now) & (s.asked_by[lane] != i)
-        sure &= ((at_s > start_s) | (target == d)) & (not another)
+        sure &= (at_s > start_s) | (target == d)
         s.free_s[lane] = at_s
         s.asked_s[lane] = now
-        s.asked_by[lane] = i
         s.request_s[r] = at_s
     for e in range(first, last):
         j = s.consumer[e]
