@@ -126,9 +126,12 @@ def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) 
             return super().wait(timeout)
 
     monkeypatch.setattr(_solver.threading, "Event", Impatient)
-    problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=False)
-    plan = Exact()(problem, Context(deadline_s=time.perf_counter() + 60))
-    assert judge(problem, plan).value <= 33.08
+    for contiguous, most in ((False, 33.08), (True, 33.04)):
+        name = "layer_gnmt_inference"
+        problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=contiguous)
+        result = solve(problem, Exact(few_ideals=0))
+        assert result.status is Status.INTERRUPTED
+        assert result.value <= most
 
 
 def test_a_claim_that_cannot_be_is_dropped() -> None:

@@ -20,7 +20,7 @@ pytest.importorskip("ortools")
 def test_exact_equals_brute_force(contiguous: bool) -> None:
     """By ideals, by CP-SAT and by SCIP, with proof; or there is no plan at all."""
     found = 0
-    for seed in range(70):
+    for seed in range(56):
         problem = piped(seed, contiguous=contiguous)
         wanted = best_pipeline(problem)
         planner = Exact(few_ideals=20_000 if seed % 2 else 0)
@@ -34,13 +34,13 @@ def test_exact_equals_brute_force(contiguous: bool) -> None:
         assert judgement.value == pytest.approx(wanted, rel=1e-5)
         assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= judgement.value
         found += 1
-    assert found > 40
+    assert found > 32
 
 
 def test_dynamic_programs_hand_over_plans_that_fit() -> None:
     """Copies included; ideals are a proof where the tables count as the judge does."""
     proved = 0
-    for seed in range(120):
+    for seed in range(60):
         problem = piped(seed, contiguous=True)
         wanted = best_pipeline(problem)
         for planner in (LinearisedDp(), IdealDp()):
@@ -52,4 +52,4 @@ def test_dynamic_programs_hand_over_plans_that_fit() -> None:
             assert judgement.feasible, judgement.violation
             assert plan.lower_bound_s <= wanted <= judgement.value * (1 + 1e-9)
             proved += plan.lower_bound_s >= judgement.value * (1 - 1e-9) > 0
-    assert proved > 20
+    assert proved > 10

@@ -137,6 +137,8 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         if load.max() < least * (1.0 - 1e-9):
             least = load.max()
             best[:] = place
+            if least <= 0.0:
+                break
     return best
 
 

@@ -1,0 +1,117 @@
+"""Exact throughput over links equals brute force, contiguous or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._pair_contraction import contract_pairs
+from placewright.operators.planners._pair_moves import anneal
+from placewright.operators.planners.exact import Exact
+from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.readers.pipedream import read_pipedream
+from placewright.planning import Context
+from placewright.result import Status
+from placewright.solve import solve
+from placewright.testing.instances import named_instances, random_placement, random_problem
+from tests.operators.star_cases import best_value
+from tests.published import published
+
+pytest.importorskip("ortools")
+QUICK = ExactLinks(moves=50)
+
+
+def linked(seed: int, *, contiguous: bool) -> OperatorProblem:
+    """A random problem; every third has links that are all alike, every fifth devices that are."""
+    p = random_problem(seed, most_operators=6, most_devices=3, objective="throughput")
+    if seed % 3 == 0:
+        off = 1.0 - np.eye(p.m)
+        p = p.asked(latency_s=0.25 * off, seconds_per_byte=0.5 * off)
+    if seed % 5 == 0:
+        compute = np.repeat(np.where(np.isfinite(p.compute_s[:, :1]), 1.0, 2.0), p.m, axis=1)
+        p = p.asked(compute_s=compute, pinned=np.full(p.n, -1))
+    late = np.zeros(p.n, dtype=bool)
+    late[p.topology.order[p.n // 2 :]] = seed % 2 == 0
+    return p.asked(contiguous=contiguous, is_backward=late)
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_plans_equal_brute_force(contiguous: bool) -> None:
+    """With proof where memory is not short; never a bound above the optimum."""
+    found = proved = 0
+    for seed in range(60):
+        problem = linked(seed, contiguous=contiguous)
+        wanted = best_value(problem)
+        if wanted == np.inf:
+            with pytest.raises(InfeasibleError):
+                QUICK(problem, Context())
+            continue
+        plan = QUICK(problem, Context())
+        judgement = judge(problem, plan)
+        assert judgement.feasible, judgement.violation
+        assert plan.lower_bound_s <= wanted * (1 + 1e-9)
+        if not np.isfinite(problem.memory_bytes).any():
+            assert judgement.value == pytest.approx(wanted, rel=1e-5)
+            assert plan.lower_bound_s >= wanted * (1 - 1e-5)
+        found += 1
+        proved += judgement.value <= wanted * (1 + 1e-5)
+    assert found > 40
+    assert proved >= found - 2
+
+
+def test_devices_without_a_link_do_not_talk() -> None:
+    """The plan keeps both ends of a tensor together."""
+    problem = named_instances()["unlinked"].asked(objective="throughput")
+    plan = QUICK(problem, Context())
+    assert judge(problem, plan).value == 3.0
+    assert plan.lower_bound_s == pytest.approx(3.0, rel=1e-6)
+
+
+def test_loads_are_those_of_the_judge() -> None:
+    """The contracted problem loses nothing."""
+    for seed in range(100):
+        problem = random_problem(seed, objective="throughput")
+        problem = problem.asked(memory_bytes=np.full(problem.m, np.inf))
+        c = contract_pairs(problem, contiguous=False)
+        place = random_placement(problem, np.random.default_rng(seed))
+        value = judge(problem, OperatorPlan(place)).value
+        assert c.loads_s(c.of_nodes(place)).max() == pytest.approx(value, rel=1e-9)
+
+
+def test_annealing_never_worsens_a_plan_nor_breaks_it() -> None:
+    """Loads, memory, and the chain of a contiguous plan."""
+    better = 0
+    for seed in range(60):
+        problem = linked(seed, contiguous=seed % 2 == 0)
+        try:
+            c = contract_pairs(problem, contiguous=problem.contiguous)
+        except InfeasibleError:
+            continue
+        start = np.array([int(np.argmin(c.work_s.sum(axis=0)))] * c.nodes)
+        before = c.loads_s(start).max()
+        if not (np.isfinite(before) and c.fits(start)):
+            continue
+        found = anneal(c, start, moves=2_000, heat=0.3, seed=seed)
+        assert c.fits(found)
+        assert c.loads_s(found).max() <= before
+        judgement = judge(problem, OperatorPlan(c.placement(found)))
+        assert "contiguous" not in judgement.violation
+        better += c.loads_s(found).max() < before
+    assert better > 10
+
+
+def test_a_published_graph_is_proved() -> None:
+    """A training step of AlexNet over four GPUs; a plan that need not be contiguous is no worse."""
+    from placewright.cluster.files import load_cluster
+
+    cluster = load_cluster("server-4gpu")
+    problem = read_pipedream(published("pipedream/alexnet.graph.txt"), cluster)
+    result = solve(problem.asked(contiguous=True), Exact())
+    assert result.status is Status.OPTIMAL
+    free = solve(problem, Exact())
+    assert free.lower_bound <= result.value
+    assert free.value <= result.value * (1 + 1e-9)

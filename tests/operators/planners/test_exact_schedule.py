@@ -1,0 +1,95 @@
+"""Exact latency of few operators equals brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError, InputError
+from placewright.operators.judge import judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.exact import Exact
+from placewright.operators.planners.exact_schedule import ExactSchedule
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.planning import Context
+from placewright.result import Status
+from placewright.solve import solve
+from placewright.testing.instances import random_problem, tiny
+
+pytest.importorskip("ortools")
+
+
+def plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
+    """Every placement with every order and dispatch."""
+    uses = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    edges = list(zip(p.tensor_producer[uses].tolist(), p.consumers.tolist(), strict=True))
+    orders = [
+        np.array(order)
+        for order in permutations(range(p.n))
+        if all(order.index(i) < order.index(j) for i, j in edges)
+    ]
+    groups = p.colocation.tolist()
+    for place in product(*(np.flatnonzero(row).tolist() for row in p.allowed())):
+        if all(place[i] == place[groups.index(groups[i])] for i in range(p.n)):
+            for order in orders:
+                for dispatch in Dispatch:
+                    yield OperatorPlan(np.array(place), order, dispatch)
+
+
+def best_latency(p: OperatorProblem) -> float:
+    """The judge's word on the best of them, ``inf`` where none fits."""
+    best = np.inf
+    for plan in plans(p):
+        try:
+            judgement = judge(p, plan)
+        except (InfeasibleError, InputError):
+            continue
+        if judgement.feasible:
+            best = min(best, judgement.value)
+    return best
+
+
+@pytest.mark.parametrize("links", Links)
+def test_plans_equal_brute_force(links: Links) -> None:
+    """Placements, orders and dispatches; channels that are shared; bounds below the optimum."""
+    found = proved = 0
+    for seed in range(30):
+        problem = random_problem(seed, most_operators=4, most_devices=3, links=links)
+        wanted = best_latency(problem)
+        if wanted == np.inf:
+            with pytest.raises(InfeasibleError):
+                ExactSchedule()(problem, Context())
+            continue
+        plan = ExactSchedule()(problem, Context())
+        judgement = judge(problem, plan)
+        assert judgement.feasible
+        assert plan.lower_bound_s <= wanted * (1 + 1e-12)
+        assert judgement.value >= wanted * (1 - 1e-12)
+        found += 1
+        proved += plan.lower_bound_s >= judgement.value * (1 - 1e-6)
+    assert proved >= found - 1 > 20
+
+
+def test_twenty_operators_are_proved() -> None:
+    """Where HEFT is not optimal."""
+    rng = np.random.default_rng(20)
+    compute = rng.uniform(1, 10, (20, 1)) * rng.uniform(0.7, 1.4, (20, 3))
+    tensors = [
+        (i, float(rng.uniform(1, 8)), sorted({min(19, i + int(rng.integers(1, 6)))}))
+        for i in range(19)
+    ]
+    for links in Links:
+        problem = tiny(compute.tolist(), tensors, links=links)
+        result = solve(problem, "exact")
+        assert result.status is Status.OPTIMAL
+        assert result.value < solve(problem, "heft").value
+
+
+def test_larger_problems_say_why_not() -> None:
+    """And by how many operators."""
+    problem = tiny([[1.0, 2.0]] * 61)
+    assert "60 operators, not 61" in str(Exact().supports(problem))
+    assert Exact().supports(tiny([[1.0, 2.0]] * 60)) is None
