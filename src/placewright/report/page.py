@@ -12,10 +12,12 @@ from placewright.report.gantt import gantt
 from placewright.report.graph_view import graph_view
 from placewright.report.history import history
 from placewright.report.memory import memory_charts
+from placewright.report.samples_page import samples_fragment, samples_page
 from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
 from placewright.report.svg import tag, text
 from placewright.report.text import percent, seconds, size
 from placewright.result import Candidate, Measurement, Result
+from placewright.samples.problem import SampleProblem
 from placewright.trace import Trace
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ def result_page(
     run: Timeline | None = None,
 ) -> str:
     """The page as text."""
+    if isinstance(result.problem, SampleProblem):
+        return samples_page(result)
     trace = result.judgement.trace()
     body = [
         heading(result.problem.name, f"{result.objective} plan", _verdict(result)),
@@ -73,6 +77,8 @@ def result_page(
 
 def result_fragment(result: Result) -> str:
     """What a notebook shows: the numbers, the Gantt chart and the memory."""
+    if isinstance(result.problem, SampleProblem):
+        return samples_fragment(result)
     trace = result.judgement.trace()
     return fragment(
         heading(result.problem.name, f"{result.objective} plan", _verdict(result)),

@@ -36,6 +36,8 @@ class Prices:
         Shape (len(program.stored),).
     mix_over, mix_under
         Shape (n, k): a class's share is too large, too small.
+    ranked
+        Equal batches: of the row that adds up what the ranks cost.
     """
 
     rows: tuple[FloatArray, ...]
@@ -43,6 +45,7 @@ class Prices:
     stored: FloatArray
     mix_over: FloatArray
     mix_under: FloatArray
+    ranked: float = 0.0
 
 
 def highs() -> Any:
@@ -254,6 +257,7 @@ class Master:
             stored=np.maximum(-parts[len(program.rows) + 1], 0.0),
             mix_over=none if mix is None else np.maximum(-mix[0], 0.0),
             mix_under=none if mix is None else np.maximum(-mix[1], 0.0),
+            ranked=float(parts[-1][2 * none.size * program.mixed]) if self._ranked else 0.0,
         )
 
 

@@ -70,8 +70,7 @@ def price(program: Program, prices: Prices) -> Pricing:
         receive += rows.in_weight * y
         per_sample += rows.weight * y
         constant += float(y @ (rows.weight * p.held + rows.fixed))
-    if any(rows.ranked for rows in program.rows):
-        constant += _ranked_share(program, prices) * float((p.epochs * p.fixed_s).max())
+    constant += prices.ranked * float((p.epochs * p.fixed_s).max())
     per_sample[program.stored] += prices.stored
     free = np.floor(p.storage[program.stored]) - p.held[program.stored]
     constant -= float(prices.stored @ free)
@@ -89,43 +88,32 @@ def price(program: Program, prices: Prices) -> Pricing:
     return Pricing(program, send, receive, leave, arrive, constant)
 
 
-def _ranked_share(program: Program, prices: Prices) -> float:
-    """The multiplier of the row that adds the ranks up."""
-    ranked = next(k for k, rows in enumerate(program.rows) if rows.ranked)
-    slowest = float(program.problem.work_s.max())
-    return float(prices.rows[ranked].sum()) / slowest if slowest > 0 else 0.0
-
-
 def _scaled(program: Program, prices: Prices) -> Prices:
-    """Time rows add up to one per time, however the solver rounded."""
-    rows = list(prices.rows)
-    for k, family in enumerate(program.rows):
-        if family.ranked:
-            rows[k] = _within_suffixes(program, rows[k])
+    """Multipliers add up to one per time, however the solver rounded."""
+    rows, ranked = list(prices.rows), max(prices.ranked, 0.0)
     for t in range(program.times):
         mine = [k for k, family in enumerate(program.rows) if family.time == t]
-        share = [
-            _ranked_share(program, replace(prices, rows=tuple(rows)))
-            if program.rows[k].ranked
-            else float(rows[k].sum())
-            for k in mine
-        ]
-        total = sum(share)
-        for k in mine:
-            rows[k] = rows[k] / total if total > 0 else rows[k]
-    return replace(prices, rows=tuple(rows))
+        shares = [ranked if program.rows[k].ranked else float(rows[k].sum()) for k in mine]
+        total = sum(shares)
+        for k in mine if total > 0 else ():
+            if program.rows[k].ranked:
+                ranked /= total
+            else:
+                rows[k] = rows[k] / total
+    for k, family in enumerate(program.rows):
+        if family.ranked:
+            rows[k] = _carried(program, rows[k], ranked)
+    return replace(prices, rows=tuple(rows), ranked=ranked)
 
 
-def _within_suffixes(program: Program, y: FloatArray) -> FloatArray:
+def _carried(program: Program, y: FloatArray, ranked: float) -> FloatArray:
     """Multipliers of ``steps_i >= held_i`` that some multipliers of the ranks carry.
 
-    Sum over the ranks from m on must be at most (share) times the work of rank m's node; the
-    sum over all of them is made equal.
+    From any rank on they must add up to at most `ranked` times the work of that rank's node.
     """
-    work, ranked = program.problem.work_s[program.order], y[program.order]
-    suffix = np.cumsum(ranked[::-1])[::-1]
-    total = suffix[0] / work[0] if work[0] > 0 else 0.0
-    cap = np.minimum(suffix, total * work)
+    work, ordered = program.problem.work_s[program.order], y[program.order]
+    later = np.cumsum(ordered[::-1])[::-1]
+    cap = np.minimum.accumulate(np.minimum(later, ranked * work))
     kept = np.empty(len(y))
     kept[program.order] = cap - np.append(cap[1:], 0.0)
     return np.maximum(kept, 0.0)

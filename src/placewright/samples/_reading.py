@@ -202,7 +202,7 @@ def _check_protection(entry: SampleFile, closed: BoolArray) -> None:
     for i, node in enumerate(entry.nodes):
         held = node.samples if node.classes is None else sum(node.classes.values())
         over = (held or 0) - (math.inf if node.storage is None else node.storage)
-        if over > 0 and closed[i].all():
+        if entry.forbid and over > 0 and closed[i].all():
             raise InputError(
                 f"node {node.name!r} stores too much and may send to nobody",
                 where="forbid",

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray
 from placewright.errors import InfeasibleError
 from placewright.planning import Progress, silent
 from placewright.samples._master import Master
@@ -189,20 +189,3 @@ def _clock(program: Program, master: Master) -> Clock:
     end_s = float(times[-1])
     fixed = end_s - problem.work_s * master.steps()
     return Clock(False, fixed, end_s - float(times[0]))
-
-
-def whole_flow(relaxed: Relaxation) -> IntArray:
-    """Shape (n, n): the flows rounded down, and so that nobody sends more than it holds."""
-    p = relaxed.problem
-    flow = np.zeros((p.n, p.n), dtype=np.int64)
-    down = np.floor(relaxed.flow + 1e-6).astype(np.int64)
-    flow[relaxed.moves.source, relaxed.moves.target] = down
-    stock = p.held - p.keep.sum(axis=1)
-    while True:
-        passed_on = flow.sum(axis=0) if p.relay else 0
-        over = flow.sum(axis=1) - stock - passed_on
-        worst = int(over.argmax())
-        if over[worst] <= 0:
-            return flow
-        target = int(flow[worst].argmax())
-        flow[worst, target] -= min(int(over[worst]), int(flow[worst, target]))

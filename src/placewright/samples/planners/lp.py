@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from placewright.planning import Context
-from placewright.samples._relaxation import Relaxation, relaxation, whole_flow
+from placewright.samples._relaxation import Relaxation, relaxation
+from placewright.samples._rounding import whole_flow
 from placewright.samples._state import State
 from placewright.samples._whole import whole_plan
 from placewright.samples.plan import SamplePlan

@@ -115,7 +115,7 @@ def _must_and_can(
         spare = -late / (work if hidden else work + receive_s)
         if hidden:
             spare = np.minimum(spare, end_s / receive_s)
-    must = np.ceil(np.maximum(asked, held - room))
+    must = np.minimum(np.ceil(np.maximum(asked, held - room)), held + 1.0)
     port_s = np.where(must > 0, must * send_s, 0.0)
     training_s = work * (held - must) + fixed
     ends = np.maximum(port_s, training_s) if hidden else port_s + training_s

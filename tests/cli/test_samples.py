@@ -1,0 +1,84 @@
+"""The verbs of wing 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.speak import speak
+
+
+@pytest.fixture
+def nodes_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Eight nodes, heavy."""
+    path = tmp_path / "nodes.yaml"
+    made = speak(capsys, "samples", "generate", "heavy", "--nodes", 8, "-o", path, "-q")
+    assert made.code == 0
+    return path
+
+
+def test_a_plan_says_what_it_is_worth(
+    nodes_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Value, bound, moves; and simulate agrees with it."""
+    saved = tmp_path / "plan.json"
+    said = speak(
+        capsys, "samples", "plan", nodes_file, "--planner", "lp", "-f", "json", "-o", saved
+    )
+    assert said.code == 0
+    data = said.data
+    assert data["lower_bound"] <= data["value"] <= 1.02 * data["lower_bound"]
+    assert data["plan"]["speed_up"] > 1.5
+    assert {"from", "to", "samples"} <= data["plan"]["moves"][0].keys()
+    assert sum(n["samples_after"] - n["samples_before"] for n in data["plan"]["nodes"]) == 0
+    again = speak(capsys, "samples", "simulate", nodes_file, saved, "-f", "json")
+    assert again.data["value"] == data["value"]
+    queued = speak(
+        capsys, "samples", "simulate", nodes_file, saved, "--ports", "queued", "-f", "json"
+    )
+    assert queued.data["value"] == pytest.approx(data["plan"]["played_s"])
+
+
+def test_compare_shows_every_planner(nodes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each."""
+    said = speak(capsys, "samples", "compare", nodes_file, "--time-limit", 2)
+    assert said.code == 0
+    assert all(name in said.out for name in ("none", "proportional", "greedy", "nic", "lp", "ilp"))
+
+
+def test_the_table_says_who_gains_what(
+    nodes_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Speed-up over not moving, and a page with the flows."""
+    page = tmp_path / "plan.html"
+    said = speak(capsys, "samples", "plan", nodes_file, "--planner", "greedy", "--report", page)
+    assert "times as fast as not moving" in said.out
+    text = page.read_text(encoding="utf-8")
+    assert "Map of flows" in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_too_much_data_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, and by how many samples."""
+    path = tmp_path / "full.json"
+    path.write_text(
+        '{"nodes": [{"name": "a", "samples": 9, "seconds_per_sample": 1, "storage": 7}],'
+        ' "sample_bytes": 1}'
+    )
+    said = speak(capsys, "samples", "plan", path)
+    assert said.code == 3
+    assert "2 samples too many" in said.err
+
+
+def test_an_unknown_regime_has_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As every unknown name."""
+    said = speak(capsys, "samples", "generate", "heavi")
+    assert said.code == 1
+    assert "did you mean 'heavy'" in said.err
+
+
+def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of nodes and of plans."""
+    assert "nodes" in speak(capsys, "schema", "samples").data["properties"]
+    assert "plan" in speak(capsys, "schema", "samples-plan").data["properties"]

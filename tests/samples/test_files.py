@@ -1,0 +1,149 @@
+"""Files of nodes and links, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.errors import InfeasibleError, InputError, PlacewrightError, UnknownNameError
+from placewright.samples.files import read_plan, read_problem, write_problem
+from placewright.samples.generate import REGIMES, generate
+from placewright.solve import solve
+from tests.samples.tiny import random_tiny, tiny
+
+GOOD = """
+nodes:
+  - {name: n0, samples: 1200, seconds_per_sample: 0.004, storage: 5000}
+  - {name: n1, samples: 300, seconds_per_sample: 2ms}
+links:
+  - {from: n0, to: n1, bandwidth: 100Mbps, latency: 1ms}
+sample_bytes: 60000
+epochs: 10
+overlap: B
+relay: false
+duplex: full
+sync_s: 0.5
+"""
+
+
+def test_a_file_says_what_it_means(tmp_path: Path) -> None:
+    """Units, both directions, defaults."""
+    problem = read_problem(_kept(tmp_path, GOOD))
+    assert problem.node_names == ("n0", "n1")
+    assert problem.held.tolist() == [1200, 300]
+    assert problem.send_s[0, 1] == problem.receive_s[1, 0] == 60000 / 12.5e6
+    assert problem.storage.tolist() == [5000, float("inf")]
+    assert problem.seconds_per_sample.tolist() == [0.004, 0.002]
+    assert (problem.epochs, problem.sync_s, str(problem.overlap)) == (10, 0.5, "B")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "told"),
+    [
+        ("samples: 300", "samples: -3", "whole numbers"),
+        ("samples: 300", "samples: 2.5", "whole numbers"),
+        ("to: n1", "to: n7", "unknown node 'n7'"),
+        ("seconds_per_sample: 2ms", "seconds_per_sample: -2ms", "nodes\\[1\\].seconds_per_sample"),
+        ("sync_s: 0.5", "sync_s: 0.5\nepoch: 3", "did you mean 'epochs'"),
+        ("overlap: B", "overlap: D", "overlap"),
+        ("sync_s: 0.5", "sync_s: 0.5\nforbid: [{from: n0, to: n9}]", "unknown node 'n9'"),
+        ("name: n1,", "name: n0,", "there twice"),
+        ("bandwidth: 100Mbps", "bandwidth: 0", "above 0"),
+        ("storage: 5000", "keep: 1300", "'n0' must keep more samples than it has"),
+        ("storage: 5000", "keep: 500, storage: 400", "'n0' must keep more samples than it may"),
+        (
+            "relay: false",
+            "relay: true\nforbid: [{from: n0, to: n1}]",
+            "'n0' to 'n1' is forbidden, but relays are allowed",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, wrong: str, right: str, told: str) -> None:
+    """The field, the node, the nearest name."""
+    assert wrong in GOOD
+    with pytest.raises(InputError, match=told) as caught:
+        read_problem(_kept(tmp_path, GOOD.replace(wrong, right)))
+    assert "nodes.yaml" in str(caught.value)
+
+
+def test_an_unreachable_node_is_named(tmp_path: Path) -> None:
+    """No link leads to it."""
+    text = GOOD.replace("links:", "  - {name: far, samples: 1, seconds_per_sample: 1}\nlinks:")
+    with pytest.raises(InputError, match="'far' cannot be reached"):
+        read_problem(_kept(tmp_path, text))
+
+
+def test_too_little_storage_says_by_how_many(tmp_path: Path) -> None:
+    """1,500 samples for 1,100 places."""
+    text = GOOD.replace("5000", "600").replace("2ms}", "2ms, storage: 500}")
+    with pytest.raises(InfeasibleError, match="400 samples too many") as caught:
+        read_problem(_kept(tmp_path, text))
+    assert caught.value.exit_code == 3
+
+
+def test_access_links_stand_for_all_pairs(tmp_path: Path) -> None:
+    """Without links nodes reach each other at the pace of their ends."""
+    text = """
+nodes:
+  - {name: a, samples: 9, seconds_per_sample: 1, uplink: 8kbps}
+  - {name: b, samples: 1, seconds_per_sample: 1, downlink: 4kbps}
+  - {name: c, samples: 1, seconds_per_sample: 1}
+sample_bytes: 1000
+"""
+    problem = read_problem(_kept(tmp_path, text))
+    assert problem.send_s[0].tolist()[1:] == [1.0, 1.0]
+    assert problem.receive_s[0].tolist()[1:] == [2.0, 0.0]
+
+
+def test_classes_protection_and_mix(tmp_path: Path) -> None:
+    """Counts by class, a class that stays, a node's own minimum."""
+    text = """
+nodes:
+  - {name: a, classes: {cat: 30, dog: 10}, seconds_per_sample: 1, keep: {cat: 5}}
+  - {name: b, classes: {dog: 40}, seconds_per_sample: 1}
+links: [{from: a, to: b, bandwidth: 1Mbps}]
+sample_bytes: 1000
+protected: [dog]
+label_mix: 0.2
+"""
+    problem = read_problem(_kept(tmp_path, text))
+    assert problem.class_names == ("cat", "dog")
+    assert problem.keep.tolist() == [[5, 10], [0, 40]]
+    with pytest.raises(UnknownNameError, match="did you mean 'dog'"):
+        read_problem(_kept(tmp_path, text.replace("[dog]", "[dogs]")))
+
+
+def test_gradient_exchange_is_a_ring(tmp_path: Path) -> None:
+    """2 (N - 1) / N of the gradients over the slowest link per step, and as many latencies."""
+    text = GOOD.replace("sync_s: 0.5", "gradient_bytes: 1250000\nbatch: 100")
+    problem = read_problem(_kept(tmp_path, text))
+    assert problem.sync_s == pytest.approx(15 * (0.1 + 2 * 0.001))
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_problems_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
+    """Of every regime, small and large, and with every option."""
+    problems = [generate(regime, nodes, 2) for regime in REGIMES for nodes in (5, 40)]
+    problems += [tiny([[3, 4], [5, 6]], label_mix=0.5, sample_bytes=1e3)]
+    for problem in problems:
+        back = read_problem(write_problem(problem, tmp_path / f"p.{suffix}"))
+        assert back.hash() == problem.hash()
+
+
+def test_plans_are_read_back_equal(tmp_path: Path) -> None:
+    """What `save` wrote is what the planner answered."""
+    problem = generate("moderate", 10, 1)
+    result = solve(problem, "lp")
+    back = read_plan(result.save(tmp_path / "plan.json"), problem)
+    assert back.source.tolist() == result.plan.source.tolist()
+    assert back.count.tolist() == result.plan.count.tolist()
+    other = random_tiny(0).asked(node_names=("n0", "n1", "x"))
+    with pytest.raises(PlacewrightError):
+        read_plan(tmp_path / "plan.json", other)
+
+
+def _kept(folder: Path, text: str) -> Path:
+    path = folder / "nodes.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
