@@ -57,12 +57,16 @@ def test_devices_are_spread_over_the_cpus(asked: list[tuple[int, float]], cpus: 
     devices = tuple(
         Device(str(k), cores=cores, speed=speed) for k, (cores, speed) in enumerate(asked)
     )
-    slots = blueprint(Cluster(devices), range(cpus)).slots
+    plan = blueprint(Cluster(devices), range(cpus))
+    slots, load = plan.slots, dict.fromkeys(range(cpus), 0.0)
     used = [cpu for slot in slots for cpu in slot.cpus]
     for device, slot in zip(devices, slots, strict=True):
         assert len(set(slot.cpus)) == device.cores
+        for cpu in slot.cpus:
+            load[cpu] += device.speed
         assert slot.cpu_share == pytest.approx(device.cores * device.speed) or device.speed == 1
     assert len(set(used)) == min(cpus, len(used))
+    assert load[plan.links_cpu] <= min(load.values()) + 1e-9
 
 
 def test_what_the_machine_cannot_be_is_refused() -> None:

@@ -66,6 +66,8 @@ class Blueprint:
     ----------
     id
         The prefix of every name, from the cluster's name.
+    links_cpu
+        The CPU number with the most time to spare: the emulator runs there.
     notes
         What cannot be kept all at once, for people.
     """
@@ -73,6 +75,7 @@ class Blueprint:
     id: str
     slots: tuple[Slot, ...]
     ways: tuple[Way, ...]
+    links_cpu: int
     notes: tuple[str, ...]
 
     def peers(self, position: int) -> tuple[int, ...]:
@@ -99,9 +102,10 @@ def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
     for device in cluster.devices:
         refuse_impossible(device, len(cpus))
     name = id_of(cluster.name)
-    pinned = _pinning(cluster.devices, cpus)
+    pinned, load = _pinning(cluster.devices, cpus)
     slots = tuple(_slot(name, k, d, pinned[k]) for k, d in enumerate(cluster.devices))
-    return Blueprint(name, slots, _ways(cluster), tuple(_notes(cluster, cpus)))
+    least = min(reversed(cpus), key=lambda cpu: load[cpu])
+    return Blueprint(name, slots, _ways(cluster), least, tuple(_notes(cluster, cpus)))
 
 
 def cpu_share(device: Device) -> float:
@@ -128,8 +132,10 @@ def refuse_impossible(device: Device, cores: int) -> None:
         )
 
 
-def _pinning(devices: Sequence[Device], cpus: Sequence[int]) -> list[tuple[int, ...]]:
-    """CPUs of each device: the largest first, each on the least loaded."""
+def _pinning(
+    devices: Sequence[Device], cpus: Sequence[int]
+) -> tuple[list[tuple[int, ...]], dict[int, float]]:
+    """CPUs of each device, the largest first, each on the least loaded; the load of each CPU."""
     load = dict.fromkeys(cpus, 0.0)
     chosen: list[tuple[int, ...]] = [()] * len(devices)
     by_size = sorted(range(len(devices)), key=lambda k: (-_demand(devices[k]), k))
@@ -138,7 +144,7 @@ def _pinning(devices: Sequence[Device], cpus: Sequence[int]) -> list[tuple[int, 
         for cpu in least:
             load[cpu] += devices[k].speed
         chosen[k] = tuple(sorted(least))
-    return chosen
+    return chosen, load
 
 
 def _demand(device: Device) -> float:

@@ -170,7 +170,7 @@ def main(folder: Path) -> None:
     record = read_record(folder)
     files = [_attach_in(namespace) for namespace in record.namespaces]
     table = LinkTable(folder / LINKS)
-    _first_in_line()
+    _first_in_line(record.links_cpu)
     owner = _watch(record.owner)
     table.emulator_pid = os.getpid()
     Emulator(files, table).run(owner)
@@ -193,10 +193,11 @@ def _watch(owner: Process | None) -> tuple[int, ...]:
     return (file,)
 
 
-def _first_in_line() -> None:
+def _first_in_line(cpu: int) -> None:
     """Wake up at once when a packet or its time comes, however busy the cores are."""
     gc.disable()
     with suppress(OSError):
+        os.sched_setaffinity(0, {cpu})
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 

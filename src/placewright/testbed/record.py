@@ -57,6 +57,8 @@ class Record:
         Directories of control groups, the inner ones first.
     cpus
         CPU numbers of the machine that its devices are spread over.
+    links_cpu
+        The one that the emulator runs on.
     owner
         The process with which the testbed ends; ``None`` where it stays until ``down``.
     """
@@ -66,6 +68,7 @@ class Record:
     namespaces: tuple[str, ...]
     groups: tuple[str, ...]
     cpus: tuple[int, ...]
+    links_cpu: int
     owner: Process | None = None
 
     @property
@@ -96,6 +99,7 @@ def read_record(folder: Path) -> Record:
         tuple(data["namespaces"]),
         tuple(data["groups"]),
         tuple(data["cpus"]),
+        data.get("links_cpu", data["cpus"][-1]),
         Process(**owner) if owner else None,
     )
 

@@ -264,4 +264,5 @@ def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ..
         namespaces=tuple(slot.namespace for slot in plan.slots),
         groups=tuple(str(path) for path in groups),
         cpus=cpus,
+        links_cpu=plan.links_cpu,
     )
