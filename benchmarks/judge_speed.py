@@ -14,7 +14,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import numpy as np
 import simpy
@@ -32,6 +33,9 @@ SIZES = ((500, 4), (5000, 4), (500, 16))
 ROUNDS = 5
 OPERATORS = 500_000
 """Operators per line and round."""
+
+Lines = dict[str, tuple[Callable[[], object], int]]
+"""What plays how many placements, by name."""
 
 
 def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
@@ -51,7 +55,7 @@ def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
     return tiny(compute.tolist(), tensors, latency_s=0.1, seconds_per_byte=0.03)
 
 
-def medians(plays: dict[str, tuple[Callable[[], object], int]]) -> dict[str, float]:
+def medians(plays: Lines) -> dict[str, float]:
     """Placements per second of one core, by line; the lines take turns."""
     took: dict[str, list[float]] = {name: [] for name in plays}
     for turn in range(1 + ROUNDS):
@@ -90,7 +94,7 @@ def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
     channels = [simpy.PriorityResource(env) for _ in problem.channel_names]
     there = [[env.event() for _ in range(problem.m)] for _ in range(problem.t)]
 
-    def send(k: int, source: int, target: int) -> Iterator[simpy.Event]:
+    def send(k: int, source: int, target: int) -> Generator[simpy.Event, Any, None]:
         with channels[problem.channel[source, target]].request(env.now) as turn:
             yield turn
             took = problem.latency_s[source, target]
@@ -98,7 +102,7 @@ def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
             yield env.timeout(took)
         there[k][target].succeed()
 
-    def run(i: int) -> Iterator[simpy.Event]:
+    def run(i: int) -> Generator[simpy.Event, Any, None]:
         inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
         yield env.all_of([there[k][place[i]] for k in inputs])
         with devices[place[i]].request(i) as turn:
@@ -126,7 +130,7 @@ def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 
 
-def lines(problem: OperatorProblem) -> dict[str, tuple[Callable[[], object], int]]:
+def lines(problem: OperatorProblem) -> Lines:
     """What is measured on a problem, and how many placements each plays."""
     judge, count = Judge(problem), max(1, OPERATORS // problem.n)
     order = problem.topology.order
@@ -141,10 +145,10 @@ def lines(problem: OperatorProblem) -> dict[str, tuple[Callable[[], object], int
     }
 
 
-def beside_simpy(problem: OperatorProblem) -> dict[str, tuple[Callable[[], object], int]]:
+def beside_simpy(problem: OperatorProblem) -> Lines:
     """SimPy on one random placement and on one of a list planner, in operator order."""
     order, judge = np.arange(problem.n), Judge(problem)
-    plays: dict[str, tuple[Callable[[], object], int]] = {}
+    plays: Lines = {}
     for word, rows in (("random", random_rows(problem, 1)), ("walk", walk_rows(problem, 1))):
         played, judged = in_simpy(problem, rows[0]), judge.many(rows, order)[0][0]
         if played != judged:
@@ -166,7 +170,7 @@ def main() -> None:
         report(f"{problem.name}, {problem.n} x {problem.m}", problem, lines(problem))
 
 
-def report(name: str, problem: OperatorProblem, plays: dict) -> None:
+def report(name: str, problem: OperatorProblem, plays: Lines) -> None:
     """The lines of one problem."""
     uses = f"{len(problem.consumers) / problem.n:.1f}"
     for what, speed in medians(plays).items():

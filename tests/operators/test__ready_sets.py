@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from placewright.arrays import BoolArray, IntArray
@@ -10,9 +12,7 @@ from placewright.operators._ready_sets import clear, include, take_first
 
 
 @lean
-def replay(
-    bits: IntArray, tops: IntArray, asked: IntArray, wanted: BoolArray, out: IntArray
-) -> None:
+def replay(bits: Any, tops: Any, asked: IntArray, wanted: BoolArray, out: IntArray) -> None:
     """Add what is not negative to the second of two sets, take where it is; then empty it."""
     for x in range(len(asked)):
         if asked[x] >= 0:

@@ -8,7 +8,10 @@ from placewright.operators._heaps import pop, push
 from placewright.operators._swift import Seat, Swift
 
 MOST_IN_CELL = 24
-"""Operators of nearly one rank that are sorted one by one; more of them pass through a heap."""
+"""Operators of nearly one rank that are sorted one by one."""
+
+SMALLEST_WIDTH = 1e-280
+"""Seconds below which ranks are not told apart by dividing them."""
 
 
 @inlined
@@ -37,7 +40,7 @@ def rank_upward(s: Swift, seat: Seat) -> float:
 def line_up(s: Swift, seat: Seat, least: float) -> None:
     """`ranked` by (priority, operator): into n cells of equal width, then within each."""
     n, ops = len(s.inputs), seat.op
-    _into_cells(s, seat, least, n / -least if least < 0 else 0.0)
+    _into_cells(s, seat, least, _scale(n, -least))
     begin = 0
     for cell in range(n):
         end = s.cell_end[cell]
@@ -69,7 +72,54 @@ def _into_cells(s: Swift, seat: Seat, least: float, per_second: float) -> None:
 
 @inner
 def _sort_many(s: Swift, ops: int, begin: int, end: int) -> None:
-    """One crowded cell; `future` is idle before a play."""
+    """One crowded cell: into cells of its own; what crowds again passes through a heap."""
+    count, least, most = end - begin, s.ranked_key[begin], s.ranked_key[begin]
+    for at in range(begin, end):
+        least = min(least, s.ranked_key[at])
+        most = max(most, s.ranked_key[at])
+    if most == least:
+        return
+    _into_cells_again(s, ops, begin, end, least, _scale(count, most - least))
+    first = begin
+    for cell in range(count):
+        last = begin + s.crowd_end[cell]
+        if last - first > MOST_IN_CELL:
+            _sort_by_heap(s, ops, first, last)
+        first = last
+
+
+@inlined
+def _scale(cells: int, width: float) -> float:
+    """Cells per second; none where the width is next to nothing."""
+    return cells / width if width > SMALLEST_WIDTH else 0.0
+
+
+@inlined
+def _into_cells_again(
+    s: Swift, ops: int, begin: int, end: int, least: float, per_second: float
+) -> None:
+    """As `_into_cells`, for a part of `ranked`; `crowd_end` counts from its begin."""
+    count = end - begin
+    for cell in range(count + 1):
+        s.crowd_end[cell] = 0
+    for at in range(begin, end):
+        cell = min(count - 1, int((s.ranked_key[at] - least) * per_second))
+        s.cell[at] = cell
+        s.crowd_end[cell + 1] += 1
+        s.future[ops + at] = s.ranked[ops + at]
+    for cell in range(count):
+        s.crowd_end[cell + 1] += s.crowd_end[cell]
+    for at in range(begin, end):
+        to = s.crowd_end[s.cell[at]]
+        i = s.future[ops + at]
+        s.ranked[ops + begin + to] = i
+        s.ranked_key[begin + to] = s.priority[ops + i]
+        s.crowd_end[s.cell[at]] = to + 1
+
+
+@inlined
+def _sort_by_heap(s: Swift, ops: int, begin: int, end: int) -> None:
+    """`future` is idle before a play."""
     for at in range(begin, end):
         push(s.future, ops, at - begin, s.priority, ops, s.ranked[ops + at])
     for at in range(begin, end):

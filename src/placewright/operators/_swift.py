@@ -89,6 +89,7 @@ class Swift(NamedTuple):
     ranked_key: FloatArray
     cell: IntArray
     cell_end: IntArray
+    crowd_end: IntArray
     waiting: IntArray
     ready_s: FloatArray
     bits: Any
@@ -163,6 +164,7 @@ def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
         "ranked_key": np.zeros(n),
         "cell": _indices(n),
         "cell_end": _indices(n + 1),
+        "crowd_end": _indices(n + 1),
         "bits": np.zeros((seats * m, words), dtype=np.uint64),
         "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),
         "known": _indices(seats * (n + m)),

@@ -140,7 +140,7 @@ class Judge:
         p = self.problem
         rows, fixed = checked_batch(p, placements, order)
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
-        mode = self.mode(dispatch, memory=bool(np.isfinite(p.memory_bytes).any()))
+        mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT
 
         def play(swift: Swift, board: Board, part: slice) -> None:
@@ -221,6 +221,12 @@ def evaluate_many(
         Shape (k,), bytes over, summed over devices.
     """
     return Judge(problem).many(placements, order, dispatch)
+
+
+def _can_be_short(problem: OperatorProblem) -> bool:
+    """Whether some device could not hold everything at once: else no bytes need be counted."""
+    everything = np.ceil(problem.resident_bytes).sum() + np.ceil(problem.tensor_bytes).sum()
+    return bool((problem.memory_bytes < everything + 1.0).any())
 
 
 def _busy(problem: OperatorProblem, place: IntArray) -> FloatArray:
