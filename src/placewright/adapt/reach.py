@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations
 from multiprocessing.connection import Connection
 
+from placewright.execute.group import main_hidden
 from placewright.testbed.seat import NodeSeat
 
 PORT = 29499
@@ -37,23 +39,28 @@ def _connected(seats: Sequence[NodeSeat]) -> list[tuple[str, str]]:
         here, there = context.Pipe()
         args = (seat, list(seats[:k]), there)
         process = context.Process(target=_knock_and_answer, args=args, daemon=True)
-        process.start()
+        with main_hidden():
+            process.start()
         there.close()
         ends.append(here)
         processes.append(process)
     try:
         for end in ends:
             _heard(end)
-        for end in ends:
-            end.send("all listen")
+        _tell(ends, "all listen")
         found = [_heard(end) for end in ends]
-        for end in ends:
-            end.send("done")
+        _tell(ends, "done")
     finally:
         for process in processes:
             process.kill()
             process.join()
     return [(a.device, name) for a, names in zip(seats, found, strict=True) for name in names or []]
+
+
+def _tell(ends: Sequence[Connection], word: str) -> None:
+    for end in ends:
+        with suppress(OSError):  # it has died: what it does not say says so
+            end.send(word)
 
 
 def _heard(end: Connection) -> list[str] | None:

@@ -30,8 +30,8 @@ T = TypeVar("T")
 Batch = Mapping[str, torch.Tensor]
 """Inputs and targets by program input."""
 
-SILENCE_STEPS, SILENCE_S = 20.0, 10.0
-"""A step that takes so many predicted ones, and at least so many seconds, is stuck."""
+SILENCE_STEPS = 20.0
+"""A step that takes so many typical ones is stuck."""
 
 TRIES = 3
 """Times that one step is tried again when nobody seems to be gone."""
@@ -75,6 +75,8 @@ class AdaptiveRun:
         Whether to migrate when a better plan appears.
     snapshot_every, rejoin_every
         Steps between two snapshots, and between two looks for lost devices.
+    patience_s
+        No step is given up before it has taken so many seconds.
     steps
         How many are planned in all: what a migration can gain depends on it.
     done
@@ -90,6 +92,7 @@ class AdaptiveRun:
     adapt: bool = True
     snapshot_every: int = 50
     rejoin_every: int = 20
+    patience_s: float = 10.0
     steps: float = float("inf")
     seed: int = 0
     timeline: Timeline = field(default_factory=Timeline)
@@ -237,7 +240,7 @@ class AdaptiveRun:
         typical = self.timeline.typical_s(20)
         if not typical > 0 and self.adaptation is not None:
             typical = judge(self.adaptation.problem, self.adaptation.plan).value
-        return max(SILENCE_S, SILENCE_STEPS * typical)
+        return max(self.patience_s, SILENCE_STEPS * typical)
 
     def snapshot(self) -> None:
         """Write down where the run stands; steps before the last two snapshots are forgotten."""

@@ -122,7 +122,7 @@ class WorkerGroup:
             name=f"placewright-{spec.device_name}",
             daemon=True,
         )
-        with _main_hidden():
+        with main_hidden():
             process.start()
         theirs.close()
         their_lifeline.close()
@@ -203,7 +203,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 @contextmanager
-def _main_hidden() -> Iterator[None]:
+def main_hidden() -> Iterator[None]:
     """Keep a starting worker from executing the caller's script again.
 
     Workers need nothing of it, and a script of three lines has no ``__main__`` guard.
