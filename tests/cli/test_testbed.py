@@ -50,6 +50,9 @@ def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert [way["bandwidth"] for way in now["ways"]] == [1e6, 1e7]
     assert [way["latency_s"] for way in now["ways"]] == [2e-3, 2e-3]
     assert [way["cut"] for way in now["ways"]] == [True, True]
+    speak(capsys, "testbed", "set", file, "--device", "b", "--off")
+    powered = speak(capsys, "testbed", "set", file, "--device", "b", "--on", "-f", "json").data
+    assert not any(way["cut"] for way in powered["testbeds"][0]["ways"])
     words = "from placewright.cli.main import main; import sys; main(sys.argv[1:])"
     inside = subprocess.run(
         [sys.executable, "-c", words, "testbed", "exec", file, "b", "--", "ip", "addr"],

@@ -124,6 +124,43 @@ def test_a_cut_link_carries_nothing_until_it_is_restored(duo: Testbed) -> None:
     assert conversation_s(duo, "left", "right") > 0
 
 
+LISTEN = """
+with socket.create_server((seat.address, 5000)) as server:
+    connection, _ = server.accept()
+    connection.recv(1)
+    print("met", flush=True)
+    connection.settimeout(0.5)
+    try:
+        print("heard", connection.recv(1))
+    except TimeoutError:
+        print("silence")
+"""
+SPEAK = """
+while True:
+    try:
+        connection = socket.create_connection((sys.argv[2], 5000))
+        break
+    except OSError:
+        time.sleep(0.01)
+connection.sendall(b"!")
+time.sleep(60)
+"""
+
+
+def test_a_node_without_power_is_silent(duo: Testbed) -> None:
+    """Its process is dead, and its peer hears neither data nor an end; then it is back."""
+    peer = inside.start(duo.seat("left"), LISTEN)
+    lost = inside.start(duo.seat("right"), SPEAK, duo.address("left"))
+    assert peer.stdout is not None
+    assert peer.stdout.readline() == "met\n"
+    duo.power_off("right")
+    lost.communicate(timeout=10)
+    assert lost.returncode == -signal.SIGKILL
+    assert inside.said(peer) == "silence"
+    duo.power_on("right")
+    assert conversation_s(duo, "left", "right") > 0
+
+
 def test_two_testbeds_do_not_meet(up: Up) -> None:
     """Same addresses, odd names: each talks to its own, and one survives the other's end."""
     one, two = up(cluster(name=f"é/ü {os.getpid()}")), up(cluster(name=f"é\\ü {os.getpid()}"))

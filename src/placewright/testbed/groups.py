@@ -138,9 +138,7 @@ def find_trees(mounts: Path = Path("/proc/mounts")) -> Trees:
 def remove(directory: Path) -> None:
     """End every process in a group and remove it; one that is not there is fine."""
     for _ in range(200):
-        for pid in _read(directory / "cgroup.procs").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        kill(directory)
         try:
             directory.rmdir()
         except FileNotFoundError:
@@ -152,6 +150,13 @@ def remove(directory: Path) -> None:
         else:
             return
     raise RunError("the control group will not go", where=str(directory), by="2 s after SIGKILL")
+
+
+def kill(directory: Path) -> None:
+    """End every process in a group, without a word to them."""
+    for pid in _read(directory / "cgroup.procs").split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _read(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 
 from placewright.cluster.cluster import Cluster
@@ -11,7 +12,7 @@ from placewright.cluster.files import cluster_from_text, cluster_to_text
 from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
-from placewright.testbed.groups import Trees, find_trees
+from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.making import make
 from placewright.testbed.record import LINKS, Process, Record, one_at_a_time, records
@@ -235,6 +236,22 @@ class Testbed:
     def restore(self, source: str, target: str) -> None:
         """End a cut."""
         self.set_link(source, target, cut=False)
+
+    def power_off(self, device: str) -> None:
+        """Kill every process of `device` as if its node lost power: the others hear nothing."""
+        self._cut_off(device, True)
+        for directory in self.seat(device).groups:
+            kill(Path(directory))
+
+    def power_on(self, device: str) -> None:
+        """Its links work again; what ran there does not."""
+        self._cut_off(device, False)
+
+    def _cut_off(self, device: str, cut: bool) -> None:
+        position = self.cluster.index(device)
+        for way in self.plan.ways:
+            if position in (way.source, way.target):
+                self.links.set("cut", way.source, way.target, float(cut))
 
     def kill_emulator(self) -> None:
         """Stop all links at once, as a switch that loses its power; `up` revives it."""

@@ -19,6 +19,9 @@ def change(
     device: Annotated[str | None, typer.Option("--device", metavar="NAME")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="Up to 1.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE")] = None,
+    on: Annotated[
+        bool | None, typer.Option("--on/--off", help="Its power: processes die, links are silent.")
+    ] = None,
     link: Annotated[str | None, typer.Option("--link", metavar="A:B")] = None,
     bandwidth: Annotated[str | None, typer.Option("--bandwidth", metavar="RATE")] = None,
     latency: Annotated[str | None, typer.Option("--latency", metavar="TIME")] = None,
@@ -44,10 +47,12 @@ def change(
     from placewright.cluster.units import BANDWIDTH, BYTES, SECONDS
 
     bed = find(cluster)
-    _refuse_nothing(device, (speed, memory), link, (bandwidth, latency, cut))
+    _refuse_nothing(device, (speed, memory, on), link, (bandwidth, latency, cut))
     if device is not None:
         size = _quantity(memory, BYTES, "--memory")
         bed.set_device(device, speed=speed, memory_bytes=size)
+        if on is not None:
+            (bed.power_on if on else bed.power_off)(device)
     if link is not None:
         rate = _quantity(bandwidth, BANDWIDTH, "--bandwidth")
         delay_s = _quantity(latency, SECONDS, "--latency")
@@ -60,11 +65,12 @@ def _refuse_nothing(
     device: str | None, of_device: tuple[Any, ...], link: str | None, of_link: tuple[Any, ...]
 ) -> None:
     """A usage error where what to change, or how, is missing."""
-    for option, name, values in (("--device", device, of_device), ("--link", link, of_link)):
-        given = any(value is not None for value in values)
-        if given != (name is not None):
-            wants = "--speed or --memory" if option == "--device" else "--bandwidth, --latency, ..."
-            raise typer.BadParameter(f"{option} and {wants} go together")
+    for what, name, values, ways in (
+        ("--device", device, of_device, "--speed, --memory, --on or --off"),
+        ("--link", link, of_link, "--bandwidth, --latency, --cut or --restore"),
+    ):
+        if any(value is not None for value in values) != (name is not None):
+            raise typer.BadParameter(f"{what} and {ways} go together")
     if device is None and link is None:
         raise typer.BadParameter("say what to change: --device NAME or --link A:B")
 
