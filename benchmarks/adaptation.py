@@ -1,0 +1,154 @@
+"""A running job when half a device's CPU goes away, when nothing happens, and under noise.
+
+    python benchmarks/adaptation.py [recovery] [overhead] [noise]
+
+On a testbed of two nodes (root). Recovery: at step 20 the faster board loses half of its CPU;
+the steps until the running median is within 5 % of the optimum solved anew with perfect
+knowledge and measured under the same disturbance. Overhead: adaptation switched on and off every
+25 steps of one run. Noise: the board's CPU quota drawn anew every step, 10 % up or down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from placewright.adapt.run import AdaptiveRun, Job
+from placewright.adapt.timeline import Kind
+from placewright.capture.model import capture_source
+from placewright.capture.source import load_model
+from placewright.capture.state import initial_state
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.execute.session import Session
+from placewright.operators.judge import judge
+from placewright.operators.run import execution_order
+from placewright.profile.build import profile
+from placewright.report.history import QUIET, told
+from placewright.solve import solve
+from placewright.testbed.testbed import Testbed
+
+LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
+DUO = Cluster((Device("a", node="a", speed=0.9), Device("b", node="b", speed=0.7)), LINKS, "adapt")
+
+DISTURBED, STEPS, WINDOW = 20, 70, 5
+
+
+@contextmanager
+def running(name: str, steps: int) -> Iterator[tuple[Testbed, Job, AdaptiveRun]]:
+    """A training run of a zoo model on a testbed that is up."""
+    source = load_model(f"zoo:{name}", batch=2, training=True)
+    graph = capture_source(source, training=True)
+    state = initial_state(source, graph.program)
+    problem = profile(graph, DUO, state=state)
+    with Testbed.up(DUO) as bed, tempfile.TemporaryDirectory() as folder:
+        seats = {d.name: bed.seat(d.name) for d in DUO.devices}
+        job = Job(graph, DUO, problem, state, open=partial(Session, seats=seats))
+        plan = solve(problem, "ceft+pbqp").plan
+        with AdaptiveRun(
+            job, Path(folder), plan=plan, steps=steps + 1000, snapshot_every=10**6
+        ) as run:
+            yield bed, job, run
+
+
+def optimum_s(job: Job, bed: Testbed, slower: float) -> float:
+    """Median step of the plan solved with perfect knowledge, on the disturbed testbed."""
+    factors = np.array([slower, 1.0])
+    problem = job.problem.asked(compute_s=job.problem.compute_s * factors)
+    plan = solve(problem, "ceft+pbqp").plan
+    with job.open(job.graph, job.cluster, job.state) as session:
+        session.load(plan.placement.tolist(), execution_order(problem, judge(problem, plan)))
+        session.run(2)
+        return float(np.median([r.duration_s for r in session.run(12)]))
+
+
+def recovery(name: str) -> None:
+    """One row: before, right after, at the end, the optimum, steps to recover."""
+    with running(name, STEPS) as (bed, job, run):
+        for step in range(STEPS):
+            if step == DISTURBED:
+                bed.set_device("a", speed=0.45)
+            run.step()
+        times = np.asarray(run.timeline.step_s)
+        events = [e for e in run.timeline.events if e.kind not in QUIET]
+        run.close()
+        best = optimum_s(job, bed, 2.0)
+    medians = np.array([np.median(times[k : k + WINDOW]) for k in range(DISTURBED, STEPS - WINDOW)])
+    good = np.flatnonzero(medians <= 1.05 * best)
+    taken = f"{good[0] + WINDOW}" if len(good) else f"not in {STEPS - DISTURBED}"
+    solves = [e.numbers["resolve_s"] for e in events if e.kind is Kind.MIGRATE]
+    for event in events:
+        print(f"  step {event.step}: {event.kind}: {told(event)}")
+    print(
+        f"| {name} | {np.median(times[5:DISTURBED]):.3f} | {medians[0]:.3f} | "
+        f"{np.median(times[-10:]):.3f} | {best:.3f} | {taken} | "
+        f"{max(solves, default=float('nan')) * 1e3:.0f} |",
+        flush=True,
+    )
+
+
+def overhead(name: str, blocks: int = 12, block: int = 25) -> None:
+    """Median and mean seconds of steps with adaptation on and off."""
+    with running(name, 2 * blocks * block) as (_, _, run):
+        for _ in range(5):
+            run.step()
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for k in range(blocks):
+            run.adapt = k % 2 == 0
+            found[run.adapt] += [run.step() for _ in range(block)]
+        on, off = (np.asarray(found[k]) for k in (True, False))
+        moved = run.timeline.count(Kind.MIGRATE)
+    median, mean = np.median(on) / np.median(off) - 1, on.mean() / off.mean() - 1
+    print(
+        f"| {name} | {np.median(on) * 1e3:.1f} | {np.median(off) * 1e3:.1f} | "
+        f"{median:+.1%} | {mean:+.1%} | {moved} |",
+        flush=True,
+    )
+
+
+def noise(name: str, steps: int = 500) -> None:
+    """Migrations in a run whose faster board gets 10 % more or less CPU at every step."""
+    rng = np.random.default_rng(0)
+    with running(name, steps) as (bed, _, run):
+        for _ in range(steps):
+            bed.set_device("a", speed=float(0.9 * (1 + 0.1 * rng.uniform(-1, 1))))
+            run.step()
+        kinds = {kind: run.timeline.count(kind) for kind in (Kind.DRIFT, Kind.MIGRATE)}
+        spread = np.std(run.timeline.step_s) / np.mean(run.timeline.step_s)
+    print(
+        f"| {name} | {steps} | {spread:.1%} | {kinds[Kind.DRIFT]} | {kinds[Kind.MIGRATE]} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["recovery", "overhead", "noise"])
+    parser.add_argument("--models", nargs="*", default=["resnet50", "rnnlm"])
+    asked = parser.parse_args()
+    if "recovery" in asked.what:
+        print(
+            "| model | before s | after the loss s | at the end s | optimum s | steps | "
+            "re-solve ms |"
+        )
+        print("|---|---|---|---|---|---|---|")
+        for name in asked.models:
+            recovery(name)
+    if "overhead" in asked.what:
+        print("\n| model | adapting ms | not ms | median | mean | migrations |")
+        print("|---|---|---|---|---|---|")
+        overhead(asked.models[-1])
+    if "noise" in asked.what:
+        print("\n| model | steps | spread | alarms | migrations |")
+        print("|---|---|---|---|---|")
+        noise(asked.models[-1])
+
+
+if __name__ == "__main__":
+    main()
