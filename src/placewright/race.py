@@ -142,7 +142,10 @@ class Race:
         """What to raise where nobody found a plan."""
         where = str(self.problem.name)
         if interrupted:
-            return KeyboardInterrupt()
+            ended = ", ".join(c.planner for c in self.tried) or "no planner"
+            return KeyboardInterrupt(
+                f"there is no plan of {where} yet: {ended} had ended, and gave none that fits"
+            )
         if self.nearest_miss:
             return InfeasibleError(
                 "no plan that fits was found",

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, SystemExit) as stopped:
         if isinstance(stopped, SystemExit) and stopped.code != INTERRUPTED:
             raise
-        print("interrupted", file=sys.stderr)
+        print(_interrupted(stopped), file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         # The reader has left (`| head`); keep the interpreter from complaining at exit.
@@ -103,6 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
+
+
+def _interrupted(stopped: BaseException) -> str:
+    """What Ctrl-C left behind, in the words of whoever was interrupted."""
+    cause: BaseException | None = stopped
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    words = "" if cause is None else str(cause)
+    return f"interrupted: {words}" if words else "interrupted"
 
 
 def _wants_traceback(arguments: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 
+from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.operators._star_latency import is_star_latency
 from placewright.operators._star_loads import stages, star_value
@@ -24,6 +25,7 @@ from placewright.operators.planners._free_cuts import (
 from placewright.operators.planners._ideals import Chain
 from placewright.operators.planners._solver import MISSING, installed
 from placewright.operators.planners._stages import best_stages
+from placewright.operators.planners._star_moves import anneal_slots
 from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
@@ -43,6 +45,11 @@ from placewright.operators.problem import (
 )
 from placewright.planning import INTERRUPTED, Context
 
+HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
+"""First temperatures of annealing; a device at the largest load has energy 1."""
+MOVES = 20_000
+"""Of each walk, per node."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,9 @@ class Exact:
     (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
     forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
     be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
-    one for what goes in and one for what goes out (`_free_cuts`), before which and in the last
-    quarter of the time three devices at a time are planned anew (`_trios`).
+    one for what goes in and one for what goes out (`_free_cuts`). Before it placements are annealed
+    (`_star_moves`); before it and in the last quarter of the time three devices at a time are
+    planned anew (`_trios`).
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
@@ -154,6 +162,7 @@ class Exact:
         plans = [] if first is None else [first]
         stopped = False
         if slot is not None and small:
+            slot = _annealed(problem, c, slot, context.seed, early)
             slot, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=early)
             plans.append(plan_of(c, slot))
         bound, found = 0.0, None
@@ -170,6 +179,23 @@ class Exact:
             plans.append(plan_of(c, slot))
         plan = best_of(problem, plans, bound)
         return replace(plan, note=INTERRUPTED) if stopped else plan
+
+
+def _annealed(
+    problem: OperatorProblem, c: Contraction, slot: IntArray, seed: int, deadline_s: float
+) -> IntArray:
+    """The best of some walks from there, each from the best so far or from the start."""
+    first = best = slot
+    value = load_of(problem, plan_of(c, slot))
+    for walk, heat in enumerate(HEATS):
+        if time.perf_counter() >= deadline_s:
+            break
+        origin = best if walk % 2 else first
+        found = anneal_slots(c, origin, moves=MOVES * c.nodes, heat=heat, seed=seed + walk)
+        reached = load_of(problem, plan_of(c, found))
+        if reached < value:
+            best, value = found, reached
+    return best
 
 
 def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:

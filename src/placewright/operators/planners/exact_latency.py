@@ -11,7 +11,7 @@ from placewright.operators._star_latency import accelerators, is_star_latency
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._call_search import CallSearch, Effort
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning import INTERRUPTED, Context
 
 
 @final
@@ -80,5 +80,5 @@ class ExactLatency:
         try:
             search.run()
         except KeyboardInterrupt:
-            search.note = "interrupted: not proved"
+            search.note = INTERRUPTED
         return search.plan()

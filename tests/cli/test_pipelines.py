@@ -1,0 +1,90 @@
+"""The options of pipelines: copies of stages, clusters, passes that do not mix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.operators.files import write_problem
+from placewright.testing.instances import tiny
+from tests.cli.speak import speak
+
+
+@pytest.fixture
+def star_file(tmp_path: Path) -> Path:
+    """Two accelerators that are alike, and a CPU; one operator that is half of all work."""
+    problem = tiny(
+        [[4.0, 4.0, 40.0], [2.0, 2.0, 20.0], [2.0, 2.0, 20.0]],
+        [(0, 1.0, [1]), (1, 1.0, [2])],
+        communication="star",
+        host_seconds_per_byte=[1.0, 1.0, 0.0],
+        resident_bytes=[2.0, 1.0, 1.0],
+        is_backward=[False, False, True],
+        name="halves",
+    )
+    return write_problem(problem, tmp_path / "halves.json")
+
+
+def test_copies_are_planned_and_simulated(
+    star_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both accelerators with everything: half of 8 s; the file keeps who copies whom."""
+    pytest.importorskip("ortools")
+    plan = tmp_path / "plan.json"
+    asked = ("--objective", "throughput", "--replication", "-f", "json")
+    said = speak(capsys, "operators", "plan", star_file, *asked, "-o", plan)
+    assert said.data["status"] == "OPTIMAL"
+    assert said.data["value"] == pytest.approx(4.0)
+    assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
+    again = speak(capsys, "operators", "simulate", star_file, plan, *asked)
+    assert again.data["value"] == said.data["value"]
+
+
+def test_copies_pay_for_what_they_learn(
+    star_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slow link makes copies useless: 4 s and a transfer each is the best pipeline."""
+    pytest.importorskip("ortools")
+    asked = ("--objective", "throughput", "--replication", "--sync-bandwidth", "1000bps")
+    said = speak(capsys, "operators", "plan", star_file, *asked, "-f", "json")
+    assert said.data["value"] == pytest.approx(5.0)
+    assert not said.data["plan"]["replica_of"]
+
+
+def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor within a cluster costs a tenth; a pass has its own largest load."""
+    pytest.importorskip("ortools")
+    asked = ("--objective", "throughput", "--clusters", "1", "-f", "json")
+    said = speak(capsys, "operators", "plan", star_file, *asked)
+    assert said.data["value"] == pytest.approx(4.1)
+    assert "clusters" in said.data["objective"]
+    said = speak(capsys, "operators", "plan", star_file, "--objective", "diffmaxima", "-f", "json")
+    assert said.data["objective"] == "throughput, diffmaxima"
+    assert said.data["value"] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        (("--sync-bandwidth", "1Gbps"), "--replication"),
+        (("--clusters", "3"), "fewer accelerators"),
+        (("--replication", "--sync-bandwidth", "0bps"), "above zero"),
+    ],
+)
+def test_options_that_make_no_sense_say_why(
+    star_file: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], hint: str
+) -> None:
+    """Exit code 1 and what to do."""
+    said = speak(capsys, "operators", "plan", star_file, *asked)
+    assert said.code == 1
+    assert hint in said.err
+
+
+def test_clusters_over_links_are_for_the_cluster_file(
+    problem_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Links say which are faster."""
+    said = speak(capsys, "operators", "plan", problem_file, "--clusters", "2")
+    assert said.code == 1
+    assert "cluster file" in said.err
