@@ -78,7 +78,7 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
     """By stage numbers and by ideals; or there is no plan at all."""
     planner = Exact(few_ideals=few_ideals)
     found = 0
-    for seed in range(60):
+    for seed in range(44):
         problem = star(seed, contiguous=True)
         wanted = best_value(problem)
         if wanted == np.inf:
@@ -91,12 +91,12 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
         assert judgement.feasible, judgement.violation
         assert judgement.value == pytest.approx(wanted, rel=1e-6)
         assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= wanted
-    assert found > 40
+    assert found > 28
 
 
 def test_free_plans_equal_brute_force() -> None:
     """Without contiguity."""
-    for seed in range(60):
+    for seed in range(44):
         problem = star(seed)
         wanted = best_value(problem)
         if wanted == np.inf:

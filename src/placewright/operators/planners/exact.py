@@ -47,8 +47,9 @@ from placewright.planning import INTERRUPTED, Context
 
 HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 """First temperatures of annealing; a device at the largest load has energy 1."""
-MOVES = 20_000
-"""Of each walk, per node."""
+MOVES = 100
+"""Of each walk, per pair of nodes; at most `MOST_MOVES`."""
+MOST_MOVES = 4_000_000
 
 
 @final
@@ -186,12 +187,12 @@ def _annealed(
 ) -> IntArray:
     """The best of some walks from there, each from the best so far or from the start."""
     first = best = slot
-    value = load_of(problem, plan_of(c, slot))
+    value, moves = load_of(problem, plan_of(c, slot)), min(MOVES * c.nodes**2, MOST_MOVES)
     for walk, heat in enumerate(HEATS):
         if time.perf_counter() >= deadline_s:
             break
         origin = best if walk % 2 else first
-        found = anneal_slots(c, origin, moves=MOVES * c.nodes, heat=heat, seed=seed + walk)
+        found = anneal_slots(c, origin, moves=moves, heat=heat, seed=seed + walk)
         reached = load_of(problem, plan_of(c, found))
         if reached < value:
             best, value = found, reached
