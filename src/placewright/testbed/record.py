@@ -1,7 +1,7 @@
 """What a testbed consists of, kept in a file so that nothing is ever left behind.
 
-The record is written before anything is made and deleted after everything is removed. It lies in
-``/run``, which a reboot empties, as it does namespaces and groups.
+The record is written before anything is made and deleted after everything is removed. It knows
+its boot: a reboot ends namespaces and groups, but not everywhere the files of ``/run``.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Record:
         CPU numbers of the machine that its devices are spread over.
     links_cpu
         The one that the emulator runs on.
+    boot
+        The machine's life in which it was made.
     owner
         The process with which the testbed ends; ``None`` where it stays until ``down``.
     """
@@ -69,6 +71,7 @@ class Record:
     groups: tuple[str, ...]
     cpus: tuple[int, ...]
     links_cpu: int
+    boot: str
     owner: Process | None = None
 
     @property
@@ -78,8 +81,8 @@ class Record:
 
     @property
     def abandoned(self) -> bool:
-        """Whether its owner has ended without taking it down."""
-        return self.owner is not None and not self.owner.alive
+        """Whether its owner, or the machine, has ended without taking it down."""
+        return self.boot != this_boot() or (self.owner is not None and not self.owner.alive)
 
     def write(self) -> None:
         """Keep it, all or nothing."""
@@ -87,6 +90,11 @@ class Record:
         draft = self.folder / (RECORD + ".new")
         draft.write_text(json.dumps({"schema_version": 1, **asdict(self)}), encoding="utf-8")
         draft.replace(self.folder / RECORD)
+
+
+def this_boot() -> str:
+    """What tells this life of the machine from the one before a reboot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def read_record(folder: Path) -> Record:
@@ -99,7 +107,8 @@ def read_record(folder: Path) -> Record:
         tuple(data["namespaces"]),
         tuple(data["groups"]),
         tuple(data["cpus"]),
-        data.get("links_cpu", data["cpus"][-1]),
+        data["links_cpu"],
+        data.get("boot", this_boot()),
         Process(**owner) if owner else None,
     )
 

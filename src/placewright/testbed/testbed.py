@@ -15,7 +15,7 @@ from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refus
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.making import make
-from placewright.testbed.record import LINKS, Process, Record, one_at_a_time, records
+from placewright.testbed.record import LINKS, Process, Record, one_at_a_time, records, this_boot
 from placewright.testbed.removal import emulator_pid, end_emulator, remove
 from placewright.testbed.requirements import require
 from placewright.testbed.seat import NodeSeat
@@ -265,7 +265,7 @@ class Testbed:
 
 
 def sweep() -> None:
-    """Remove every testbed whose owner has ended without taking it down."""
+    """Remove every testbed whose owner, or machine, has ended without taking it down."""
     with one_at_a_time():
         for record in records():
             if record.abandoned:
@@ -282,4 +282,5 @@ def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ..
         groups=tuple(str(path) for path in groups),
         cpus=cpus,
         links_cpu=plan.links_cpu,
+        boot=this_boot(),
     )

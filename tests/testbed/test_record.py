@@ -1,0 +1,70 @@
+"""The record of what was made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placewright.testbed import Testbed, record
+from placewright.testbed.record import Process, Record, read_record, records, this_boot
+from placewright.testbed.testbed import sweep
+
+texts = st.lists(st.text(), max_size=3).map(tuple)
+processes = st.none() | st.builds(Process, st.integers(1, 9999), st.integers(0, 10**9))
+made = st.builds(
+    Record,
+    id=st.just("placewright-x-1"),
+    cluster=st.text(),
+    namespaces=texts,
+    groups=texts,
+    cpus=st.lists(st.integers(0, 99), min_size=1).map(tuple),
+    links_cpu=st.integers(0, 99),
+    boot=st.text(),
+    owner=processes,
+)
+
+
+@given(made)
+def test_a_record_is_read_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, kept: Record
+) -> None:
+    """Whatever names are in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "HOME", tmp_path_factory.mktemp("home"))
+        kept.write()
+        assert read_record(kept.folder) == kept
+        assert records() == (kept,)
+
+
+def test_a_process_is_not_a_later_one_of_its_number() -> None:
+    """It is known by when it started; the dead are dead before they are buried."""
+    own = Process.this()
+    assert own.alive
+    assert own.pid == os.getpid()
+    assert not replace(own, start=own.start - 1).alive
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not Process(child.pid, own.start).alive
+    child.wait()
+
+
+def test_what_a_reboot_left_is_swept(duo: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are there, but it is another life of the machine: namespaces are empty names."""
+    assert not duo.record.abandoned
+    duo.down()
+    old = replace(duo.record, boot="another life", owner=None)
+    old.write()
+    remnant = Path("/run/netns") / old.namespaces[0]
+    remnant.touch()
+    assert old.abandoned
+    sweep()
+    assert not remnant.exists()
+    assert old not in records()
+    assert this_boot() == duo.record.boot
