@@ -82,3 +82,25 @@ def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
     """Of nodes and of plans."""
     assert "nodes" in speak(capsys, "schema", "samples").data["properties"]
     assert "plan" in speak(capsys, "schema", "samples-plan").data["properties"]
+
+
+def test_a_run_is_measured_beside_its_peers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prediction and measurement in one line; an unknown peer has a near one."""
+    pytest.importorskip("torch")
+    path = tmp_path / "two.json"
+    path.write_text(
+        '{"nodes": [{"name": "a", "samples": 60, "seconds_per_sample": 0.1},'
+        ' {"name": "b", "samples": 6, "seconds_per_sample": 0.1}],'
+        ' "links": [{"from": "a", "to": "b", "bandwidth": 1e6}], "sample_bytes": 1000}'
+    )
+    said = speak(capsys, "samples", "run", path, "--speed", 20, "--peer", "none", "-f", "json")
+    assert said.code == 0
+    ours, still = said.data["runs"]
+    assert ours["moved_samples"] == 27
+    assert still["moved_samples"] == 0
+    assert still["predicted_s"] == pytest.approx(6.0)
+    assert said.data["emulated"]
+    wrong = speak(capsys, "samples", "run", path, "--peer", "fedavgs")
+    assert "did you mean 'fedavg'" in wrong.err

@@ -7,6 +7,7 @@ import typer
 from placewright.cli.samples.compare import compare
 from placewright.cli.samples.generate import generate
 from placewright.cli.samples.plan import plan
+from placewright.cli.samples.run import run
 from placewright.cli.samples.simulate import simulate
 
 app = typer.Typer(
@@ -15,5 +16,5 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _verb in (plan, compare, simulate, generate):
+for _verb in (plan, compare, simulate, run, generate):
     app.command(_verb.__name__)(_verb)

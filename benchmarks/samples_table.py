@@ -1,0 +1,93 @@
+"""Planners of wing 3 in the four regimes: ``python benchmarks/samples_table.py [NODES ...]``.
+
+Prints markdown: the mean speed-up over not moving (five seeds), the largest gap to the bound and
+the largest planning time per regime and size; then what the integer program proves at 20 nodes,
+and how the speed-up falls with the cost of gradient exchange.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from placewright.planning import Context
+from placewright.samples.bounds import late_bounds
+from placewright.samples.generate import REGIMES, generate
+from placewright.samples.judge import judge
+from placewright.samples.planners import planners
+from placewright.samples.problem import SampleProblem
+from placewright.solve import solve
+
+SIZES = (5, 10, 20, 50, 100, 200, 500)
+SEEDS = range(5)
+EXCHANGE = (0.0, 0.25, 1.0, 4.0)
+"""Gradient exchange as a multiple of the balanced compute."""
+
+
+def main(sizes: list[int]) -> None:
+    """Print the tables."""
+    plan(generate("mild", 10), "greedy")  # compiles
+    print(
+        "Speed-up over not moving, mean of five seeds; gaps to the bound and seconds: the worst\n"
+    )
+    print("| regime, nodes | LP bound | greedy | gap | s | lp | gap | s | proportional |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for regime in REGIMES:
+        for nodes in sizes or SIZES:
+            print(row(regime, nodes), flush=True)
+    print("\nInteger program, 20 nodes, 30 s: the worst proved gap of five seeds\n")
+    for regime in REGIMES:
+        print(f"- {regime}: {100 * max(proved(regime, seed) for seed in SEEDS):.3f} %", flush=True)
+    print("\nSpeed-up of lp at 100 nodes by gradient exchange (multiples of balanced compute)\n")
+    print("| regime | " + " | ".join(f"{x:g}" for x in EXCHANGE) + " |")
+    print("|---|" + "---:|" * len(EXCHANGE))
+    for regime in REGIMES:
+        cells = [f"{np.mean([slowed(regime, seed, x) for seed in SEEDS]):.2f}" for x in EXCHANGE]
+        print(f"| {regime} | {' | '.join(cells)} |", flush=True)
+
+
+def plan(problem: SampleProblem, name: str) -> tuple[float, float]:
+    """The judge's value, and seconds to plan."""
+    start = time.perf_counter()
+    made = planners(problem)[name](problem, Context())
+    took_s = time.perf_counter() - start
+    return judge(problem, made).value, took_s
+
+
+def row(regime: str, nodes: int) -> str:
+    """One line of the first table."""
+    gains, gaps, times = [], [], []
+    for seed in SEEDS:
+        problem = generate(regime, nodes, seed)
+        still, _ = plan(problem, "none")
+        greedy, greedy_s = plan(problem, "greedy")
+        lp, lp_s = plan(problem, "lp")
+        shared, _ = plan(problem, "proportional")
+        bound = late_bounds(problem)["lp"]
+        gains.append([still / value for value in (bound, greedy, lp, shared)])
+        gaps.append([greedy / bound - 1, lp / bound - 1])
+        times.append([greedy_s, lp_s])
+    gain, gap, took = np.mean(gains, axis=0), 100 * np.max(gaps, axis=0), np.max(times, axis=0)
+    return (
+        f"| {regime} {nodes} | {gain[0]:.2f} | {gain[1]:.2f} | {gap[0]:.2f} % | {took[0]:.2f} "
+        f"| {gain[2]:.2f} | {gap[1]:.2f} % | {took[1]:.2f} | {gain[3]:.2f} |"
+    )
+
+
+def proved(regime: str, seed: int) -> float:
+    """The gap that the integer program is left with."""
+    return solve(generate(regime, 20, seed), "ilp", time_limit_s=30).gap
+
+
+def slowed(regime: str, seed: int, exchange: float) -> float:
+    """Speed-up where an epoch also takes `exchange` times its balanced compute."""
+    problem = generate(regime, 100, seed)
+    balanced_s = problem.held.sum() / (1.0 / problem.seconds_per_sample).sum()
+    asked = problem.asked(sync_s=float(exchange * balanced_s))
+    return plan(asked, "none")[0] / plan(asked, "lp")[0]
+
+
+if __name__ == "__main__":
+    main([int(size) for size in sys.argv[1:]])

@@ -1,0 +1,56 @@
+"""Runs of wing 3 side by side: predicted and measured, and seconds to the same loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from placewright.report.text import percent, plain_table, seconds
+from placewright.samples.run import EMULATED, SampleRun
+
+
+def runs_json(runs: Sequence[SampleRun]) -> dict[str, Any]:
+    """All runs as data; the loss to reach is the highest of those that they ended with."""
+    loss = _loss(runs)
+    return {
+        "engine": "torch.distributed gloo, one process per node",
+        "emulated": EMULATED,
+        "speed": runs[0].speed,
+        "loss_to_reach": loss,
+        "runs": [run.as_json(loss) for run in runs],
+    }
+
+
+def runs_table(runs: Sequence[SampleRun]) -> str:
+    """One line each, the plan first."""
+    loss = _loss(runs)
+    rows = [_row(run, loss) for run in runs]
+    header = ("", "predicted", "measured", "error", "moving", "to same loss", "loss", "accuracy")
+    lines = [
+        f"torch.distributed gloo, one process per node; emulated: {EMULATED}",
+        plain_table(header, rows, " rrrrrrr"),
+    ]
+    still = next((run for run in runs if run.name == "none"), None)
+    if still is not None:
+        times = (still.seconds_to(loss) or 0.0) / (runs[0].seconds_to(loss) or float("inf"))
+        lines.append(f"{times:.2f} times as fast to the same loss as without moving")
+    return "\n".join(lines)
+
+
+def _loss(runs: Sequence[SampleRun]) -> float:
+    return max(run.trained.epochs[-1].loss for run in runs)
+
+
+def _row(run: SampleRun, loss: float) -> tuple[str, ...]:
+    predicted, reached = run.predicted_s, run.seconds_to(loss)
+    last = run.trained.epochs[-1]
+    return (
+        run.name,
+        "-" if predicted is None else seconds(predicted),
+        seconds(run.measured_s),
+        "-" if predicted is None else percent(predicted / run.measured_s - 1),
+        seconds(run.move_s),
+        "-" if reached is None else seconds(reached),
+        f"{last.loss:.3f}",
+        percent(last.accuracy),
+    )

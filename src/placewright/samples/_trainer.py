@@ -1,0 +1,170 @@
+"""One node's process while the nodes train together: synchronous SGD on gloo.
+
+In every step node i takes its share b_i of the step's B samples and sums their gradients; the sums
+of all nodes are added and divided by B, which is to weight the nodes' mean gradients with
+``b_i / B``: the step of one node on the union of the batches.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.samples._learner import Learner
+from placewright.samples.shards import Shard
+
+if TYPE_CHECKING:
+    from placewright.samples.images import Images
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How the nodes train.
+
+    Attributes
+    ----------
+    batch
+        Samples of a step, all nodes together.
+    shares
+        ``data``: a node's share of a step is its share of the samples. ``speed``: as many as
+        its speed allows, from what it has (LB-BSP).
+    local_steps
+        Steps between two exchanges; 1 exchanges gradients, more average parameters.
+    compression
+        ``none``, ``fp16``, or ``top10``: the largest tenth of a gradient, the rest later.
+    whole_epochs
+        Exchange once per epoch, whatever `local_steps` says (federated averaging).
+    """
+
+    epochs: int = 3
+    batch: int = 64
+    rate: float = 0.1
+    seed: int = 0
+    shares: str = "data"
+    local_steps: int = 1
+    compression: str = "none"
+    whole_epochs: bool = False
+    precise: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainerSpec:
+    """What one process is told; times are those of the problem divided by the run's speed."""
+
+    rank: int
+    world: int
+    rendezvous: str
+    folder: Path
+    recipe: Recipe
+    total: int
+    work: FloatArray
+    fixed_s: float
+    sync_s: float
+    test: Images
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """One epoch as rank 0 saw it: its seconds, mean loss and accuracy on the test images."""
+
+    seconds: float
+    loss: float
+    accuracy: float
+
+
+def train_main(spec: TrainerSpec, told: Connection) -> None:
+    """Train, and answer with the epochs and the parameters."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=spec.rendezvous,
+        rank=spec.rank,
+        world_size=spec.world,
+        timeout=timedelta(seconds=120),
+    )
+    trainer = _Trainer(spec, dist)
+    epochs = [trainer.epoch(e) for e in range(spec.recipe.epochs)]
+    told.send((epochs, trainer.learner.parameters()))
+    dist.destroy_process_group()
+
+
+def steps_of(total: int, batch: int) -> int:
+    """Steps of an epoch."""
+    return max(1, -(-total // batch))
+
+
+def parts(samples: IntArray, steps: int, seed: int, epoch: int) -> list[IntArray]:
+    """A node's samples of each step: shuffled, in parts that differ by at most one."""
+    first = int(samples[0]) if len(samples) else 0
+    shuffled = np.random.default_rng((seed, epoch, first)).permutation(samples)
+    return [np.asarray(part) for part in np.array_split(shuffled, steps)]
+
+
+class _Trainer:
+    """One node's part in every epoch."""
+
+    def __init__(self, spec: TrainerSpec, dist: Any) -> None:
+        self.spec, self.dist, self.recipe = spec, dist, spec.recipe
+        self.learner = Learner(spec.recipe)
+        self.shard = Shard(spec.folder)
+        self.samples = np.array(self.shard.samples(), dtype=np.int64)
+        self.learner.load({int(s): self.shard.read(int(s)) for s in self.samples})
+
+    def epoch(self, number: int) -> Epoch:
+        """All steps, then how good the parameters are; looking at that costs no time."""
+        self.dist.barrier()
+        start = time.perf_counter()
+        loss, count = 0.0, 0
+        own = self._parts(number)
+        for k, part in enumerate(own):
+            loss_sum = self._step(part, last=k == len(own) - 1, number=k + 1)
+            loss, count = loss + loss_sum, count + len(part)
+        time.sleep(self.spec.fixed_s)
+        self.dist.barrier()
+        took_s = time.perf_counter() - start
+        together = self.learner.summed(self.dist, np.array([loss, count]))
+        accuracy = self.learner.accuracy(self.spec.test) if self.spec.rank == 0 else 0.0
+        return Epoch(took_s, float(together[0] / together[1]), accuracy)
+
+    def _parts(self, epoch: int) -> list[IntArray]:
+        spec, recipe = self.spec, self.recipe
+        steps = steps_of(spec.total, recipe.batch)
+        if recipe.shares == "data":
+            return parts(self.samples, steps, recipe.seed, epoch)
+        speed = 1.0 / spec.work
+        share = round(recipe.batch * float(speed[spec.rank] / speed.sum()))
+        rng = np.random.default_rng((recipe.seed, epoch, spec.rank))
+        size = max(1, share) * steps if len(self.samples) else 0
+        rounds = -(-size // max(1, len(self.samples)))
+        drawn = [rng.permutation(self.samples) for _ in range(rounds)]
+        order = np.concatenate(drawn)[:size] if drawn else self.samples
+        return [np.asarray(part) for part in np.array_split(order, steps)]
+
+    def _step(self, part: IntArray, *, last: bool, number: int) -> float:
+        """Gradients of a part, as slowly as this node is, then the exchange where it is due."""
+        start = time.perf_counter()
+        loss = self.learner.gradients(part)
+        work_s = float(self.spec.work[self.spec.rank]) * len(part)
+        time.sleep(max(0.0, work_s - (time.perf_counter() - start)))
+        recipe = self.recipe
+        if recipe.local_steps == 1 and not recipe.whole_epochs:
+            self.learner.step_together(self.dist, len(part))
+            due = True
+        else:
+            self.learner.step_alone(len(part))
+            due = last or (number % recipe.local_steps == 0 and not recipe.whole_epochs)
+            if due:
+                self.learner.average(self.dist, len(self.samples))
+        if due:
+            time.sleep(self.spec.sync_s)
+        return loss

@@ -1,0 +1,116 @@
+"""A node's samples on disk: a file each, moved so that each is always on exactly one node.
+
+A sample that arrives is written beside its place, checked, renamed, and only then noted in the
+journal; from there on it is the receiver's, and a second copy on the way is thrown away. The
+sender deletes its own once the receiver has said so. Whatever dies in between, sending again
+ends with one copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from placewright.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The samples of one node, in one folder."""
+
+    folder: Path
+
+    def create(self) -> None:
+        """Make the folder."""
+        for part in ("samples", "journal", "arriving"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+
+    def put(self, sample: int, pixels: npt.NDArray[np.uint8], label: int) -> str:
+        """Write a sample; its checksum."""
+        buffer = io.BytesIO()
+        np.savez(buffer, pixels=pixels, label=np.int64(label))
+        self._write(sample, buffer.getvalue())
+        return checksum(buffer.getvalue())
+
+    def samples(self) -> list[int]:
+        """Which samples are here."""
+        return sorted(int(p.stem) for p in (self.folder / "samples").iterdir())
+
+    def read(self, sample: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """Pixels and label."""
+        with np.load(self._place(sample), allow_pickle=False) as file:
+            return file["pixels"], int(file["label"])
+
+    def content(self, sample: int) -> bytes | None:
+        """The file, ``None`` if the sample is not here."""
+        try:
+            return self._place(sample).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def arrived(self, transfer: int, sample: int) -> bool:
+        """Whether the journal says that this transfer brought the sample."""
+        return self._note(transfer, sample).exists()
+
+    def accept(self, transfer: int, sample: int, content: bytes, digest: str) -> None:
+        """Take a sample over; a second copy of one that has arrived is thrown away.
+
+        Raises
+        ------
+        RunError
+            The content is not what was sent.
+        """
+        if self.arrived(transfer, sample):
+            return
+        if checksum(content) != digest:
+            raise RunError(f"sample {sample} arrived damaged", where=str(self.folder))
+        self._write(sample, content)
+        self._note(transfer, sample).touch()
+
+    def drop(self, sample: int) -> None:
+        """Delete a sample that somebody else has."""
+        self._place(sample).unlink(missing_ok=True)
+
+    def _write(self, sample: int, content: bytes) -> None:
+        beside = self.folder / "arriving" / f"{sample}.npz"
+        beside.write_bytes(content)
+        os.replace(beside, self._place(sample))
+
+    def _place(self, sample: int) -> Path:
+        return self.folder / "samples" / f"{sample}.npz"
+
+    def _note(self, transfer: int, sample: int) -> Path:
+        return self.folder / "journal" / f"{transfer}-{sample}"
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def audit(shards: list[Shard], digests: dict[int, str]) -> None:
+    """Every sample on exactly one node, unharmed.
+
+    Raises
+    ------
+    RunError
+        Names the first sample that is lost, doubled or damaged.
+    """
+    seen: dict[int, Shard] = {}
+    for shard in shards:
+        for sample in shard.samples():
+            if sample in seen:
+                both = f"{seen[sample].folder.name} and {shard.folder.name}"
+                raise RunError(f"sample {sample} is on two nodes", where=both)
+            seen[sample] = shard
+            if checksum(shard.content(sample) or b"") != digests[sample]:
+                raise RunError(f"sample {sample} is damaged", where=shard.folder.name)
+    lost = sorted(set(digests) - set(seen))
+    if lost:
+        raise RunError(f"sample {lost[0]} is lost", by=f"{len(lost)} samples are")
