@@ -21,13 +21,13 @@ from placewright.planning import INTERRUPTED, Context
 ENOUGH = 200
 """Moves per operator from which a walk may begin as hot as it is told; a shorter one cools less."""
 
-LONGEST = 10_000
+LONGEST = 20_000
 """Moves of a walk per operator; more of them is worth less than another walk."""
 
 FEW = 200
 """Operators up to which windows solved by CP-SAT gain as much as annealing."""
 
-ROUNDS = 12
+ROUNDS = 20
 """At most; a tiny problem has no use for more."""
 
 
@@ -72,7 +72,7 @@ class Search:
     growth: float = 3.0
     heats: tuple[float, ...] = (0.2, 0.05, 0.4, 0.1, 0.8, 0.2)
     on_judge: float = 0.06
-    patience: int = 4
+    patience: int = 8
     left_to_lns: float = 0.3
 
     @property
@@ -105,33 +105,40 @@ class Search:
             while budget > 0 and idle < self.patience and not hunt.done():
                 before, began = hunt.best.score, time.perf_counter()
                 work = min(size, budget, rate * context.remaining_s())
-                self._round(hunt, work, r)
-                rate = work / (time.perf_counter() - began) if r else math.inf
+                done = self._round(hunt, work, r)
+                rate = done / (time.perf_counter() - began) if r else math.inf
                 idle = 0 if hunt.best.score < before else idle + 1
-                budget -= max(size, self.effort / ROUNDS)
-                size, r = size * self.growth, r + 1
+                budget -= max(done, self.effort / ROUNDS)
+                size, r = max(size, min(size, done) * self.growth), r + 1
                 hunt.tell(f"round {r}")
         except KeyboardInterrupt:
             return hunt.best.plan(INTERRUPTED)
         return hunt.best.plan()
 
-    def _round(self, hunt: Hunt, work: float, r: int) -> None:
-        """Sequences first where that makes sense, then placements on the judge."""
+    def _round(self, hunt: Hunt, work: float, r: int) -> float:
+        """Sequences first where that makes sense, then placements on the judge; the work done."""
         heats = [self.heats[(2 * r + k) % len(self.heats)] for k in range(2)]
-        on_judge = work / hunt.problem.n
+        done, on_judge = work, work / hunt.problem.n
         if hunt.orders is not None:
-            _anneal_sequences(hunt, work / 2, heats, r)
+            done = 2 * _anneal_sequences(hunt, work / 2, heats, r)
             on_judge = 0.0 if hunt.exact else on_judge * self.on_judge
         if on_judge > 0:
             _anneal_placements(hunt, max(1, int(on_judge)), heats[0], r)
+        return done
 
 
-def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> None:
-    """Walks over sequences from the best plan; their ends are judged in every dispatch."""
+def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> float:
+    """Walks over sequences from the best plan; their ends are judged in every dispatch.
+
+    Returns
+    -------
+    The work of one walk: less than asked for where it would be longer than is worth it.
+    """
     orders, stop = hunt.orders, Event()
     assert orders is not None
     n = hunt.problem.n
-    moves = min(orders.moves(work), LONGEST * n)
+    asked = orders.moves(work)
+    moves = min(asked, LONGEST * n)
     warmth = min(1.0, moves / (ENOUGH * n))
     sequence, place = played_sequence(hunt.judge(hunt.best.plan())), hunt.best.place
 
@@ -155,6 +162,7 @@ def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> No
     scores = [hunt.offer(plan) for end in ends for plan in dispatches(end.place, end.sequence)]
     if min(scores).over_bytes > 0 and hunt.best.score.over_bytes == 0:
         hunt.orders = None
+    return work * moves / asked
 
 
 def _anneal_placements(hunt: Hunt, moves: int, heat: float, r: int) -> None:
