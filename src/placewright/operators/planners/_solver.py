@@ -128,6 +128,7 @@ def run_scip(
     solver = pywraplp.Solver.CreateSolver("SCIP")
     order = _load(solver, model, hint)
     parameters = {
+        "misc/catchctrlc": "FALSE",  # Python's handler is the one that counts
         "limits/gap": 0,
         "numerics/feastol": tolerance,
         "randomization/randomseedshift": seed % 2**31,

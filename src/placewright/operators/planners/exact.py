@@ -50,6 +50,8 @@ HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 MOVES = 100
 """Of each walk, per pair of nodes; at most `MOST_MOVES`."""
 MOST_MOVES = 4_000_000
+PATIENCE = 2
+"""Walks without a better plan after which no more are made."""
 
 
 @final
@@ -186,14 +188,15 @@ def _annealed(
     problem: OperatorProblem, c: Contraction, slot: IntArray, seed: int, deadline_s: float
 ) -> IntArray:
     """The best of some walks from there, each from the best so far or from the start."""
-    first = best = slot
+    first, best, idle = slot, slot, 0
     value, moves = load_of(problem, plan_of(c, slot)), min(MOVES * c.nodes**2, MOST_MOVES)
     for walk, heat in enumerate(HEATS):
-        if time.perf_counter() >= deadline_s:
+        if time.perf_counter() >= deadline_s or idle == PATIENCE:
             break
         origin = best if walk % 2 else first
         found = anneal_slots(c, origin, moves=moves, heat=heat, seed=seed + walk)
         reached = load_of(problem, plan_of(c, found))
+        idle = 0 if reached < value else idle + 1
         if reached < value:
             best, value = found, reached
     return best
