@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from placewright.compiling import CompileClock
 from placewright.errors import InfeasibleError, MissingDependencyError, UnsupportedError
 from placewright.operators import WING
 from placewright.operators.plan import OperatorPlan
@@ -40,7 +41,7 @@ class Fixed:
 
 def race_of(problem: OperatorProblem) -> Race:
     """With no bounds known."""
-    return Race(WING, problem, {})
+    return Race(WING, problem, CompileClock(lambda: None))
 
 
 TWO = tiny([[2.0, 5.0]] * 3, [(0, 0.0, [1]), (1, 0.0, [2])])

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from placewright.compiling import CompileClock
 from placewright.errors import (
     InfeasibleError,
     MissingDependencyError,
@@ -31,6 +32,8 @@ class Race:
 
     Attributes
     ----------
+    clock
+        Seconds spent compiling, which are no planner's.
     bounds
         What no plan can beat, by name; planners add what they prove.
     started_from
@@ -39,7 +42,8 @@ class Race:
 
     wing: Wing
     problem: Any
-    bounds: dict[str, float]
+    clock: CompileClock
+    bounds: dict[str, float] = field(default_factory=dict)
     best: Any = None
     best_judgement: Any = None
     best_planner: str = ""
@@ -74,13 +78,13 @@ class Race:
         if reason is not None:
             self.skip(planner, reason)
             return False
-        began = time.perf_counter()
+        began = time.perf_counter() - self.clock.seconds
         try:
             plan = planner(self.problem, context)
-            took_s = time.perf_counter() - began
+            took_s = time.perf_counter() - self.clock.seconds - began
             judgement = self.wing.judge(self.problem, plan)
         except InfeasibleError as error:
-            self.skip(planner, str(error.what), time.perf_counter() - began)
+            self.skip(planner, str(error.what), time.perf_counter() - self.clock.seconds - began)
             self.nearest_miss = self.nearest_miss or str(error)
             return False
         except MissingDependencyError as error:

@@ -87,6 +87,8 @@ class Result:
         All plans that were tried, in the order in which they were.
     planner
         The planner whose plan was chosen.
+    compile_s
+        Seconds of `runtime_s` in which kernels were compiled: on the first run only.
     """
 
     problem: Any
@@ -102,6 +104,7 @@ class Result:
     provenance: Provenance
     bound_names: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    compile_s: float = 0.0
 
     @property
     def gap(self) -> float:

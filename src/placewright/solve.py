@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from placewright.compiling import CompileClock
 from placewright.errors import UnknownNameError, UnsupportedError
-from placewright.planning import Context, Planner, Progress, Wing, silent
+from placewright.planning import Planner, Progress, Wing, silent
 from placewright.race import Race
 from placewright.result import Provenance, Result
+from placewright.turns import Limits, take_turns, tell
 
 AUTO = "auto"
 WINGS = ("operators", "samples")
 """Imported one after another until one takes the problem."""
+
+COMPILING = "compiling kernels, once after an installation"
 
 
 def solve(
@@ -98,29 +101,12 @@ def compete(
     planner, and a plan that nothing can beat ends the race.
     """
     start = time.perf_counter()
-    context = Context(seed=seed, deadline_s=start + time_limit_s, judge=wing.judge)
-    race = Race(wing, problem, dict(wing.bounds(problem)))
-    interrupted = False
-    try:
-        for planner in planners:
-            _tell(progress, planner.name, race, start)
-            why_not = _over(race, context, relay)
-            if why_not:
-                race.skip(planner, why_not)
-                continue
-            shown = replace(context, progress=_shown(progress, planner.name, race, start))
-            if relay:
-                shown = replace(shown, incumbent=race.best, lower_bound=race.lower_bound)
-            interrupted = race.turn(planner, shown, tolerant=relay)
-            if interrupted:
-                break
-        if not (interrupted or race.closed):
-            race.bounds.update(wing.late_bounds(problem))
-    except KeyboardInterrupt:
-        interrupted = True
+    with CompileClock(lambda: tell(progress, COMPILING, race, start)) as clock:
+        race = Race(wing, problem, clock)
+        interrupted = take_turns(race, planners, Limits(start, time_limit_s, seed), progress, relay)
     if race.best is None:
         raise race.no_plan(interrupted)
-    _tell(progress, "done", race, start)
+    tell(progress, "done", race, start)
     return Result(
         problem=problem,
         plan=race.best,
@@ -135,37 +121,8 @@ def compete(
         provenance=Provenance(problem.hash(), seed),
         bound_names=race.bounds,
         note=race.why() if relay else "",
+        compile_s=clock.seconds,
     )
-
-
-def _over(race: Race, context: Context, relay: bool) -> str:
-    """Why no further planner is started, empty if one is."""
-    if race.best is not None and context.remaining_s() <= 0:
-        return "time limit reached"
-    return "not needed, the best plan is optimal" if relay and race.closed else ""
-
-
-def _tell(progress: Progress, what: str, race: Race, start: float) -> None:
-    progress(
-        what=what,
-        value=race.value,
-        lower_bound=race.lower_bound,
-        elapsed_s=time.perf_counter() - start,
-    )
-
-
-def _shown(progress: Progress, name: str, race: Race, start: float) -> Progress:
-    """A planner's own progress, shown under its name beside the best of the race."""
-
-    def shown(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
-        progress(
-            what=f"{name}: {what}",
-            value=min(value, race.value),
-            lower_bound=max(lower_bound, race.lower_bound),
-            elapsed_s=time.perf_counter() - start,
-        )
-
-    return shown
 
 
 def _named(planners: Mapping[str, Planner], planner: str | Planner) -> Planner:

@@ -28,12 +28,19 @@ def give(
 
     if result.status is Status.INTERRUPTED:
         face.note("interrupted: this is the best plan so far")
+    tell_compiling(face, result)
     face.show(result.as_json, table or (lambda: repr(result)))
     if face.output is not None:
         face.kept(result.save(face.output))
     keep_pictures(face, result, report=report, trace=trace, graph=graph)
     for name, value in result.bound_names.items():
         face.detail(f"bound {name}: {value:.6g} s")
+
+
+def tell_compiling(face: Face, result: Result) -> None:
+    """Why the first run was so slow, where it was."""
+    if result.compile_s > 1.0:
+        face.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
 
 
 def keep_pictures(

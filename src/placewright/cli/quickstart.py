@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from placewright.cli.answer import tell_compiling
 from placewright.cli.face import Face
 from placewright.cli.options import BatchOption, QuietOption
 
@@ -98,6 +99,7 @@ def _job(
     face.show(dict, lambda: f"\n{title}\n{graph}")
     with face.meter(f"{title}: planning") as meter:
         result = compare(problem, progress=meter)
+    tell_compiling(face, result)
     face.show(dict, lambda: compare_table(result))
     single = best_single(problem)
     with (

@@ -178,7 +178,7 @@ def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]
         seconds(candidate.value),
         percent(relative_gap(candidate.value, lower_bound)),
         seconds(candidate.runtime_s),
-        str(candidate.status),
+        str(candidate.status) if math.isfinite(candidate.value) else "no plan",
         shorten(candidate.note),
     )
 

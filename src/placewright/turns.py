@@ -1,0 +1,89 @@
+"""Turns: who runs when, within the time limit, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placewright.planning import Context, Planner, Progress
+from placewright.race import Race
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a race began, how long it may take, and its seed."""
+
+    start: float
+    time_limit_s: float
+    seed: int
+
+    def deadline_s(self, race: Race, still: int) -> float:
+        """When the next of `still` planners must be done: each gets an equal share of what is left.
+
+        What was spent on compiling does not count.
+        """
+        end = self.start + self.time_limit_s + race.clock.seconds
+        now = time.perf_counter()
+        return now + max(0.0, end - now) / still
+
+
+def take_turns(
+    race: Race, planners: Sequence[Planner], limits: Limits, progress: Progress, relay: bool
+) -> bool:
+    """Every planner's turn; whether somebody interrupted."""
+    try:
+        race.bounds.update(race.wing.bounds(race.problem))
+        for turn, planner in enumerate(planners):
+            tell(progress, planner.name, race, limits.start)
+            deadline_s = limits.deadline_s(race, 1 if relay else len(planners) - turn)
+            context = Context(
+                limits.seed,
+                deadline_s,
+                race.wing.judge,
+                _shown(progress, planner.name, race, limits.start),
+            )
+            why_not = _over(race, context, relay)
+            if why_not:
+                race.skip(planner, why_not)
+                continue
+            if relay:
+                context = replace(context, incumbent=race.best, lower_bound=race.lower_bound)
+            if race.turn(planner, context, tolerant=relay):
+                return True
+        if not race.closed:
+            race.bounds.update(race.wing.late_bounds(race.problem))
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _over(race: Race, context: Context, relay: bool) -> str:
+    """Why no further planner is started, empty if one is."""
+    if race.best is not None and context.remaining_s() <= 0:
+        return "time limit reached"
+    return "not needed, the best plan is optimal" if relay and race.closed else ""
+
+
+def tell(progress: Progress, what: str, race: Race, start: float) -> None:
+    """Best value and bound of the race so far."""
+    progress(
+        what=what,
+        value=race.value,
+        lower_bound=race.lower_bound,
+        elapsed_s=time.perf_counter() - start,
+    )
+
+
+def _shown(progress: Progress, name: str, race: Race, start: float) -> Progress:
+    """A planner's own progress, shown under its name beside the best of the race."""
+
+    def shown(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        progress(
+            what=f"{name}: {what}",
+            value=min(value, race.value),
+            lower_bound=max(lower_bound, race.lower_bound),
+            elapsed_s=time.perf_counter() - start,
+        )
+
+    return shown
