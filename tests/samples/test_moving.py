@@ -30,7 +30,7 @@ def test_nothing_is_lost_when_processes_die_and_links_break(seed: int, tmp_path:
     problem = tiny([80, 3, 20], relay=True)
     rng = np.random.default_rng(seed)
     faults = {
-        node: Fault(int(rng.integers(1, 5)), bool(rng.random() < 0.5))
+        node: Fault(int(rng.integers(1, 5)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
         for node in range(3)
         if rng.random() < 0.8
     }

@@ -51,10 +51,14 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Trouble on purpose: at this message the process dies, or the link is cut."""
+    """Trouble on purpose: at this message the process dies, or the link is cut.
+
+    `late`: not before it is sent, but when the other side has taken it and we do not act on that.
+    """
 
     message: int
     kill: bool
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +114,21 @@ class _Sender:
     def _message(self, link: Connection, transfer: Transfer, samples: list[int]) -> None:
         """A few files; they are ours until the other side says that it has them."""
         begun = time.perf_counter()
-        self._trouble()
+        self.messages += 1
+        self._trouble(late=False)
         contents = [self.shard.content(sample) or b"" for sample in samples]
         files = [(s, c, checksum(c)) for s, c in zip(samples, contents, strict=True)]
         link.send((transfer.number, files))
         link.recv()
+        self._trouble(late=True)
         for sample in samples:
             self.shard.drop(sample)
         left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
         time.sleep(max(0.0, left_s))
 
-    def _trouble(self) -> None:
-        self.messages += 1
+    def _trouble(self, *, late: bool) -> None:
         fault = self.spec.fault
-        if fault is None or fault.message != self.messages:
+        if fault is None or fault.message != self.messages or fault.late != late:
             return
         if fault.kill:
             os._exit(9)

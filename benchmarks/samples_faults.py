@@ -1,0 +1,55 @@
+"""Moves with trouble on purpose: ``python benchmarks/samples_faults.py [RUNS]``.
+
+Each run moves the plan of ``lp`` with relays on six nodes while processes are killed and links
+cut at random, and then looks for every sample: on exactly one node, checksum equal. Prints how
+many runs were fine, and how often processes were started again.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from placewright.errors import RunError
+from placewright.samples._mover import Fault
+from placewright.samples.generate import generate
+from placewright.samples.images import images
+from placewright.samples.moving import deal, move
+from placewright.solve import solve
+
+NODES, SPEED = 6, 100.0
+
+
+def main(runs: int) -> None:
+    """Run and count."""
+    fine = restarts = cuts = samples = 0
+    for seed in range(runs):
+        problem = generate("moderate", NODES, seed).asked(relay=True)
+        plan = solve(problem, "lp").plan
+        rng = np.random.default_rng(seed)
+        faults = {
+            node: Fault(int(rng.integers(1, 8)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
+            for node in set(plan.source.tolist())
+        }
+        with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+            shards, digests = deal(problem, images(int(problem.held.sum()), seed), Path(folder))
+            try:
+                restarts += move(
+                    problem, plan, shards, digests, speed=SPEED, faults=faults
+                ).restarts
+                fine += 1
+            except RunError as error:
+                print(f"seed {seed}: {error}")
+        cuts += sum(not fault.kill for fault in faults.values())
+        samples += int(plan.count.sum())
+    print(
+        f"{fine} of {runs} runs: every sample on exactly one node, checksums equal "
+        f"({samples} samples moved, {restarts} processes killed, at most {cuts} links cut)"
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
