@@ -31,7 +31,7 @@ from placewright.testbed.packet import HEADER, payload_bytes, with_congestion_ma
 from placewright.testbed.record import LINKS, Process, one_at_a_time, read_record
 from placewright.testbed.removal import remove
 
-MARK_S: Final = 0.02
+MARK_S: Final = 0.04
 DROP_S: Final = 1.0
 DROP_BYTES: Final = 1 << 20
 
@@ -40,6 +40,7 @@ OWN_S: Final = 25e-6
 
 _BATCH: Final = 32
 _MOST_LATE_S: Final = 0.5e-3
+_NAP_S: Final = 0.5e-3
 _READ_BYTES: Final = HEADER + 65_536
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
@@ -84,17 +85,21 @@ class Emulator:
         self._last_s = [0.0] * len(files) ** 2
         self._due: list[tuple[float, int, int, bytes]] = []
         self._order = 0
-        self._late_s = 0.0
+        self._late_s = self._since_s = 0.0
 
     def run(self, watched: tuple[int, ...] = ()) -> None:
         """Carry packets until one of the `watched` files becomes readable."""
         waited = [*self._files, *watched]
         while True:
             due_s = self._due[0][0] - self._late_s if self._due else None
-            timeout = None if due_s is None else max(0.0, due_s - self._clock())
+            began_s = self._clock()
+            timeout = None if due_s is None else max(0.0, due_s - began_s)
             ready = select.select(waited, (), (), timeout)[0]
+            now = self._clock()
             if timeout and not ready:
-                self._learn_lateness(self._clock() - (due_s or 0.0))
+                self._learn_lateness(now - (due_s or 0.0))
+            # What woke us up came before we noticed, as late as a timer would have been.
+            self._since_s = self._late_s if now - began_s > _NAP_S else 0.0
             for file in ready:
                 if file in watched:
                     return
@@ -124,7 +129,7 @@ class Emulator:
 
     def _admit(self, way: int, packet: bytes) -> None:
         """Queue a packet on its way, mark it, or drop it."""
-        now, rate, delay = self._clock(), self._rate[way], self._delay[way]
+        now, rate, delay = self._clock() - self._since_s, self._rate[way], self._delay[way]
         channel = int(self._channel[way])
         wait = max(0.0, self._free_s[channel] - now)
         if rate <= 0 or self._cut[way] or (wait > DROP_S and wait * rate > DROP_BYTES):

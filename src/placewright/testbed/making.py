@@ -15,7 +15,7 @@ from placewright.testbed.record import LINKS, LOG, Record
 from placewright.testbed.removal import emulator_pid, end_emulator
 
 _PATIENCE_S = 20.0
-_PAUSE_S = 0.01
+_PAUSE_S = 0.02
 
 
 def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
