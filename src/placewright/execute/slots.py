@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from placewright.execute.transport import Courier, Mailbox
 from placewright.graph.program import Ref
 
 Registers = list[Any]
+
+Bind = Callable[[Registers], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Slot:
 
     operator: int
     call: Callable[..., Any]
-    bind: Callable[[Registers], list[Any]]
+    bind: Bind
     bind_kwargs: Callable[[Registers], dict[str, Any]] | None
     results: tuple[int, ...]
     waits: tuple[tuple[int, Message], ...]
@@ -142,27 +145,31 @@ def compile_part(
     for step in part.steps:
         for result in filter(None, step.instruction.results):
             names.setdefault(result, len(names))
-    in_place = in_place_targets(part)
-    slots = tuple(
-        _slot(step, in_place.get(step.operator, step.instruction.target), names, device)
-        for step in part.steps
-    )
     registers: Registers = [None] * len(names)
     for item in part.inputs:
         registers[names[item.name]] = state[item.name]
+    in_place = in_place_targets(part)
+    slots = tuple(
+        _slot(
+            step,
+            in_place.get(step.operator, step.instruction.target),
+            Binder(names, registers, device),
+        )
+        for step in part.steps
+    )
     outputs = {name: names[value] for name, value in part.outputs.items()}
     settle = torch.cuda.synchronize if device.startswith("cuda") else None
     return CompiledPart(slots, registers, names, outputs, settle)
 
 
-def _slot(step: Step, target: str, names: Mapping[str, int], device: str) -> Slot:
-    instruction = step.instruction
+def _slot(step: Step, target: str, binder: Binder) -> Slot:
+    instruction, names = step.instruction, binder.names
     kwargs = instruction.kwargs
     return Slot(
         operator=step.operator,
         call=resolve_target(target),
-        bind=_bind_list(instruction.args, names, device),
-        bind_kwargs=_bind_dict(kwargs, names, device) if kwargs else None,
+        bind=binder.sequence(instruction.args),
+        bind_kwargs=binder.mapping(kwargs) if kwargs else None,
         results=tuple(names[r] if r else -1 for r in instruction.results),
         waits=tuple((names[m.value], m) for m in step.waits),
         sends=tuple((names[m.value], m) for m in step.sends),
@@ -170,40 +177,54 @@ def _slot(step: Step, target: str, names: Mapping[str, int], device: str) -> Slo
     )
 
 
-def _bind_list(
-    arguments: Sequence[Any], names: Mapping[str, int], device: str
-) -> Callable[[Registers], Any]:
-    """A function from registers to the list of arguments."""
-    template: list[Any] = []
-    direct: list[tuple[int, int]] = []
-    nested: list[tuple[int, Callable[[Registers], Any]]] = []
-    for position, argument in enumerate(arguments):
+@dataclass(frozen=True, slots=True)
+class Binder:
+    """Turns arguments into functions that read them from the registers.
+
+    Constants get registers of their own, so that most calls find all their arguments with one
+    look-up that is done in C.
+    """
+
+    names: Mapping[str, int]
+    registers: Registers
+    device: str
+
+    def sequence(self, arguments: Sequence[Any]) -> Bind:
+        """A function from registers to positional arguments."""
+        if any(_is_nest(a) for a in arguments):
+            parts = [
+                self.sequence(a) if _is_nest(a) else self._single(self._register(a))
+                for a in arguments
+            ]
+            nests = [_is_nest(a) for a in arguments]
+            return lambda r: [
+                list(part(r)) if nest else part(r)[0]
+                for part, nest in zip(parts, nests, strict=True)
+            ]
+        positions = [self._register(a) for a in arguments]
+        if len(positions) > 1:
+            return itemgetter(*positions)
+        return self._single(positions[0]) if positions else lambda registers: ()
+
+    def mapping(self, kwargs: Mapping[str, Any]) -> Callable[[Registers], dict[str, Any]]:
+        """A function from registers to keyword arguments."""
+        keys, values = tuple(kwargs), self.sequence(tuple(kwargs.values()))
+        return lambda registers: dict(zip(keys, values(registers), strict=True))
+
+    def _register(self, argument: Any) -> int:
         if isinstance(argument, Ref):
-            direct.append((position, names[argument.name]))
-            template.append(None)
-        elif isinstance(argument, list | tuple) and _has_ref(argument):
-            nested.append((position, _bind_list(argument, names, device)))
-            template.append(None)
-        else:
-            template.append(materialise(argument, device))
+            return self.names[argument.name]
+        self.registers.append(materialise(argument, self.device))
+        return len(self.registers) - 1
 
-    def bind(registers: Registers) -> list[Any]:
-        filled = template.copy()
-        for position, register in direct:
-            filled[position] = registers[register]
-        for position, inner in nested:
-            filled[position] = inner(registers)
-        return filled
-
-    return bind
+    @staticmethod
+    def _single(position: int) -> Bind:
+        return lambda registers: (registers[position],)
 
 
-def _bind_dict(
-    kwargs: Mapping[str, Any], names: Mapping[str, int], device: str
-) -> Callable[[Registers], dict[str, Any]]:
-    keys = tuple(kwargs)
-    bind = _bind_list(tuple(kwargs.values()), names, device)
-    return lambda registers: dict(zip(keys, bind(registers), strict=True))
+def _is_nest(argument: Any) -> bool:
+    """Whether it is a list with a value in it."""
+    return isinstance(argument, list | tuple) and _has_ref(argument)
 
 
 def _has_ref(argument: Any) -> bool:

@@ -294,11 +294,11 @@ def keep_freed_memory() -> None:
 
     Handing back costs a page fault for every 4 KiB of every activation in every step.
     """
-    trim_threshold, mmap_threshold = -1, -3
+    trim_threshold, mmap_max = -1, -4
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(trim_threshold, 1 << 30)
-        mallopt(mmap_threshold, 32 << 20)
+        mallopt(mmap_max, 0)
 
 
 def laid_out(tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
