@@ -29,6 +29,16 @@ def test_sums_over_operators() -> None:
             (Tensor("t", "b", 1, ("a",)),),
             "'a' uses it before 'b' makes it",
         ),
+        (
+            (Operator("a", "k"),),
+            (Tensor("t", "a", 1, (), view_of="s"),),
+            "tensor 't': view_of: unknown tensor 's'",
+        ),
+        (
+            (Operator("a", "k"), Operator("b", "k")),
+            (Tensor("s", "a", 1, ()), Tensor("t", "b", 1, (), view_of="s")),
+            "tensor 't'.*'b' does not read 's'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -163,20 +163,30 @@ def play(p: Any, plan: Any) -> Played:
     return reference.serial() if p.overlap == "serial" else reference.parallel(p.links != "free")
 
 
+def last_use(p: Any, place: list[int], played: Played, k: int, d: int) -> float:
+    """When the copy of tensor `k` on device `d` is needed no more, by views of it either."""
+    ends = [played.end[j] for j in readers(p, k) if place[j] == d]
+    maker = int(p.tensor_producer[k])
+    if place[maker] == d:
+        ends += [played.end[maker]]
+        ends += [end for (x, _), (_, end) in played.sent.items() if x == k]
+    made_here = [v for v in range(p.t) if place[int(p.tensor_producer[v])] == d]
+    ends += [last_use(p, place, played, v, d) for v in made_here if p.alias_of[v] == k]
+    return max(ends)
+
+
 def peaks(p: Any, plan: Any, played: Played) -> list[int]:
     """Most bytes held on each device: every moment at which an interval starts, summed."""
     place = [int(d) for d in plan.placement]
     lives: list[tuple[int, float, float, int]] = []
     for k in range(p.t):
         maker, size = int(p.tensor_producer[k]), math.ceil(p.tensor_bytes[k])
-        home = place[maker]
-        ends = [played.end[maker]] + [played.end[j] for j in readers(p, k) if place[j] == home]
-        ends += [end for (x, _), (_, end) in played.sent.items() if x == k]
-        lives.append((home, played.start[maker], max(ends), size))
+        if p.alias_of[k] == -1:
+            home = place[maker]
+            lives.append((home, played.start[maker], last_use(p, place, played, k, home), size))
         for (x, d), (_, arrived) in played.sent.items():
             if x == k:
-                last = max(played.end[j] for j in readers(p, k) if place[j] == d)
-                lives.append((d, arrived, last, size))
+                lives.append((d, arrived, last_use(p, place, played, k, d), size))
     result = []
     for d in range(p.m):
         resident = sum(math.ceil(p.resident_bytes[i]) for i in range(p.n) if place[i] == d)

@@ -20,7 +20,7 @@ from placewright.operators.files import (
 from placewright.operators.judge import judge
 from placewright.operators.problem import OperatorProblem
 from placewright.solve import solve
-from placewright.testing.instances import named_instances, random_problem
+from placewright.testing.instances import named_instances, random_problem, with_random_views
 
 
 def same(a: OperatorProblem, b: OperatorProblem) -> bool:
@@ -42,7 +42,7 @@ def test_a_problem_is_read_back_equal(tmp_path: Path, name: str, suffix: str) ->
 def test_random_problems_are_read_back_equal(tmp_path: Path) -> None:
     """The same for forty random ones."""
     for seed in range(40):
-        problem = random_problem(seed)
+        problem = with_random_views(random_problem(seed), seed)
         assert same(problem, read_problem(write_problem(problem, tmp_path / "p.json")))
 
 

@@ -13,7 +13,13 @@ from placewright.errors import InfeasibleError, InputError
 from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
-from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
+from placewright.testing.instances import (
+    named_instances,
+    random_placement,
+    random_problem,
+    tiny,
+    with_random_views,
+)
 from placewright.testing.strategies import plans, problems
 from tests.operators import reference_judge as slow
 
@@ -51,6 +57,7 @@ def test_equal_to_the_reference_bit_for_bit(links: Links, overlap: Overlap, bloc
     """Starts, ends, transfers, peaks and value are the reference's, on thousands of plans."""
     for seed in range(100 * block, 100 * (block + 1)):
         problem = random_problem(seed, links=links, overlap=overlap)
+        problem = with_random_views(problem, seed) if seed % 2 else problem
         for plan in some_plans(problem, np.random.default_rng(seed)):
             assert_equal_to_reference(problem, plan)
 
@@ -68,6 +75,7 @@ def test_many_says_what_one_says(links: Links, overlap: Overlap) -> None:
     """`evaluate_many` gives the judge's value and violation, with and without an order."""
     for seed in range(40):
         problem = random_problem(seed, links=links, overlap=overlap)
+        problem = with_random_views(problem, seed) if seed % 2 else problem
         rng = np.random.default_rng(seed)
         rows = np.array([random_placement(problem, rng) for _ in range(5)])
         for order in (None, rng.permutation(problem.n)):
@@ -153,6 +161,34 @@ def test_memory_by_hand() -> None:
     assert judgement.violation_bytes == 1
 
 
+def test_views_by_hand() -> None:
+    """A chain of views holds its base as long as its last reader; sent, a view is a tensor."""
+    chain = [(0, 8.0, [1]), (1, 8.0, [2]), (2, 4.0, [3]), (3, 1.0, [4])]
+    problem = tiny([[1.0, 1.0]] * 5, chain)
+    shared = problem.asked(alias_of=[-1, 0, 1, -1])
+    assert judge(problem, OperatorPlan([0] * 5)).peak_bytes.tolist() == [16, 0]
+    played = judge(shared, OperatorPlan([0] * 5))
+    assert played.peak_bytes.tolist() == [9, 0]
+    assert played.trace().memory[0].held_bytes.tolist() == [8.0, 8.0, 8.0, 9.0, 1.0, 0.0]
+    away = judge(shared, OperatorPlan([0, 0, 0, 1, 1]))
+    assert away.peak_bytes.tolist() == [8, 5]
+    received = judge(shared, OperatorPlan([0, 1, 1, 1, 1]))
+    assert received.peak_bytes.tolist() == [8, 9]
+    weight = problem.asked(alias_of=[-2, 0, 1, -1])
+    assert judge(weight, OperatorPlan([0] * 5)).peak_bytes.tolist() == [1, 0]
+
+
+def test_a_view_of_what_its_producer_does_not_read_is_refused() -> None:
+    """By the names of the view and of its producer."""
+    chain = [(0, 8.0, [1]), (1, 8.0, [2]), (2, 4.0, [3])]
+    with pytest.raises(InputError, match="view must be made") as caught:
+        tiny([[1.0]] * 4, chain, alias_of=[-1, -1, 0])
+    assert "tensor2" in str(caught.value)
+    assert "'op2' does not read 'tensor0'" in str(caught.value)
+    with pytest.raises(InputError, match="names a tensor that does not exist"):
+        tiny([[1.0]] * 4, chain, alias_of=[-1, -1, 3])
+
+
 def test_half_open_intervals_make_room_first() -> None:
     """In a chain the input goes when the output's reader starts: never three at a time."""
     problem = named_instances()["chain"].asked(tensor_bytes=[4.0, 4.0, 4.0, 4.0])
@@ -162,7 +198,7 @@ def test_half_open_intervals_make_room_first() -> None:
 def test_the_trace_holds_everything() -> None:
     """Spans of operators and transfers, and memory curves whose tops are the peaks."""
     for seed in range(60):
-        problem = random_problem(seed)
+        problem = with_random_views(random_problem(seed), seed)
         plan = some_plans(problem, np.random.default_rng(seed))[0]
         judgement = judge(problem, plan)
         trace = judgement.trace()

@@ -8,7 +8,7 @@ from typing import Any
 
 from placewright.capture.costs import bytes_accessed, signature, spec_bytes
 from placewright.capture.draft import Draft, Sketch
-from placewright.capture.flow import RESIDENT, Flow, flow_of, is_view
+from placewright.capture.flow import RESIDENT, Flow, flow_of, is_view, view_of
 from placewright.capture.groups import colocation
 from placewright.capture.ordering import orders
 from placewright.errors import UnsupportedError
@@ -85,6 +85,7 @@ def _tensors(sketch: Sketch, flow: Flow) -> list[Tensor]:
             names[flow.producer[value]],
             spec_bytes(sketch.specs[value]),
             tuple(names[k] for k in flow.consumers[value]),
+            view_of(sketch.drafts[flow.producer[value]], flow),
         )
         for value in flow.producer
         if value in flow.consumers

@@ -14,6 +14,9 @@ RESIDENT = ("parameter", "buffer", "state")
 
 _AS_FREE_AS_VIEWS = ("aten._unsafe_view.default", "aten._reshape_alias.default")
 
+_UNTOLD_VIEWS = ("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default")
+"""Share memory with their first argument, which their schema does not say."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
@@ -68,6 +71,14 @@ def is_view(draft: Draft) -> bool:
     """Whether the results share memory with the first argument, or might as well."""
     target = draft.call.target
     return bool(operation(target).is_view) or target in _AS_FREE_AS_VIEWS
+
+
+def view_of(draft: Draft, flow: Flow) -> str:
+    """The value, or the program input behind it, whose memory the results share; or ``""``."""
+    if not is_view(draft) and draft.call.target not in _UNTOLD_VIEWS:
+        return ""
+    given = reads(draft)[0]
+    return flow.base.get(given, given)
 
 
 def grows(draft: Draft, sketch: Sketch) -> bool:

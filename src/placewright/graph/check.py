@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.graph import Graph
+from placewright.graph.graph import INPUT_MARK, Graph
 from placewright.graph.program import ORDER_ONLY, Program, Ref
 
 
@@ -29,7 +29,10 @@ def check_program(graph: Graph) -> None:
             by=f"{len(names)} instructions, {len(graph.operators)} operators",
         )
     known = _values(program, where)
+    inputs = [entry.name for entry in program.inputs]
     for tensor in graph.tensors:
+        if INPUT_MARK in tensor.view_of and tensor.view_of not in inputs:
+            raise UnknownNameError("input", tensor.view_of, inputs, where=f"{graph.name}: view_of")
         if not tensor.name.startswith(ORDER_ONLY) and tensor.name not in known:
             raise UnknownNameError("value", tensor.name, known, where=f"{graph.name}: tensors")
 

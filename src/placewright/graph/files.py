@@ -52,6 +52,7 @@ class TensorEntry(FileModel):
     producer: str
     bytes: Bytes
     consumers: tuple[str, ...]
+    view_of: str = ""
 
 
 class GraphFile(FileModel):
@@ -112,7 +113,7 @@ def _graph(entry: GraphFile, name: str) -> Graph:
     graph = Graph(
         entry.name or name,
         tuple(op.operator() for op in entry.operators),
-        tuple(Tensor(t.name, t.producer, t.bytes, t.consumers) for t in entry.tensors),
+        tuple(Tensor(t.name, t.producer, t.bytes, t.consumers, t.view_of) for t in entry.tensors),
         None if entry.program is None else entry.program.program(),
     )
     if graph.program is not None:
@@ -132,6 +133,7 @@ def _tensor_json(tensor: Tensor) -> dict[str, Any]:
         "producer": tensor.producer,
         "bytes": tensor.bytes,
         "consumers": list(tensor.consumers),
+        **({"view_of": tensor.view_of} if tensor.view_of else {}),
     }
 
 

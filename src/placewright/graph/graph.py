@@ -8,6 +8,9 @@ from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
 
+INPUT_MARK = ":"
+"""Stands in the name of every program input (``parameter:conv1.weight``) and of no other value."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -56,12 +59,20 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value that flows from its producer to its consumers (operator names)."""
+    """A value that flows from its producer to its consumers (operator names).
+
+    Attributes
+    ----------
+    view_of
+        The tensor that it shares memory with where it is made, or the program input
+        (``parameter:conv1.weight``); empty where its memory is its own.
+    """
 
     name: str
     producer: str
     bytes: int
     consumers: tuple[str, ...]
+    view_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +108,7 @@ class Graph:
                     )
         for tensor in self.tensors:
             self._check_tensor(tensor, position)
+        self._check_views({tensor.name: tensor for tensor in self.tensors})
 
     def _check_tensor(self, tensor: Tensor, position: dict[str, int]) -> None:
         where = f"{self.name}: tensor {tensor.name!r}"
@@ -111,6 +123,20 @@ class Graph:
                     f"{consumer!r} uses it before {tensor.producer!r} makes it",
                     where=where,
                     hint="list operators in topological order; a graph must have no cycle",
+                )
+
+    def _check_views(self, tensors: dict[str, Tensor]) -> None:
+        for tensor in self.tensors:
+            base, where = tensor.view_of, f"{self.name}: tensor {tensor.name!r}"
+            if not base or INPUT_MARK in base:
+                continue
+            if base not in tensors:
+                raise UnknownNameError("tensor", base, tensors, where=f"{where}: view_of")
+            if tensor.producer not in tensors[base].consumers:
+                raise InputError(
+                    "a view must be made by an operator that reads what it is a view of",
+                    where=where,
+                    by=f"{tensor.producer!r} does not read {base!r}",
                 )
 
     @property

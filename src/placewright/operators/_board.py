@@ -19,14 +19,16 @@ from placewright.operators._costs import Costs
 class Layout(NamedTuple):
     """Sizes, then where each part begins.
 
-    A *move* is one transfer of one tensor to one device; moves of tensor k are ``first_move + k``
-    to ``first_move + k + 1``. A *slot* of the event queue is a device, or m + a move.
+    `shared` is how many tensors are views of tensors. A *move* is one transfer of one tensor to
+    one device; moves of tensor k are ``first_move + k`` to ``first_move + k + 1``. A *slot* of
+    the event queue is a device, or m + a move.
     """
 
     n: int
     m: int
     t: int
     channels: int
+    shared: int
     # whole: the problem
     producer: int
     offsets: int
@@ -37,6 +39,9 @@ class Layout(NamedTuple):
     in_tensors: int
     out_offsets: int
     out_tensors: int
+    alias: int
+    views: int
+    home_bytes: int
     kept_bytes: int
     resident_bytes: int
     memory_bytes: int
@@ -104,7 +109,7 @@ def make_board(costs: Costs, channels: int) -> Board:
         w[begin[key] : begin[key] + whole_parts[key]] = getattr(costs, key).ravel()
     for key in _REAL:
         x[begin[key] : begin[key] + real_parts[key]] = getattr(costs, key).ravel()
-    return Board(w, x, Layout(n=n, m=m, t=t, channels=channels, **begin))
+    return Board(w, x, Layout(n, m, t, channels, len(costs.views), **begin))
 
 
 def copy_board(board: Board) -> Board:
@@ -122,6 +127,9 @@ _WHOLE = (
     "in_tensors",
     "out_offsets",
     "out_tensors",
+    "alias",
+    "views",
+    "home_bytes",
     "kept_bytes",
     "resident_bytes",
     "memory_bytes",

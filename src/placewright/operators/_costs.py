@@ -9,13 +9,17 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.compiled import compiled
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.views import home_bytes, views
 
 UNLIMITED = 2**62
 """Bytes of a device without a limit."""
 
 
 class Costs(NamedTuple):
-    """Arrays of a problem and of its topology; the last three in whole bytes.
+    """Arrays of a problem and of its topology, bytes in whole ones.
+
+    A tensor takes `home_bytes` where it is made, nothing if it is a view, and `kept_bytes` where
+    it is received. `views` are those of tensors, each before what it is a view of.
 
     For loops that run once per plan. A tuple of arrays costs a reference count per use: the
     judge, which runs millions of times, has `placewright.operators._board` instead.
@@ -34,6 +38,9 @@ class Costs(NamedTuple):
     in_tensors: IntArray
     out_offsets: IntArray
     out_tensors: IntArray
+    alias: IntArray
+    views: IntArray
+    home_bytes: IntArray
     kept_bytes: IntArray
     resident_bytes: IntArray
     memory_bytes: IntArray
@@ -57,6 +64,9 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
         in_tensors=topology.in_tensors,
         out_offsets=topology.out_offsets,
         out_tensors=topology.out_tensors,
+        alias=problem.alias_of,
+        views=views(problem),
+        home_bytes=whole_bytes(home_bytes(problem)),
         kept_bytes=whole_bytes(problem.tensor_bytes),
         resident_bytes=whole_bytes(problem.resident_bytes),
         memory_bytes=whole_bytes(np.where(limited, np.floor(problem.memory_bytes), UNLIMITED)),

@@ -13,18 +13,21 @@ from placewright.errors import UnknownNameError
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
+from placewright.operators.views import NO_VIEW, OF_RESIDENT
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
 
 
 class TensorEntry(FileModel):
-    """One tensor, its producer and consumers by name."""
+    """One tensor, its producer and consumers by name; of what it is a view, if it is one."""
 
     name: str
     producer: str
     bytes: Amount
     consumers: list[str]
+    view_of: str = ""
+    view_of_resident: bool = False
 
 
 class PipelineEntry(FileModel):
@@ -170,6 +173,7 @@ def problem_fields(entry: ProblemFile) -> dict[str, Any]:
             np.arange(n), _indices(entry.backward, operator, "backward", "operator")
         ),
         "calls": entry.calls,
+        "alias_of": _aliases(tensors),
         "pipeline": Pipeline(**entry.pipeline.model_dump()),
     }
 
@@ -179,6 +183,15 @@ def _indices(names: Sequence[str], index: dict[str, int], where: str, kind: str)
         if name not in index:
             raise UnknownNameError(kind, name, index, where=where)
     return [index[name] for name in names]
+
+
+def _aliases(tensors: Sequence[TensorEntry]) -> list[int]:
+    index = {tensor.name: k for k, tensor in enumerate(tensors)}
+    _indices([t.view_of for t in tensors if t.view_of], index, "tensors: view_of", "tensor")
+    return [
+        index[t.view_of] if t.view_of else OF_RESIDENT if t.view_of_resident else NO_VIEW
+        for t in tensors
+    ]
 
 
 def _pins(names: Sequence[str | None], index: dict[str, int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inner
+from placewright.compiled import inlined, inner
 from placewright.operators._board import Layout
 
 
@@ -16,12 +16,37 @@ def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float)
     w[o.held + d] += change
 
 
+@inlined
+def _copy_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
+    """Where the readers of the copy of tensor `k` on device `d` are counted."""
+    if place[w[o.producer + k]] == d:
+        return o.refs + k
+    e = w[o.first_move + k]
+    while w[o.move_target + e] != d:
+        e += 1
+    return o.move_refs + e  # type: ignore[no-any-return]
+
+
+@inner
+def share_copies(w: IntArray, o: Layout, place: IntArray) -> None:
+    """A view counts, until it has no reader left, as a reader of what it is a view of."""
+    for a in range(o.shared):
+        k = w[o.views + a]
+        w[_copy_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
+
+
 @inner
 def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
-    """One reader less of tensor `k` where it was made."""
-    w[o.refs + k] -= 1
-    if w[o.refs + k] == 0:
-        hold(w, x, o, place[w[o.producer + k]], -w[o.kept_bytes + k], now)
+    """One reader less of tensor `k` where it was made; a view lets go of what it is a view of."""
+    d = place[w[o.producer + k]]
+    while k >= 0:
+        at = _copy_at(w, o, place, k, d)
+        w[at] -= 1
+        if w[at] > 0:
+            return
+        home = place[w[o.producer + k]] == d
+        hold(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
+        k = w[o.alias + k] if home else -1
 
 
 @inner
@@ -33,9 +58,7 @@ def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, 
         if place[w[o.producer + k]] == d:
             drop_sender(w, x, o, place, k, now)
             continue
-        e = w[o.first_move + k]
-        while w[o.move_target + e] != d:
-            e += 1
-        w[o.move_refs + e] -= 1
-        if w[o.move_refs + e] == 0:
+        at = _copy_at(w, o, place, k, d)
+        w[at] -= 1
+        if w[at] == 0:
             hold(w, x, o, d, -w[o.kept_bytes + k], now)

@@ -44,7 +44,7 @@ def start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now
     x[o.end_s + i] = now + x[o.compute_s + i * o.m + d]
     if mode.memory:
         for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
-            hold(w, x, o, d, w[o.kept_bytes + w[o.out_tensors + a]], now)
+            hold(w, x, o, d, w[o.home_bytes + w[o.out_tensors + a]], now)
 
 
 @inner

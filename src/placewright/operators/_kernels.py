@@ -13,7 +13,7 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.compiled import inlined, lean
 from placewright.operators._board import Layout
-from placewright.operators._kernel_memory import hold
+from placewright.operators._kernel_memory import hold, share_copies
 from placewright.operators._kernel_moves import list_moves, move_time
 from placewright.operators._kernel_parallel import play_parallel
 from placewright.operators._kernel_serial import play_serial
@@ -50,6 +50,8 @@ def run(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, orde
         code = list_moves(w, x, o, place)
     if code != DONE:
         return code
+    if mode.memory:
+        share_copies(w, o, place)
     if mode.serial:
         play_serial(w, x, o, mode, place, order)
     else:

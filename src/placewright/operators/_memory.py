@@ -6,6 +6,7 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.views import home_bytes, views
 from placewright.trace import MemoryCurve
 
 
@@ -51,9 +52,13 @@ def _lives(
     np.maximum.at(until_s, (sent, source[sent]), arrived_s)
     read = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
     np.maximum.at(until_s, (read, placement[p.consumers]), end_s[p.consumers])
+    for k in views(p).tolist():
+        at = p.alias_of[k], source[k]
+        until_s[at] = max(until_s[at], until_s[k, source[k]])
     tensor, device = np.nonzero(np.isfinite(from_s))
     lives = from_s[tensor, device], until_s[tensor, device]
-    return device, *lives, np.ceil(p.tensor_bytes)[tensor]
+    held = np.where(device == source[tensor], home_bytes(p)[tensor], p.tensor_bytes[tensor])
+    return device, *lives, np.ceil(held)
 
 
 def _curve(

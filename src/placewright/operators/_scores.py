@@ -79,7 +79,7 @@ def crowded(w: IntArray, o: Layout, place: IntArray) -> bool:
         w[o.held + place[i]] += w[o.resident_bytes + i]
     for k in range(o.t):
         size, home = w[o.kept_bytes + k], place[w[o.producer + k]]
-        w[o.held + home] += size
+        w[o.held + home] += w[o.home_bytes + k]
         w[o.best + home] = k
         for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
             d = place[w[o.consumers + b]]

@@ -18,6 +18,7 @@ from placewright.operators.judge import OperatorJudgement
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.result import Result, head_json
 
 SCHEMA_VERSION = 1
@@ -76,6 +77,7 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
                     operators[j]
                     for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
                 ],
+                **_view_json(p, k),
             }
             for k in range(p.t)
         ],
@@ -86,6 +88,14 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
         "calls": p.calls,
         **({} if p.pipeline == PLAIN else {"pipeline": asdict(p.pipeline)}),
     }
+
+
+def _view_json(p: OperatorProblem, k: int) -> dict[str, Any]:
+    """What tensor `k` is a view of, if it is one."""
+    base = int(p.alias_of[k])
+    if base == OF_RESIDENT:
+        return {"view_of_resident": True}
+    return {} if base == NO_VIEW else {"view_of": p.tensor_names[base]}
 
 
 def write_plan(result: Result, path: str | Path) -> Path:

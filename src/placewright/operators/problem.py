@@ -20,6 +20,7 @@ from placewright.arrays import (
 from placewright.errors import InputError
 from placewright.operators._topology import Topology, build_topology
 from placewright.operators.pipeline import PLAIN, Pipeline
+from placewright.operators.views import NO_VIEW, check_views
 
 
 class Objective(StrEnum):
@@ -95,6 +96,9 @@ class OperatorProblem:
         STAR latency: how many times an accelerator may be called per sample.
     pipeline
         Throughput: replicated stages, clusters of accelerators, passes that do not mix.
+    alias_of
+        Shape (t,); the tensor that a view shares memory with where it is made, -1 for a tensor
+        with memory of its own, -2 for a view of what is always there (a weight, an input).
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -125,6 +129,7 @@ class OperatorProblem:
     is_backward: BoolArray = field(default_factory=lambda: _UNSAID.astype(np.bool_))
     calls: int = 1
     pipeline: Pipeline = PLAIN
+    alias_of: IntArray = field(default_factory=lambda: _UNSAID.astype(np.int64))
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -209,7 +214,15 @@ _FLOATS = (
     "memory_bytes",
     "host_seconds_per_byte",
 )
-_INTS = ("tensor_producer", "consumer_offsets", "consumers", "channel", "colocation", "pinned")
+_INTS = (
+    "tensor_producer",
+    "consumer_offsets",
+    "consumers",
+    "channel",
+    "colocation",
+    "pinned",
+    "alias_of",
+)
 _STAR = ("communication", Communication)
 _LATER: dict[str, Any] = {
     "communication": Communication.PAIRWISE,
@@ -218,6 +231,7 @@ _LATER: dict[str, Any] = {
     "is_backward": False,
     "calls": 1,
     "pipeline": PLAIN,
+    "alias_of": NO_VIEW,
 }
 _UNSAID: FloatArray = np.zeros(0)
 
@@ -238,7 +252,9 @@ def star_throughput_only(problem: OperatorProblem) -> str | None:
 
 
 def _fill_in(p: OperatorProblem) -> None:
-    """Zeros where nothing was said."""
+    """Zeros, and no views, where nothing was said."""
+    if np.size(p.alias_of) == 0:
+        object.__setattr__(p, "alias_of", np.full(p.t, NO_VIEW))
     if np.size(p.host_seconds_per_byte) == 0:
         object.__setattr__(p, "host_seconds_per_byte", np.zeros(p.m))
     backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward
@@ -274,6 +290,7 @@ def _check_shapes(p: OperatorProblem) -> None:
         "pinned": (n,),
         "host_seconds_per_byte": (m,),
         "is_backward": (n,),
+        "alias_of": (t,),
     }
     for key, shape in expected.items():
         if getattr(p, key).shape != shape:
@@ -329,6 +346,7 @@ def _check_values(p: OperatorProblem) -> None:
         raise InputError("a pair of devices with a bandwidth has no channel", where=p.name)
     if p.pinned.min() < -1 or p.pinned.max() >= p.m:
         raise InputError("pinned names a device that does not exist", where=p.name)
+    check_views(p)
     if p.calls < 1:
         raise InputError("calls must be at least 1", where=p.name, by=f"got {p.calls}")
 

@@ -13,6 +13,7 @@ from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.profile.analytic import analytic_seconds, kind_factors
 from placewright.profile.table import ProfileTable, profile_key
 
@@ -147,6 +148,7 @@ def operator_problem(
         seconds_per_byte=per_byte,
         channel=channel,
         channel_names=channel_names,
+        alias_of=_alias_of(graph),
         resident_bytes=np.array([op.resident_bytes for op in graph.operators], dtype=np.float64),
         memory_bytes=np.array([d.memory_bytes for d in cluster.devices]),
         colocation=_groups(graph),
@@ -154,6 +156,15 @@ def operator_problem(
         objective=objective,
         links=links,
         overlap=overlap,
+    )
+
+
+def _alias_of(graph: Graph) -> IntArray:
+    """Shape (tensors,): what each tensor is a view of, as `OperatorProblem.alias_of` has it."""
+    position = {tensor.name: k for k, tensor in enumerate(graph.tensors)}
+    return np.array(
+        [position.get(t.view_of, OF_RESIDENT) if t.view_of else NO_VIEW for t in graph.tensors],
+        dtype=np.int64,
     )
 
 

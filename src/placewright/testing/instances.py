@@ -163,6 +163,17 @@ def _with_refusals(rng: np.random.Generator, problem: OperatorProblem) -> Operat
     return problem.asked(compute_s=compute, pinned=pinned, memory_bytes=memory)
 
 
+def with_random_views(problem: OperatorProblem, seed: int) -> OperatorProblem:
+    """The same problem, half of its tensors views of what their producer reads, or of weights."""
+    rng, topology = np.random.default_rng(seed), problem.topology
+    alias = np.full(problem.t, -1)
+    for k in np.flatnonzero(rng.random(problem.t) < 0.5):
+        i = problem.tensor_producer[k]
+        read = topology.in_tensors[topology.in_offsets[i] : topology.in_offsets[i + 1]]
+        alias[k] = rng.choice([*read.tolist(), -2])
+    return problem.asked(alias_of=alias)
+
+
 def random_placement(problem: OperatorProblem, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Every group on a device that all of it can use, shape (n,)."""
     draw = rng.random((problem.n, problem.m))[problem.colocation]

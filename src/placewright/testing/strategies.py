@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
-from placewright.testing.instances import random_placement, random_problem
+from placewright.testing.instances import random_placement, random_problem, with_random_views
 
 
 @st.composite
@@ -27,6 +27,8 @@ def problems(
     problem = random_problem(
         draw(st.integers(0, 2**32 - 1)), most_operators=operators, most_devices=devices
     )
+    if draw(st.booleans()):
+        problem = with_random_views(problem, draw(st.integers(0, 2**32 - 1)))
     return problem.asked(
         objective=objective,
         links=draw(st.sampled_from(list(Links))),

@@ -71,7 +71,7 @@ def earliest_task(
             used[d] += r.group_bytes[r.group[i]]
         for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
             k = c.out_tensors[a]
-            used[d] += c.kept_bytes[k]
+            used[d] += c.home_bytes[k]
             for b in range(c.offsets[k], c.offsets[k + 1]):
                 j = c.consumers[b]
                 for q in range(m):

@@ -156,7 +156,7 @@ def candidates(
         only = r.forced[i]
     own = r.group_bytes[g]
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        own += c.kept_bytes[c.out_tensors[a]]
+        own += c.home_bytes[c.out_tensors[a]]
     room = False
     for d in range(m):
         out[d] = d == only or (only < 0 and r.allowed[i, d])

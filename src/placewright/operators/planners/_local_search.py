@@ -24,6 +24,7 @@ from placewright.operators.planners._local_moves import (
     wander,
 )
 from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.views import home_bytes
 
 CHUNK = 48
 """Moves between two looks at the clock and at the critical path."""
@@ -144,5 +145,5 @@ def _neighbours(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
 
 def operator_bytes(problem: OperatorProblem) -> FloatArray:
     """Shape (n,): resident bytes and what an operator makes."""
-    made = np.bincount(problem.tensor_producer, problem.tensor_bytes, problem.n)
+    made = np.bincount(problem.tensor_producer, home_bytes(problem), problem.n)
     return problem.resident_bytes + made
