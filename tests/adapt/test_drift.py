@@ -37,3 +37,14 @@ def test_a_restart_takes_a_new_reference() -> None:
         drift.note(t)
     drift.restart()
     assert not any(drift.note(2.0) for _ in range(SETTLING + 20))
+
+
+def test_what_is_accepted_is_the_new_reference_at_once() -> None:
+    """No settling: the next change is seen within a window."""
+    drift = Drift()
+    for t in [1.0] * 10 + [2.0] * 5:
+        drift.note(t)
+    drift.accept()
+    seen = [drift.note(t) for t in [2.0] * 6 + [3.0] * 5]
+    assert not any(seen[:6])
+    assert any(seen[6:])

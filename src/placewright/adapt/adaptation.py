@@ -126,7 +126,7 @@ class Adaptation:
         self._note(
             step, Kind.STAY, f"no plan is {self.policy.least_gain:.0%} better", gain=offer.gain
         )
-        self.drift.restart()
+        self.drift.accept()
 
     def _migrate(self, step: int, offer: Offer) -> None:
         before, before_s = self.plan, self.drift.recent_s
@@ -151,7 +151,6 @@ class Adaptation:
         trial, self.trial = self.trial, None
         now_s = self.timeline.typical_s(self.policy.trial_steps)
         if now_s <= trial.before_s:
-            self.drift.restart()
             return
         self._refused.add(self.plan.placement.tobytes())
         self._put(trial.before)

@@ -38,6 +38,11 @@ class Drift:
         self._recent.clear()
         self._first.clear()
 
+    def accept(self) -> None:
+        """What steps take now is the new reference: a further change is seen at once."""
+        self.reference_s = self.recent_s
+        self._recent.clear()
+
     def note(self, seconds: float) -> bool:
         """Take in a step; whether the running median has left the reference."""
         if len(self._first) < SETTLING:
