@@ -126,6 +126,23 @@ class Counting(nn.Module):
         return y + view.sum() + torch.tensor(3.0) + self.calls
 
 
+class Rebinding(nn.Module):
+    """Puts new tensors in the place of its buffers: one averaged, two swapped, one handed out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("front", torch.ones(4))
+        self.register_buffer("back", torch.full((4,), 2.0))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, before = self.linear(x) * self.mean.add(1), self.mean
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        self.front, self.back = self.back, self.front
+        return y * self.front + self.mean, before
+
+
 class Tied(nn.Module):
     """One weight for the embedding and the last layer."""
 
@@ -260,6 +277,7 @@ UNSEEN: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "gru": lambda: (Recurrent(nn.GRU(8, 12, 2), 12), torch.randn(5, 2, 8)),
     "rnn": lambda: (Recurrent(nn.RNN(8, 12, batch_first=True), 12), [torch.randn(5, 2, 8)]),
     "counting": lambda: (Counting(), torch.randn(3, 4)),
+    "rebinding": lambda: (Rebinding(), torch.randn(3, 4)),
     "tied": lambda: (Tied(), torch.randint(0, 20, (2, 3))),
     "normed": lambda: (Normed(), torch.randn(3, 4)),
     "noisy": lambda: (Noisy(), torch.randn(3, 4)),

@@ -69,6 +69,47 @@ def test_checkpointed_dropout_is_refused() -> None:
         capture(Checkpointed(0.5), torch.ones(3, 4), training=True)
 
 
+class Leaving(nn.Module):
+    """Leaves a cache, a count, a list entry and a parameter behind, and may end the program."""
+
+    def __init__(self, ends: bool = False) -> None:
+        super().__init__()
+        self.linear, self.calls, self.ends = nn.Linear(4, 4), 0, ends
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer, and traces of it."""
+        if self.ends:
+            raise SystemExit(7)
+        self.cache, self.calls, self.extra = self.linear(x), 1, nn.Parameter(x)
+        self.seen.append(x)
+        return self.cache
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_nothing_of_a_trace_is_left_on_the_model(training: bool) -> None:
+    """A fake in a cache would break the next call."""
+    model = Leaving().eval()
+    before = dict(vars(model))
+    capture(model, torch.ones(2, 4), training=training)
+    assert vars(model) == before
+    assert (model.calls, model.seen, len(list(model.parameters()))) == (0, [], 2)
+
+
+def test_a_buffer_that_changes_its_shape_is_refused() -> None:
+    """The next step would be another graph."""
+    model = nn.BatchNorm1d(4)
+    model.register_forward_hook(lambda m, _, y: setattr(m, "running_mean", y.detach()))
+    with pytest.raises(UnsupportedError, match=r"buffer 'running_mean'.*\(2, 4\)"):
+        capture(model, torch.ones(2, 4))
+
+
+def test_a_model_that_ends_the_program_is_an_error() -> None:
+    """Exit code 7 of a model is not ours."""
+    with pytest.raises(InputError, match="raised SystemExit"):
+        capture(Leaving(ends=True), torch.ones(2, 4))
+
+
 class Conditional(nn.Module):
     """Control flow that stays in the graph."""
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from placewright.capture.rebound import Rebound, rebound
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.program import Role
 
@@ -36,20 +37,21 @@ class Feed:
     targets: Any
     slots: tuple[Slot, ...]
 
-    def outputs(self, values: Sequence[Tensor]) -> Any:
+    def outputs(self, values: Sequence[Tensor]) -> tuple[Any, Rebound]:
         """The model's outputs, where `values` stand in for the slots."""
         return self._run(values, lambda outputs, _: outputs)
 
-    def loss(self, values: Sequence[Tensor], loss_fn: Loss) -> Any:
+    def loss(self, values: Sequence[Tensor], loss_fn: Loss) -> tuple[Any, Rebound]:
         """The loss, where `values` stand in for the slots."""
         return self._run(values, loss_fn)
 
-    def _run(self, values: Sequence[Tensor], then: Loss) -> Any:
+    def _run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
         given = iter(values)
-        state = {f"model.{slot.key}": next(given) for slot in self.slots if slot.role in _STATE}
-        whole = _Whole(self.model, then)
+        held = {f"model.{slot.key}": next(given) for slot in self.slots if slot.role in _STATE}
+        whole, state = _Whole(self.model, then), dict(held)
         arguments = (_refill(self.inputs, given), _refill(self.targets, given))
-        return torch.func.functional_call(whole, state, arguments)
+        made = torch.func.functional_call(whole, state, arguments)
+        return made, rebound(held, state)
 
 
 class _Whole(nn.Module):

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from placewright.capture.feed import feed
 from placewright.capture.mode import in_mode
+from placewright.capture.rebound import apart, write_back
 from placewright.capture.tracing import Traced, trace
 from placewright.errors import InputError
 
@@ -23,9 +24,17 @@ def trace_inference(model: nn.Module, inputs: Any) -> Traced:
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with torch.no_grad(), traceback.annotate({"phase": "forward"}):
-            outputs = [x for x in tree_leaves(fed.outputs(values)) if isinstance(x, Tensor)]
+            made, replaced = fed.outputs(values)
+            outputs = apart([x for x in tree_leaves(made) if isinstance(x, Tensor)], replaced)
+            write_back(replaced)
         if not outputs:
-            raise InputError("the model returns no tensor", where=f"model {type(model).__name__}")
+            raise InputError(
+                "the model returns no tensor",
+                where=f"model {type(model).__name__}",
+                by=f"got {type(made).__name__}",
+                hint="return tensors, alone or in tuples, lists, dicts or dataclasses that "
+                "PyTorch's pytrees know",
+            )
         names[:] = output_names(len(outputs))
         return outputs
 

@@ -123,9 +123,11 @@ def _module(path: str) -> ModuleType:
             where=f"model {path}",
             hint=f"run from the directory that holds it (now {here}) or install it",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
-            f"importing it raised {type(error).__name__}: {error}", where=f"module {path}"
+            f"importing it raised {type(error).__name__}: {error}",
+            where=f"module {path}",
+            hint=f"it must import without running anything: try `python -c 'import {path}'`",
         ) from error
 
 
@@ -134,7 +136,7 @@ def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:
         return make(**sizes)
     except PlacewrightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = "a factory takes no arguments; give it the keyword `batch` to use --batch"
         raise InputError(
             f"the factory raised {type(error).__name__}: {error}",

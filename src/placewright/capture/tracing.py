@@ -78,7 +78,7 @@ def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphM
             )(*values)
     except PlacewrightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(error, path[-1] if path else "", type(model).__name__) from error
 
 
@@ -175,7 +175,7 @@ def _quiet() -> Iterator[None]:
             gc.enable()
 
 
-def _refusal(error: Exception, module: str, model: str) -> PlacewrightError:
+def _refusal(error: BaseException, module: str, model: str) -> PlacewrightError:
     where = f"model {model}" + (f", module {module!r}" if module else "")
     said = " ".join(str(error).split())[:300]
     kind = type(error).__name__

@@ -13,6 +13,7 @@ from torch.fx import traceback
 from placewright.capture.draws import is_draw
 from placewright.capture.feed import Loss, feed
 from placewright.capture.mode import in_mode
+from placewright.capture.rebound import write_back
 from placewright.capture.tracing import Traced, trace
 from placewright.errors import InputError, UnsupportedError
 
@@ -30,7 +31,7 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with traceback.annotate({"phase": "forward"}):
-            loss = fed.loss(values, loss_fn)
+            loss, replaced = fed.loss(values, loss_fn)
         _check_loss(loss)
         # Private, and the only way to tell which module a backward operator belongs to.
         setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])
@@ -39,6 +40,8 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
         used = [(k, g) for k, g in zip(trained, gradients, strict=True) if g is not None]
         _check_gradients([(fed.slots[k].key, g) for k, g in used])
         reached[:] = [fed.slots[k].key for k, _ in used]
+        with traceback.annotate({"phase": "forward"}):
+            write_back(replaced)
         return [loss.detach(), *(gradient for _, gradient in used)]
 
     _check_trained(model, trained)
