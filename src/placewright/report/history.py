@@ -12,7 +12,7 @@ from placewright.report.text import seconds
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Event, Timeline
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1100.0, 280.0, 64.0, 12.0, 24.0, 28.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1100.0, 280.0, 64.0, 40.0, 24.0, 28.0
 
 QUIET = ("snapshot", "plan")
 """Events that are no news: they are not drawn."""
