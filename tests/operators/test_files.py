@@ -46,6 +46,14 @@ def test_random_problems_are_read_back_equal(tmp_path: Path) -> None:
         assert same(problem, read_problem(write_problem(problem, tmp_path / "p.json")))
 
 
+def test_views_count_in_the_hash_only_where_there_are_any() -> None:
+    """So that problems from before views keep their hash, which is written down here."""
+    diamond = named_instances()["diamond"]
+    assert diamond.hash() == "ba2efd0117dad4b0e547df6410b1673309fcc5cb88e3a72a1893e4927c7b4e4d"
+    assert diamond.asked(alias_of=[-1, -1, -1]).hash() == diamond.hash()
+    assert diamond.asked(alias_of=[-1, 0, -2]).hash() != diamond.hash()
+
+
 @pytest.mark.parametrize("planner", ["heft", "random"])
 @pytest.mark.parametrize("links", ["free", "contended"])
 def test_a_plan_is_read_back_equal(tmp_path: Path, planner: str, links: str) -> None:

@@ -14,7 +14,10 @@ one operator or transfer is at work in the whole system, and transfers follow th
 **Memory.** Resident bytes always. A tensor on its sender from its producer's start until its
 last local consumer and its last outgoing transfer have ended; on a receiver from its arrival
 until its last consumer there has ended. Intervals are half-open: what ends at a time makes room
-for what starts then. Tensor and resident bytes are rounded up to whole bytes.
+for what starts then. Tensor and resident bytes are rounded up to whole bytes. A view
+(`OperatorProblem.alias_of`) holds no bytes on the device where it is made; what it is a view of
+stays there until the view's own last local consumer and transfer have ended, through views of
+views. On a receiver it is a tensor like any other.
 
 **Throughput.** The largest load of a device: its compute and every transfer on both of its
 ends, each tensor once per pair of devices, latency included, channels not contended. Spans and
