@@ -15,9 +15,10 @@ import numpy as np
 
 from placewright.errors import RunError
 from placewright.samples._mover import Fault
+from placewright.samples.dealing import deal
 from placewright.samples.generate import generate
 from placewright.samples.images import images
-from placewright.samples.moving import deal, move
+from placewright.samples.moving import move
 from placewright.solve import solve
 
 NODES, SPEED = 6, 100.0

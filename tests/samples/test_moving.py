@@ -9,9 +9,11 @@ import pytest
 
 from placewright.errors import RunError
 from placewright.samples._mover import Fault
+from placewright.samples._transfers import transfers_of
+from placewright.samples.dealing import deal
 from placewright.samples.images import images
 from placewright.samples.judge import judge
-from placewright.samples.moving import deal, move, transfers_of
+from placewright.samples.moving import move
 from placewright.samples.plan import SamplePlan
 from placewright.samples.shards import Shard, audit, checksum
 from tests.samples.tiny import tiny

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from placewright.samples._trainer import Recipe
+from placewright.samples.dealing import deal
 from placewright.samples.images import images
-from placewright.samples.moving import deal
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
 from placewright.samples.training import train, train_alone

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from placewright.samples._trainer import Recipe
     from placewright.samples.images import Images
 
-CHANNELS = 8
 KEPT = 0.1
 """Share of a gradient that ``top10`` sends; what it holds back is added to the next."""
 
@@ -30,14 +29,19 @@ class Learner:
         self.kind = torch.float64 if recipe.precise else torch.float32
         torch.manual_seed(recipe.seed)
         self.model: Any = torch.nn.Sequential(
-            torch.nn.Conv2d(1, CHANNELS, 3, padding=1),
-            torch.nn.ReLU(),
+            *self._convolutions(),
             torch.nn.MaxPool2d(2),
             torch.nn.Flatten(),
-            torch.nn.Linear(CHANNELS * (SIDE // 2) ** 2, CLASSES),
+            torch.nn.Linear(recipe.channels * (SIDE // 2) ** 2, CLASSES),
         ).to(self.kind)
         self.gradient: Any = None
         self.held_back: Any = 0.0
+
+    def _convolutions(self) -> list[Any]:
+        nn, wide = self.torch.nn, self.recipe.channels
+        inner = [(1, wide), *[(wide, wide)] * (self.recipe.depth - 1)]
+        pairs = [(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in inner]
+        return [layer for pair in pairs for layer in pair]
 
     def load(self, samples: Mapping[int, tuple[Any, int]]) -> None:
         """Pixels and labels by sample number."""
@@ -90,11 +94,18 @@ class Learner:
         summed: FloatArray = total.numpy()
         return summed
 
-    def accuracy(self, test: Images) -> float:
-        """Share of the test images that are told right."""
+    def tested(self, test: Images) -> tuple[float, float]:
+        """Mean loss on the test images, and the share of them that are told right."""
         with self.torch.no_grad():
-            told = self.model(self._pixels(test.pixels)).argmax(dim=1).numpy()
-        return float((told == test.labels).mean())
+            scores = self.model(self._pixels(test.pixels))
+            labels = self.torch.tensor(test.labels)
+            loss = float(self.torch.nn.functional.cross_entropy(scores, labels))
+            told = scores.argmax(dim=1).numpy()
+        return loss, float((told == test.labels).mean())
+
+    def start_from(self, parameters: FloatArray) -> None:
+        """Go on from parameters that somebody has trained."""
+        self._put(self.torch.tensor(parameters).to(self.kind))
 
     def parameters(self) -> FloatArray:
         """All parameters, one after another."""

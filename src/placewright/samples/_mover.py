@@ -11,16 +11,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from placewright.samples._processes import sit
 from placewright.samples.shards import Shard, checksum
+from placewright.testbed.seat import NodeSeat
 
 FILES_PER_MESSAGE = 16
 RETRY_S = 0.02
+ON_THE_WAY = 2
+"""Messages that are sent before the first is confirmed: a link does not stand still."""
 KEY = b"placewright"
 BROKEN = (OSError, EOFError, AuthenticationError)
 """What a cut link or a dead neighbour looks like."""
@@ -70,10 +75,12 @@ class MoverSpec:
     addresses: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
     fault: Fault | None = None
+    seat: NodeSeat | None = None
 
 
 def move_main(spec: MoverSpec, told: Connection) -> None:
     """Get ready, send everything when told to, say so; receive until told to stop."""
+    sit(spec.seat)
     shard = Shard(spec.folder)
     listener = Listener(spec.addresses[spec.node], backlog=64, authkey=KEY)
     threading.Thread(target=_receive, args=(listener, shard), daemon=True).start()
@@ -92,7 +99,8 @@ class _Sender:
     """Sends transfers to their end, whatever breaks on the way."""
 
     def __init__(self, spec: MoverSpec, shard: Shard) -> None:
-        self.spec, self.shard, self.messages = spec, shard, 0
+        self.spec, self.shard = spec, shard
+        self.messages = self.confirmed = 0
 
     def bring(self, transfer: Transfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
@@ -105,30 +113,40 @@ class _Sender:
         try:
             with Client(self.spec.addresses[transfer.target], authkey=KEY) as link:
                 time.sleep(transfer.latency_s)
+                unconfirmed: deque[list[int]] = deque()
                 for k in range(0, len(left), FILES_PER_MESSAGE):
-                    self._message(link, transfer, left[k : k + FILES_PER_MESSAGE])
+                    unconfirmed.append(left[k : k + FILES_PER_MESSAGE])
+                    self._message(link, transfer, unconfirmed[-1])
+                    if len(unconfirmed) > ON_THE_WAY:
+                        self._confirm(link, unconfirmed.popleft())
+                while unconfirmed:
+                    self._confirm(link, unconfirmed.popleft())
         except BROKEN:
             return False
         return True
 
     def _message(self, link: Connection, transfer: Transfer, samples: list[int]) -> None:
-        """A few files; they are ours until the other side says that it has them."""
+        """A few files, as slowly as an emulated link is."""
         begun = time.perf_counter()
         self.messages += 1
-        self._trouble(late=False)
+        self._trouble(self.messages, late=False)
         contents = [self.shard.content(sample) or b"" for sample in samples]
         files = [(s, c, checksum(c)) for s, c in zip(samples, contents, strict=True)]
         link.send((transfer.number, files))
-        link.recv()
-        self._trouble(late=True)
-        for sample in samples:
-            self.shard.drop(sample)
         left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
         time.sleep(max(0.0, left_s))
 
-    def _trouble(self, *, late: bool) -> None:
+    def _confirm(self, link: Connection, samples: list[int]) -> None:
+        """Files are ours until the other side says that it has them."""
+        link.recv()
+        self.confirmed += 1
+        self._trouble(self.confirmed, late=True)
+        for sample in samples:
+            self.shard.drop(sample)
+
+    def _trouble(self, message: int, *, late: bool) -> None:
         fault = self.spec.fault
-        if fault is None or fault.message != self.messages or fault.late != late:
+        if fault is None or fault.message != message or fault.late != late:
             return
         if fault.kill:
             os._exit(9)

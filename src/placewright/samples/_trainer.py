@@ -8,6 +8,8 @@ of all nodes are added and divided by B, which is to weight the nodes' mean grad
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -18,7 +20,9 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.samples._learner import Learner
+from placewright.samples._processes import sit
 from placewright.samples.shards import Shard
+from placewright.testbed.seat import NodeSeat
 
 if TYPE_CHECKING:
     from placewright.samples.images import Images
@@ -41,6 +45,10 @@ class Recipe:
         ``none``, ``fp16``, or ``top10``: the largest tenth of a gradient, the rest later.
     whole_epochs
         Exchange once per epoch, whatever `local_steps` says (federated averaging).
+    precise
+        Double precision.
+    channels, depth
+        Of the network: convolutions of 3 x 3.
     """
 
     epochs: int = 3
@@ -52,11 +60,21 @@ class Recipe:
     compression: str = "none"
     whole_epochs: bool = False
     precise: bool = False
+    channels: int = 8
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainerSpec:
-    """What one process is told; times are those of the problem divided by the run's speed."""
+    """What one process is told; times are those of the problem divided by the run's speed.
+
+    Attributes
+    ----------
+    seat
+        Where it sits in a testbed, and is as slow as it is by itself; elsewhere it waits.
+    first_epoch, parameters
+        Where training goes on from; the start where there are none.
+    """
 
     rank: int
     world: int
@@ -68,19 +86,61 @@ class TrainerSpec:
     fixed_s: float
     sync_s: float
     test: Images
+    seat: NodeSeat | None = None
+    first_epoch: int = 0
+    parameters: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """One epoch as rank 0 saw it: its seconds, mean loss and accuracy on the test images."""
+    """One epoch as rank 0 saw it.
+
+    Attributes
+    ----------
+    loss
+        Mean over the samples that were visited.
+    test_loss, accuracy
+        On the test images, after the epoch.
+    """
 
     seconds: float
     loss: float
+    test_loss: float
     accuracy: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """What a node answers.
+
+    Attributes
+    ----------
+    epochs
+        As it saw them; the test images are looked at by rank 0 alone.
+    compute_s, visited
+        Seconds of its own gradients, and samples that they were of.
+    """
+
+    epochs: tuple[Epoch, ...]
+    parameters: FloatArray
+    compute_s: float
+    visited: int
+
+
 def train_main(spec: TrainerSpec, told: Connection) -> None:
-    """Train, and answer with the epochs and the parameters."""
+    """Train, and answer with a `Told`."""
+    sit(spec.seat)
+    with joined(spec) as dist:
+        trainer = _Trainer(spec, dist)
+        first = spec.first_epoch
+        epochs = tuple(trainer.epoch(first + e) for e in range(spec.recipe.epochs))
+        parameters = trainer.learner.parameters()
+        told.send(Told(epochs, parameters, trainer.compute_s, trainer.visited))
+
+
+@contextmanager
+def joined(spec: TrainerSpec) -> Iterator[Any]:
+    """`torch.distributed` while this node is one of the group."""
     import torch
     import torch.distributed as dist
 
@@ -92,9 +152,7 @@ def train_main(spec: TrainerSpec, told: Connection) -> None:
         world_size=spec.world,
         timeout=timedelta(seconds=120),
     )
-    trainer = _Trainer(spec, dist)
-    epochs = [trainer.epoch(e) for e in range(spec.recipe.epochs)]
-    told.send((epochs, trainer.learner.parameters()))
+    yield dist
     dist.destroy_process_group()
 
 
@@ -119,6 +177,9 @@ class _Trainer:
         self.shard = Shard(spec.folder)
         self.samples = np.array(self.shard.samples(), dtype=np.int64)
         self.learner.load({int(s): self.shard.read(int(s)) for s in self.samples})
+        if spec.parameters is not None:
+            self.learner.start_from(spec.parameters)
+        self.compute_s, self.visited = 0.0, 0
 
     def epoch(self, number: int) -> Epoch:
         """All steps, then how good the parameters are; looking at that costs no time."""
@@ -129,12 +190,12 @@ class _Trainer:
         for k, part in enumerate(own):
             loss_sum = self._step(part, last=k == len(own) - 1, number=k + 1)
             loss, count = loss + loss_sum, count + len(part)
-        time.sleep(self.spec.fixed_s)
+        self._wait(self.spec.fixed_s)
         self.dist.barrier()
         took_s = time.perf_counter() - start
         together = self.learner.summed(self.dist, np.array([loss, count]))
-        accuracy = self.learner.accuracy(self.spec.test) if self.spec.rank == 0 else 0.0
-        return Epoch(took_s, float(together[0] / together[1]), accuracy)
+        told = self.learner.tested(self.spec.test) if self.spec.rank == 0 else (0.0, 0.0)
+        return Epoch(took_s, float(together[0] / together[1]), *told)
 
     def _parts(self, epoch: int) -> list[IntArray]:
         spec, recipe = self.spec, self.recipe
@@ -155,7 +216,9 @@ class _Trainer:
         start = time.perf_counter()
         loss = self.learner.gradients(part)
         work_s = float(self.spec.work[self.spec.rank]) * len(part)
-        time.sleep(max(0.0, work_s - (time.perf_counter() - start)))
+        self._wait(work_s - (time.perf_counter() - start))
+        self.compute_s += time.perf_counter() - start
+        self.visited += len(part)
         recipe = self.recipe
         if recipe.local_steps == 1 and not recipe.whole_epochs:
             self.learner.step_together(self.dist, len(part))
@@ -166,5 +229,10 @@ class _Trainer:
             if due:
                 self.learner.average(self.dist, len(self.samples))
         if due:
-            time.sleep(self.spec.sync_s)
+            self._wait(self.spec.sync_s)
         return loss
+
+    def _wait(self, seconds: float) -> None:
+        """What makes an emulated node slow; one of a testbed is slow by itself."""
+        if self.spec.seat is None:
+            time.sleep(max(0.0, seconds))

@@ -8,30 +8,36 @@ therefore the judge's word on overlap A with queued ports.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from placewright.errors import UnknownNameError
 from placewright.planning import Context, Progress, silent
 from placewright.samples._trainer import Recipe
-from placewright.samples.images import images
+from placewright.samples.dealing import deal
+from placewright.samples.images import Images
 from placewright.samples.judge import judge
-from placewright.samples.moving import deal, move
+from placewright.samples.moving import move
+from placewright.samples.pictures import pictures
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.proportional import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
 from placewright.samples.training import Trained, train
+from placewright.testbed.seat import NodeSeat
 
 EMULATED = "speeds of nodes and links"
+REAL = "nothing: CPU quotas and shaped links of a testbed"
 PEERS = ("none", "lb-bsp", "proportional", "fedavg")
-TEST_IMAGES = 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRun:
     """One way to train, measured; all seconds in the problem's own time.
+
+    On a testbed that is real time, `speed` 1, and nothing is emulated by waiting.
 
     Attributes
     ----------
@@ -48,6 +54,7 @@ class SampleRun:
     moved_samples: int
     trained: Trained
     speed: float
+    real: bool = False
 
     @property
     def measured_s(self) -> float:
@@ -55,11 +62,11 @@ class SampleRun:
         return self.move_s + self.train_s
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the mean loss of an epoch is at most `loss`; ``None`` if it never is."""
+        """Seconds until the loss on the test images is at most `loss`; ``None`` if it never is."""
         elapsed = self.move_s
         for epoch in self.trained.epochs:
             elapsed += epoch.seconds * self.speed
-            if epoch.loss <= loss:
+            if epoch.test_loss <= loss:
                 return elapsed
         return None
 
@@ -75,6 +82,7 @@ class SampleRun:
             "moved_samples": self.moved_samples,
             "seconds_to_loss": self.seconds_to(loss),
             "loss": last.loss,
+            "test_loss": last.test_loss,
             "accuracy": last.accuracy,
         }
 
@@ -85,17 +93,26 @@ def run(
     *,
     recipe: Recipe | None = None,
     peers: Sequence[str] = PEERS,
+    others: Mapping[str, SamplePlan] = MappingProxyType({}),
     speed: float = 1.0,
+    seats: Sequence[NodeSeat] = (),
+    kind: str = "auto",
     progress: Progress = silent,
 ) -> list[SampleRun]:
-    """The plan first, then the peers, each on files of its own.
+    """The plan first, then other plans, then the peers, each on files of its own.
 
     Parameters
     ----------
     recipe
         How to train; its epochs are those of the problem where none is given.
+    others
+        More plans to carry out, by name.
     speed
         How many times faster than the problem says nodes and links are emulated.
+    seats
+        Where the nodes sit in a testbed: nothing is emulated, files are of real size.
+    kind
+        Of images: see `placewright.samples.pictures`.
 
     Raises
     ------
@@ -104,10 +121,13 @@ def run(
     """
     recipe = recipe or Recipe(epochs=problem.epochs)
     asked = problem.asked(epochs=recipe.epochs)
+    plans = {"plan": plan, **others}
+    ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(seats))
     runs = []
-    for name in ("plan", *peers):
+    for name in (*plans, *peers):
         progress(what=f"running {name}", value=float("inf"), lower_bound=0.0, elapsed_s=0.0)
-        runs.append(_one(asked, name, plan, recipe, speed))
+        moves = plans.get(name) or _moves(asked, name)
+        runs.append(ground.carry_out(name, moves))
     return runs
 
 
@@ -125,33 +145,47 @@ def known_peers(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _one(
-    problem: SampleProblem, name: str, plan: SamplePlan, recipe: Recipe, speed: float
-) -> SampleRun:
-    moves = _moves(problem, name, plan)
-    how = {
-        "lb-bsp": replace(recipe, shares="speed"),
-        "fedavg": replace(recipe, whole_epochs=True),
-    }.get(name, recipe)
-    data = images(int(problem.held.sum()), recipe.seed)
-    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-        shards, digests = deal(problem, data, Path(folder))
-        moved = move(problem, moves, shards, digests, speed=speed) if len(moves.count) else None
-        trained = train(problem, shards, how, images(TEST_IMAGES, recipe.seed + 1), speed)
-    return SampleRun(
-        name=name,
-        predicted_s=predicted_s(problem, moves) if how is recipe else None,
-        move_s=moved.move_s * speed if moved is not None else 0.0,
-        train_s=trained.train_s * speed,
-        moved_samples=int(moves.count.sum()),
-        trained=trained,
-        speed=speed,
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ground:
+    """What is the same for all runs."""
+
+    problem: SampleProblem
+    recipe: Recipe
+    data: Images
+    test: Images
+    speed: float
+    seats: tuple[NodeSeat, ...]
+
+    def carry_out(self, name: str, moves: SamplePlan) -> SampleRun:
+        """Deal, move, train."""
+        problem, speed, seats = self.problem, self.speed, self.seats
+        how = _recipe(name, self.recipe)
+        size = problem.sample_bytes if seats else 0.0
+        with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+            shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
+            move_s = 0.0
+            if len(moves.count):
+                move_s = move(problem, moves, shards, digests, speed=speed, seats=seats).move_s
+            trained = train(problem, shards, how, self.test, speed, seats=seats)
+        return SampleRun(
+            name=name,
+            predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
+            move_s=move_s * speed,
+            train_s=trained.train_s * speed,
+            moved_samples=int(moves.count.sum()),
+            trained=trained,
+            speed=speed,
+            real=bool(seats),
+        )
 
 
-def _moves(problem: SampleProblem, name: str, plan: SamplePlan) -> SamplePlan:
-    if name == "plan":
-        return plan
+def _recipe(name: str, recipe: Recipe) -> Recipe:
+    if name == "lb-bsp":
+        return replace(recipe, shares="speed")
+    return replace(recipe, whole_epochs=True) if name == "fedavg" else recipe
+
+
+def _moves(problem: SampleProblem, name: str) -> SamplePlan:
     return Proportional()(problem, Context()) if name == "proportional" else nothing()
 
 

@@ -19,6 +19,9 @@ import numpy.typing as npt
 
 from placewright.errors import RunError
 
+FRAME_BYTES = 800
+"""What a file has around its pixels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -31,10 +34,18 @@ class Shard:
         for part in ("samples", "journal", "arriving"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
-    def put(self, sample: int, pixels: npt.NDArray[np.uint8], label: int) -> str:
-        """Write a sample; its checksum."""
+    def forget(self) -> None:
+        """Empty the journal: all is where it belongs, and transfers count from 0 again."""
+        for note in (self.folder / "journal").iterdir():
+            note.unlink()
+
+    def put(
+        self, sample: int, pixels: npt.NDArray[np.uint8], label: int, file_bytes: float = 0.0
+    ) -> str:
+        """Write a sample, filled up to `file_bytes`; its checksum."""
         buffer = io.BytesIO()
-        np.savez(buffer, pixels=pixels, label=np.int64(label))
+        filling = np.zeros(max(0, int(file_bytes) - FRAME_BYTES - pixels.nbytes), dtype=np.uint8)
+        np.savez(buffer, pixels=pixels, label=np.int64(label), filling=filling)
         self._write(sample, buffer.getvalue())
         return checksum(buffer.getvalue())
 

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
-from multiprocessing.connection import wait
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from placewright.arrays import FloatArray
-from placewright.errors import WorkerError
 from placewright.samples._learner import Learner
-from placewright.samples._processes import forkserver
+from placewright.samples._processes import answers
 from placewright.samples._trainer import Epoch, Recipe, TrainerSpec, parts, steps_of, train_main
 from placewright.samples.images import Images
 from placewright.samples.problem import SampleProblem
 from placewright.samples.shards import Shard
+from placewright.testbed.seat import NodeSeat
 
 LONGEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """Epoch by epoch, and the parameters at the end."""
+    """Epoch by epoch, and the parameters at the end.
+
+    Attributes
+    ----------
+    seconds_per_sample
+        Shape (n,): as measured, in the run's own time; ``nan`` where a node visited nothing.
+    """
 
     epochs: tuple[Epoch, ...]
     parameters: FloatArray
+    seconds_per_sample: FloatArray
 
     @property
     def train_s(self) -> float:
@@ -35,68 +41,77 @@ class Trained:
         return sum(epoch.seconds for epoch in self.epochs)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Since:
+    """What has been trained already: epochs, and the parameters that they ended with."""
+
+    epochs: int = 0
+    parameters: FloatArray | None = None
+
+
 def train(
-    problem: SampleProblem, shards: list[Shard], recipe: Recipe, test: Images, speed: float = 1.0
+    problem: SampleProblem,
+    shards: list[Shard],
+    recipe: Recipe,
+    test: Images,
+    speed: float = 1.0,
+    *,
+    seats: Sequence[NodeSeat] = (),
+    since: Since | None = None,
 ) -> Trained:
     """Train on what the shards hold; nodes are as slow as the problem says, divided by `speed`.
+
+    Parameters
+    ----------
+    seats
+        Where the nodes sit in a testbed, and are as slow as they are by themselves.
 
     Raises
     ------
     WorkerError
         A process died, or nobody has answered for `LONGEST_S`.
     """
+    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+        specs = trainers(problem, shards, recipe, test, Path(folder), speed, seats)
+        begun = since or Since()
+        specs = [
+            replace(spec, first_epoch=begun.epochs, parameters=begun.parameters) for spec in specs
+        ]
+        told = answers(train_main, specs, LONGEST_S)
+    each_s = [t.compute_s / t.visited if t.visited else np.nan for t in told]
+    return Trained(told[0].epochs, told[0].parameters, np.array(each_s))
+
+
+def trainers(
+    problem: SampleProblem,
+    shards: list[Shard],
+    recipe: Recipe,
+    test: Images,
+    folder: Path,
+    speed: float = 1.0,
+    seats: Sequence[NodeSeat] = (),
+) -> list[TrainerSpec]:
+    """What each node's process is told; they meet in `folder`."""
     total = sum(len(shard.samples()) for shard in shards)
     steps = steps_of(total, recipe.batch)
     exchanges = 1 if recipe.whole_epochs else -(-steps // recipe.local_steps)
-    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-        specs = [
-            TrainerSpec(
-                rank=i,
-                world=problem.n,
-                rendezvous=f"file://{Path(folder) / 'rendezvous'}",
-                folder=shards[i].folder,
-                recipe=recipe,
-                total=total,
-                work=problem.seconds_per_sample / speed,
-                fixed_s=float(problem.fixed_s[i]) / speed,
-                # What the problem says of an epoch with an exchange after every step.
-                sync_s=problem.sync_s / speed / max(steps, exchanges),
-                test=test,
-            )
-            for i in range(problem.n)
-        ]
-        epochs, parameters = _together(specs)
-    return Trained(tuple(epochs), parameters)
-
-
-def _together(specs: list[TrainerSpec]) -> tuple[list[Epoch], FloatArray]:
-    """Start the processes and wait for rank 0's answer; none outlives this."""
-    context = forkserver()
-    pipes, processes = [], []
-    try:
-        for spec in specs:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=train_main, args=(spec, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        answers = [_answer(pipe, rank) for rank, pipe in enumerate(pipes)]
-        return answers[0]
-    finally:
-        for process in processes:
-            process.join(timeout=2.0)
-            process.kill()
-
-
-def _answer(pipe: Any, rank: int) -> tuple[list[Epoch], FloatArray]:
-    if not wait([pipe], timeout=LONGEST_S):
-        raise WorkerError("no answer in time", where=f"node {rank}", by=f"{LONGEST_S:g} s")
-    try:
-        answer: tuple[list[Epoch], FloatArray] = pipe.recv()
-    except EOFError:
-        raise WorkerError("the training process died", where=f"node {rank}") from None
-    return answer
+    return [
+        TrainerSpec(
+            rank=i,
+            world=problem.n,
+            rendezvous=f"file://{folder / 'rendezvous'}",
+            folder=shards[i].folder,
+            recipe=recipe,
+            total=total,
+            work=problem.seconds_per_sample / speed,
+            fixed_s=float(problem.fixed_s[i]) / speed,
+            # What the problem says of an epoch with an exchange after every step.
+            sync_s=problem.sync_s / speed / max(steps, exchanges),
+            test=test,
+            seat=seats[i] if seats else None,
+        )
+        for i in range(problem.n)
+    ]
 
 
 def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
@@ -113,5 +128,5 @@ def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
             union = np.concatenate([parts_of_node[k] for parts_of_node in split])
             loss, count = loss + learner.gradients(union), count + len(union)
             learner.step_alone(len(union))
-        epochs.append(Epoch(0.0, loss / count, learner.accuracy(test)))
-    return Trained(tuple(epochs), learner.parameters())
+        epochs.append(Epoch(0.0, loss / count, *learner.tested(test)))
+    return Trained(tuple(epochs), learner.parameters(), np.full(len(shards), np.nan))

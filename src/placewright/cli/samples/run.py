@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +19,10 @@ from placewright.cli.options import (
     VerboseOption,
 )
 from placewright.cli.samples.asked import EpochsOption, NodesFile, PlannerOption, RelayOption, load
+from placewright.errors import InputError
+
+if TYPE_CHECKING:
+    from placewright.testbed.seat import NodeSeat
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -46,6 +51,15 @@ def run(
     compression: Annotated[
         Literal["none", "fp16", "top10"], typer.Option("--compression", help="Of gradients.")
     ] = "none",
+    engine: Annotated[
+        Literal["emulated", "testbed"],
+        typer.Option("--engine", help="testbed: CPU quotas and shaped links, as root."),
+    ] = "emulated",
+    images: Annotated[
+        Literal["auto", "digits", "synthetic"], typer.Option("--images", help="To train on.")
+    ] = "auto",
+    channels: Annotated[int, typer.Option("--channels", min=1, help="Of the network.")] = 8,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Convolutions.")] = 1,
     speed: Annotated[
         float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
     ] = 1.0,
@@ -56,14 +70,21 @@ def run(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Carry a plan out on one process per node, with emulated speeds, beside its peers.
+    """Carry a plan out on one process per node, beside its peers.
+
+    Speeds are emulated by waiting, or those of a testbed: the fastest node gets a core or what
+    the machine can spare, the others in proportion. There speeds are measured before planning.
 
     [bold]Example[/bold]
 
     [cyan]placewright samples run nodes.yaml --epochs 3 --speed 5 --peer none[/cyan]
+
+    [cyan]placewright samples run nodes.yaml --engine testbed --channels 32 --depth 3[/cyan]
     """
     from placewright.report.samples_runs import runs_json, runs_table
     from placewright.samples._trainer import Recipe
+    from placewright.samples.measuring import measure
+    from placewright.samples.on_testbed import nodes_up
     from placewright.samples.run import PEERS, known_peers
     from placewright.samples.run import run as carry_out
     from placewright.solve import solve
@@ -71,21 +92,37 @@ def run(
     face = Face(format, output, quiet, verbose)
     problem = load(file, "A", relay, epochs)
     peers = known_peers(peer or PEERS)
-    if plan is not None:
-        result = judged_plan(problem, plan)
-    else:
-        with face.meter(f"planning {problem.name}") as meter:
-            result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
     recipe = Recipe(
         epochs=problem.epochs,
         batch=batch,
         seed=seed,
         local_steps=local_steps,
         compression=compression,
+        channels=channels,
+        depth=depth,
     )
-    with face.meter(f"running {problem.name}") as meter:
-        runs = carry_out(
-            problem, result.plan, recipe=recipe, peers=peers, speed=speed, progress=meter
-        )
+    seats: tuple[NodeSeat, ...] = ()
+    with ExitStack() as stack:
+        if engine == "testbed":
+            if speed != 1.0:
+                raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
+            seats = stack.enter_context(nodes_up(problem)).seats
+            problem = measure(problem, recipe, seats).of(problem, batch)
+        if plan is not None:
+            result = judged_plan(problem, plan)
+        else:
+            with face.meter(f"planning {problem.name}") as meter:
+                result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+        with face.meter(f"running {problem.name}") as meter:
+            runs = carry_out(
+                problem,
+                result.plan,
+                recipe=recipe,
+                peers=peers,
+                speed=speed,
+                seats=seats,
+                kind=images,
+                progress=meter,
+            )
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))

@@ -1,0 +1,90 @@
+"""Measured speeds take the place of those that the file says: a few steps on the nodes themselves.
+
+A node with a CPU quota that has waited for others starts its next step with time saved up.
+Steps are therefore timed as training takes them, one after another with exchanges between, near
+the shares that a balanced plan gives.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.samples._processes import answers
+from placewright.samples._trainer import Recipe, steps_of
+from placewright.samples._trial import Trial, TrialSpec, trial_main
+from placewright.samples.images import images
+from placewright.samples.problem import SampleProblem
+from placewright.samples.shards import Shard
+from placewright.samples.training import trainers
+from placewright.testbed.seat import NodeSeat
+
+SCALES = (0.5, 1.0, 3.0)
+"""Of a balanced share: small and large steps."""
+LONGEST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """What was measured.
+
+    Attributes
+    ----------
+    seconds_per_sample, step_s
+        Shape (n,): a step of b samples takes ``step_s + b seconds_per_sample``.
+    exchange_s
+        Of the gradients, once everybody is there.
+    """
+
+    seconds_per_sample: FloatArray
+    step_s: FloatArray
+    exchange_s: float
+
+    def of(self, problem: SampleProblem, batch: int) -> SampleProblem:
+        """The problem with these speeds; its steps have `batch` samples."""
+        steps = steps_of(int(problem.held.sum()), batch)
+        return problem.asked(
+            seconds_per_sample=self.seconds_per_sample,
+            fixed_s=steps * self.step_s,
+            sync_s=steps * self.exchange_s,
+        )
+
+
+def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -> Speeds:
+    """Speeds of the nodes of a testbed, all of them busy, and of their exchange.
+
+    Raises
+    ------
+    WorkerError
+        A process died, or the nodes do not reach each other in time.
+    """
+    speed = 1.0 / problem.seconds_per_sample
+    balanced = recipe.batch * speed / speed.sum()
+    sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
+    with tempfile.TemporaryDirectory(prefix="placewright-") as name:
+        folder, nobody = Path(name), []
+        for i in range(problem.n):
+            nobody.append(Shard(folder / f"{i}"))
+            nobody[-1].create()
+        told = trainers(problem, nobody, recipe, images(1), folder, seats=seats)
+        specs = [
+            TrialSpec(spec, tuple(map(int, size))) for spec, size in zip(told, sizes, strict=True)
+        ]
+        trials: list[Trial] = answers(trial_main, specs, LONGEST_S)
+    return _fitted(sizes.astype(np.float64), trials)
+
+
+def _fitted(sizes: FloatArray, trials: list[Trial]) -> Speeds:
+    """Lines through the mean times; the last to arrive sees the exchange alone."""
+    lines = np.array(
+        [np.polyfit(x, t.compute_s.mean(axis=1), 1) for x, t in zip(sizes, trials, strict=True)]
+    )
+    alone_s = np.min([t.exchange_s for t in trials], axis=0)
+    return Speeds(
+        np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(alone_s.mean())
+    )
