@@ -39,8 +39,13 @@ def test_no_file_no_text_no_json(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a text file"):
         read_text(tmp_path / "b")
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match=r"No such file.*\n.*it is looked for in"):
         read_text(tmp_path / "none")
+    (tmp_path / "graph.json").touch()
+    with pytest.raises(InputError, match=r"did you mean '.*graph\.json'"):
+        read_text(tmp_path / "grahp.json")
+    with pytest.raises(InputError, match="give a file inside it"):
+        read_text(tmp_path)
     with pytest.raises(InputError, match=r"x\.json: is not valid JSON .*line 1"):
         parse_json("{", where="x.json")
     with pytest.raises(InputError, match="is not valid JSON"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -18,6 +19,8 @@ from placewright.errors import InputError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
 Location = Sequence[int | str]
+
+_LOOK = "mend it at that place, or make the file again; an empty or cut file was not written whole"
 
 
 class FileModel(BaseModel):
@@ -39,9 +42,15 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+        what = f"cannot be read: {error.strerror}"
+        raise InputError(what, where=str(path), hint=_nearest(Path(path))) from None
     except UnicodeDecodeError as error:
-        raise InputError("is not a text file", where=str(path), by=str(error)) from None
+        raise InputError(
+            "is not a text file",
+            where=str(path),
+            by=str(error),
+            hint="give JSON or YAML text in UTF-8, packed by gzip only if the name ends in .gz",
+        ) from None
 
 
 def parse_json(text: str, *, where: str) -> Any:
@@ -49,7 +58,7 @@ def parse_json(text: str, *, where: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError("is not valid JSON", where=where, by=str(error)) from None
+        raise InputError("is not valid JSON", where=where, by=str(error), hint=_LOOK) from None
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
@@ -57,7 +66,8 @@ def parse_yaml(text: str, *, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_OnceLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise InputError("is not valid YAML", where=where, by=_one_line(error)) from None
+        by = _one_line(error)
+        raise InputError("is not valid YAML", where=where, by=by, hint=_LOOK) from None
 
 
 def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Model:
@@ -86,6 +96,17 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
             known = _keys(_inner(model, loc))
             raise UnknownNameError("key", str(loc[-1]), known, where=place) from None
         raise _refusal(first, place) from None
+
+
+def _nearest(path: Path) -> str:
+    """What to do about a file that is not there, or is a folder."""
+    if path.is_dir():
+        return "give a file inside it"
+    folder = path.parent
+    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    near = get_close_matches(path.name, names, n=1)
+    here = f"it is looked for in {folder.resolve()}"
+    return f"did you mean {str(folder / near[0])!r}?" if near else here
 
 
 def field_path(loc: Location) -> str:
@@ -139,7 +160,9 @@ def _refusal(error: Any, place: str) -> InputError:
         return InputError("is missing", where=place)
     what = str(error["msg"]).replace("Input should be", "must be").replace("valid tuple", "list")
     whole = isinstance(error["input"], dict | list)
-    return InputError(what, where=place, by="" if whole else f"got {error['input']!r}")
+    version = error["loc"] == ("schema_version",)
+    hint = "read it with the release that wrote it, or make it again" if version else ""
+    return InputError(what, where=place, by="" if whole else f"got {error['input']!r}", hint=hint)
 
 
 def _line(text: str, loc: Location) -> str:

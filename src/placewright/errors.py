@@ -30,10 +30,11 @@ class PlacewrightError(Exception):
     by
         By how much, with units.
     hint
-        What to do next.
+        What to do next; the kind of error knows something where nothing better is said.
     """
 
     exit_code = 1
+    otherwise = "-vv, or a Python shell, shows where it was raised"
 
     def __init__(self, what: str, *, where: str = "", by: str = "", hint: str = "") -> None:
         self.what, self.where, self.by, self.hint = what, where, by, hint
@@ -42,7 +43,7 @@ class PlacewrightError(Exception):
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         parts = [head] + ([f"({self.by})"] if self.by else [])
-        return " ".join(parts) + (f"\n  next: {self.hint}" if self.hint else "")
+        return " ".join(parts) + f"\n  next: {self.hint or self.otherwise}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.by, self.hint))
@@ -50,6 +51,8 @@ class PlacewrightError(Exception):
 
 class InputError(PlacewrightError):
     """A file, a field or an argument is wrong."""
+
+    otherwise = "correct it there; `placewright schema` prints what our own files may hold"
 
 
 class UnknownNameError(InputError):
@@ -76,11 +79,14 @@ class UnknownNameError(InputError):
 class UnsupportedError(InputError):
     """A model, operator or problem that cannot be taken, and why."""
 
+    otherwise = "docs/methods.md says what each planner takes, docs/cli.md what each verb does"
+
 
 class InfeasibleError(PlacewrightError):
     """No plan can satisfy the constraints."""
 
     exit_code = 3
+    otherwise = "loosen what it names: more memory, another device, a pin or a limit less"
 
 
 class MissingDependencyError(PlacewrightError):
@@ -93,6 +99,8 @@ class MissingDependencyError(PlacewrightError):
 
 class RunError(PlacewrightError):
     """Carrying a plan out failed."""
+
+    otherwise = "try again with -vv, which shows what the workers said"
 
 
 class WorkerError(RunError):

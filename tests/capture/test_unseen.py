@@ -110,6 +110,15 @@ def test_a_model_that_ends_the_program_is_an_error() -> None:
         capture(Leaving(ends=True), torch.ones(2, 4))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_packed_weights_are_refused() -> None:
+    """A quantized layer holds no tensor that could be placed."""
+    quantize = torch.ao.quantization.quantize_dynamic
+    model = quantize(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    with pytest.raises(UnsupportedError, match="packed weights"):
+        capture(model, torch.ones(2, 4))
+
+
 class Conditional(nn.Module):
     """Control flow that stays in the graph."""
 

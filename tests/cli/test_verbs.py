@@ -78,6 +78,16 @@ def test_show_tells_what_it_does_not_know(
         ("[1]", "its top is a list"),
         ('{"a": 1}', "its keys: a"),
         ('{"plan": {"placement": 3}}', "plan.placement"),
+        (
+            '{"plan": {"placement": {"a": "x"}, "devices": ["x", "x"], "schedule": '
+            '[{"op": "a", "device": "y", "start_s": 0, "end_s": 1}]}}',
+            "plan.schedule, operator 'a': unknown device 'y'",
+        ),
+        (
+            '{"plan": {"placement": {}}, "candidates": '
+            '[{"planner": "a", "value": 1, "status": "GOOD", "runtime_s": 0}]}',
+            "candidates[0].status",
+        ),
         ("{", "is not valid JSON"),
     ):
         file = tmp_path / "x.json"

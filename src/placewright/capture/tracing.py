@@ -62,6 +62,7 @@ def trace(step: Step, slots: Sequence[Slot], model: nn.Module) -> fx.GraphModule
     """
     values = [slot.value for slot in slots]
     recorded = _record(step, values, model)
+    _check_operations(recorded.graph)
     _name_backward(recorded.graph)
     return _functional(recorded, values)
 
@@ -80,6 +81,19 @@ def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphM
         raise
     except (Exception, SystemExit) as error:
         raise _refusal(error, path[-1] if path else "", type(model).__name__) from error
+
+
+def _check_operations(graph: fx.Graph) -> None:
+    """Objects of TorchScript classes (packed weights of quantized layers) are no tensors."""
+    for node in graph.nodes:
+        if node.op == "get_attr" and "torchbind" in str(node.target):
+            users = ", ".join(sorted({str(user.target) for user in node.users}))
+            raise UnsupportedError(
+                "an operation on packed weights, which are no tensors",
+                where=f"module {(node.meta.get('custom') or {}).get('module', '')!r}",
+                by=users,
+                hint="capture the model before it is quantized or packed",
+            )
 
 
 def _functional(recorded: fx.GraphModule, values: Sequence[Tensor]) -> fx.GraphModule:

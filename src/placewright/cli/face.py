@@ -83,7 +83,11 @@ def write(path: Path, text: str) -> Path:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        raise InputError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            hint="name a file in a folder that is there and that you may write to",
+        ) from None
     return path
 
 

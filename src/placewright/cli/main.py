@@ -26,7 +26,7 @@ from placewright.cli import (
     show,
     testbed,
 )
-from placewright.errors import PlacewrightError
+from placewright.errors import InputError, PlacewrightError
 
 INTERRUPTED = 130
 
@@ -100,7 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.filename is None or _wants_traceback(given):
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        told = InputError(
+            f"cannot be used: {error.strerror}",
+            where=str(error.filename),
+            hint="give a path that is there and that you may read and write",
+        )
+        print(f"error: {told}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
 

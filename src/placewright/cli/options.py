@@ -72,7 +72,9 @@ ContiguousOption = Annotated[
 TimeLimitOption = Annotated[
     float, typer.Option("--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="All randomness.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, max=2**31 - 1, metavar="N", help="All randomness.")
+]
 ReportOption = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE", help="Write a self-contained HTML page."),

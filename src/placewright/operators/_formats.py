@@ -14,6 +14,7 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
+from placewright.result import Status
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
@@ -108,7 +109,7 @@ class CandidateEntry(FileModel):
 
     planner: str
     value: float | None
-    status: str
+    status: Status
     runtime_s: float
     note: str = ""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from placewright.errors import UnknownNameError
 from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.sheet import definitions, facts, heading, legend, section, sheet
@@ -40,14 +41,15 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
     return pages[kind](data, path)
 
 
-def saved_trace(data: Data) -> Trace:
+def saved_trace(data: Data, where: str = "plan") -> Trace:
     """The schedule and the transfers of a saved plan.
 
     Links are one lane per pair of devices: a plan does not say which of them share a channel.
     """
     plan = data["plan"]
     operators, transfers = plan.get("schedule") or [], plan.get("transfers") or []
-    devices = _device_names(plan)
+    devices = tuple(dict.fromkeys(_device_names(plan)))
+    _check_known(devices, operators, where)
     pairs = list(dict.fromkeys(f"{t['source']}->{t['target']}" for t in transfers))
     lanes = {name: k for k, name in enumerate((*devices, *pairs))}
     lane = [lanes[o["device"]] for o in operators]
@@ -64,12 +66,19 @@ def saved_trace(data: Data) -> Trace:
     )
 
 
+def _check_known(devices: Sequence[str], spans: Sequence[Data], where: str) -> None:
+    strange = next((span for span in spans if span["device"] not in devices), None)
+    if strange is not None:
+        place = f"{where}: plan.schedule, operator {strange['op']!r}"
+        raise UnknownNameError("device", strange["device"], devices, where=place)
+
+
 def _plan_page(data: Data, path: Path) -> str:
     from placewright.boundary import validate
     from placewright.operators._formats import PlanFile
 
     validate(PlanFile, data, where=str(path))
-    trace, value = saved_trace(data), _number(data.get("value"))
+    trace, value = saved_trace(data, str(path)), _number(data.get("value"))
     name = str(data.get("problem") or path.stem)
     count = Counter(data["plan"]["placement"].values())
     devices = trace.lanes[: trace.devices]

@@ -78,7 +78,7 @@ def _parts(problem: OperatorProblem, groups: Groups, work: FloatArray, seed: int
         eweights=_whole(weight).tolist(),
         tpwgts=_sum_to_one(share),
         recursive=m <= 8,
-        options=pymetis.Options(seed=seed),
+        options=pymetis.Options(seed=seed % 2**31),
     )
     return np.asarray(part, dtype=np.int64)
 
