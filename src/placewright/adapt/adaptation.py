@@ -118,7 +118,7 @@ class Adaptation:
             return
         self._confirmed += 1
         if self._confirmed < self.policy.confirmations:
-            self._alarm = 1  # look again at the very next step
+            self._alarm = RECENT  # look again at other steps
             return
         self._migrate(step, offer)
 

@@ -35,7 +35,7 @@ class Policy:
 
     sample_every: int = 50
     margin: float = 0.2
-    least_gain: float = 0.03
+    least_gain: float = 0.05
     confirmations: int = 2
     tolerance: float = 0.1
     trial_steps: int = 5

@@ -10,15 +10,21 @@ import numpy as np
 SETTLING = 5
 """Steps whose median is what a new plan takes."""
 
+MEMORY = 40
+"""Steps that the spread is taken from: more than twice as many as a change needs to be seen."""
+
 
 @dataclass(slots=True)
 class Drift:
     """Compares the median of the last steps with a reference of the same plan.
 
+    A change counts when it exceeds the tolerance and three standard deviations of such a median,
+    as the steps themselves scatter.
+
     Attributes
     ----------
     tolerance
-        Relative change that counts, in both directions.
+        Least relative change that counts, in both directions.
     window
         Steps of the running median: a burst shorter than half of it is not seen.
     """
@@ -28,23 +34,29 @@ class Drift:
     reference_s: float = float("nan")
     _recent: deque[float] = field(init=False)
     _first: list[float] = field(init=False, default_factory=list)
+    _past: deque[float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._recent = deque(maxlen=self.window)
+        self._past = deque(maxlen=MEMORY)
 
     def restart(self) -> None:
         """A new plan is in force, or what has changed is known: take a new reference."""
         self.reference_s = float("nan")
         self._recent.clear()
         self._first.clear()
+        self._past.clear()
 
     def accept(self) -> None:
         """What steps take now is the new reference: a further change is seen at once."""
         self.reference_s = self.recent_s
+        self._past.clear()
+        self._past.extend(self._recent)
         self._recent.clear()
 
     def note(self, seconds: float) -> bool:
         """Take in a step; whether the running median has left the reference."""
+        self._past.append(seconds)
         if len(self._first) < SETTLING:
             self._first.append(seconds)
             self.reference_s = float(np.median(self._first))
@@ -52,7 +64,15 @@ class Drift:
         self._recent.append(seconds)
         if len(self._recent) < self.window:
             return False
-        return abs(self.change) > self.tolerance
+        return abs(self.change) > max(self.tolerance, self.scatter)
+
+    @property
+    def scatter(self) -> float:
+        """Three relative standard deviations of a running median, from the steps' own spread."""
+        past = np.asarray(self._past)
+        middle = np.median(past)
+        deviation = 1.4826 * np.median(np.abs(past - middle)) / middle
+        return float(3.0 * 1.2533 * deviation / np.sqrt(self.window))
 
     @property
     def settled(self) -> bool:
