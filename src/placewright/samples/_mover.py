@@ -78,6 +78,13 @@ class MoverSpec:
     seat: NodeSeat | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """All is sent; ``(target, samples, seconds)`` of each connection."""
+
+    spans: tuple[tuple[int, int, float], ...]
+
+
 def move_main(spec: MoverSpec, told: Connection) -> None:
     """Get ready, send everything when told to, say so; receive until told to stop."""
     sit(spec.seat)
@@ -90,7 +97,7 @@ def move_main(spec: MoverSpec, told: Connection) -> None:
     for transfer in spec.transfers:
         while not sender.bring(transfer):
             time.sleep(RETRY_S)
-    told.send("done")
+    told.send(Sent(tuple(sender.spans)))
     with suppress(EOFError):
         told.recv()
 
@@ -101,6 +108,7 @@ class _Sender:
     def __init__(self, spec: MoverSpec, shard: Shard) -> None:
         self.spec, self.shard = spec, shard
         self.messages = self.confirmed = 0
+        self.spans: list[tuple[int, int, float]] = []
 
     def bring(self, transfer: Transfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
@@ -113,6 +121,7 @@ class _Sender:
         try:
             with Client(self.spec.addresses[transfer.target], authkey=KEY) as link:
                 time.sleep(transfer.latency_s)
+                begun = time.perf_counter()
                 unconfirmed: deque[list[int]] = deque()
                 for k in range(0, len(left), FILES_PER_MESSAGE):
                     unconfirmed.append(left[k : k + FILES_PER_MESSAGE])
@@ -121,6 +130,7 @@ class _Sender:
                         self._confirm(link, unconfirmed.popleft())
                 while unconfirmed:
                     self._confirm(link, unconfirmed.popleft())
+                self.spans.append((transfer.target, len(left), time.perf_counter() - begun))
         except BROKEN:
             return False
         return True

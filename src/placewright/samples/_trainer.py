@@ -7,6 +7,8 @@ of all nodes are added and divided by B, which is to weight the nodes' mean grad
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +76,8 @@ class TrainerSpec:
         Where it sits in a testbed, and is as slow as it is by itself; elsewhere it waits.
     first_epoch, parameters
         Where training goes on from; the start where there are none.
+    dies
+        Trouble on purpose: killed in the middle of its first epoch.
     """
 
     rank: int
@@ -89,6 +93,7 @@ class TrainerSpec:
     seat: NodeSeat | None = None
     first_epoch: int = 0
     parameters: FloatArray | None = None
+    dies: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +193,8 @@ class _Trainer:
         loss, count = 0.0, 0
         own = self._parts(number)
         for k, part in enumerate(own):
+            if self.spec.dies and k == len(own) // 2:
+                os.kill(os.getpid(), signal.SIGKILL)
             loss_sum = self._step(part, last=k == len(own) - 1, number=k + 1)
             loss, count = loss + loss_sum, count + len(part)
         self._wait(self.spec.fixed_s)

@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+import numpy as np
+
+from placewright.arrays import FloatArray
 from placewright.errors import RunError, WorkerError
-from placewright.samples._mover import Fault, MoverSpec, move_main
+from placewright.samples._mover import Fault, MoverSpec, Sent, move_main
 from placewright.samples._processes import PORT, start
 from placewright.samples._transfers import transfers_of
 from placewright.samples.dealing import held_by
@@ -37,10 +40,13 @@ class Moved:
         Seconds from the first transfer to the last.
     restarts
         Processes that died and were started again.
+    sample_s
+        Shape (n, n): seconds of one sample as measured, ``nan`` where none went.
     """
 
     move_s: float
     restarts: int
+    sample_s: FloatArray
 
 
 def move(
@@ -89,7 +95,7 @@ def move(
     with _Movers(specs) as movers:
         start = time.perf_counter()
         movers.go(start + limit_s)
-        moved = Moved(time.perf_counter() - start, movers.restarts)
+        moved = Moved(time.perf_counter() - start, movers.restarts, movers.sample_s())
     audit(shards, digests)
     return moved
 
@@ -99,6 +105,7 @@ class _Movers:
 
     def __init__(self, specs: list[MoverSpec]) -> None:
         self.specs, self.restarts = specs, 0
+        self.sent: dict[int, Sent] = {}
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
 
@@ -130,10 +137,22 @@ class _Movers:
             wait([self.pipes[i] for i in open_nodes], timeout=min(left_s, 0.5))
             open_nodes = {i for i in open_nodes if not self._done(i)}
 
+    def sample_s(self) -> FloatArray:
+        """Seconds over samples, of every pair that has been at it."""
+        taken, count = np.zeros((2, len(self.specs), len(self.specs)))
+        for i, sent in self.sent.items():
+            for j, samples, seconds in sent.spans:
+                taken[i, j] += seconds
+                count[i, j] += samples
+        each_s: FloatArray = np.where(count > 0, taken / np.maximum(count, 1), np.nan)
+        return each_s
+
     def _done(self, i: int) -> bool:
         """Whether node i has sent everything; one that has died starts again."""
         try:
-            return bool(self.pipes[i].poll() and self.pipes[i].recv() == "done")
+            if self.pipes[i].poll():
+                self.sent[i] = self.pipes[i].recv()
+            return i in self.sent
         except (EOFError, OSError):
             self._again(i)
             return False

@@ -58,6 +58,7 @@ def train(
     *,
     seats: Sequence[NodeSeat] = (),
     since: Since | None = None,
+    dying: frozenset[int] = frozenset(),
 ) -> Trained:
     """Train on what the shards hold; nodes are as slow as the problem says, divided by `speed`.
 
@@ -65,9 +66,13 @@ def train(
     ----------
     seats
         Where the nodes sit in a testbed, and are as slow as they are by themselves.
+    dying
+        Nodes that are killed on purpose, in the middle of the first epoch.
 
     Raises
     ------
+    NodeLeft
+        Which nodes' processes were killed.
     WorkerError
         A process died, or nobody has answered for `LONGEST_S`.
     """
@@ -75,7 +80,13 @@ def train(
         specs = trainers(problem, shards, recipe, test, Path(folder), speed, seats)
         begun = since or Since()
         specs = [
-            replace(spec, first_epoch=begun.epochs, parameters=begun.parameters) for spec in specs
+            replace(
+                spec,
+                first_epoch=begun.epochs,
+                parameters=begun.parameters,
+                dies=spec.rank in dying,
+            )
+            for spec in specs
         ]
         told = answers(train_main, specs, LONGEST_S)
     each_s = [t.compute_s / t.visited if t.visited else np.nan for t in told]

@@ -1,0 +1,195 @@
+"""Training that plans again: measured speeds and rates replace the profile, nodes leave.
+
+Between epochs, where a node is slower or faster than known by more than `DRIFT`, or one has left,
+the rest of the training is planned again from what is where, and moved where that pays. An epoch
+in which a node leaves is repeated by the others from the parameters it began with. What the node
+held then is gone with it, as every sample is on one node; what it had given away stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.errors import RunError
+from placewright.samples._processes import NodeLeft
+from placewright.samples._subset import subset, with_rates
+from placewright.samples._trainer import Epoch, Recipe
+from placewright.samples.dealing import counted, held_by
+from placewright.samples.images import Images
+from placewright.samples.moving import move
+from placewright.samples.plan import nothing
+from placewright.samples.problem import SampleProblem
+from placewright.samples.run import predicted_s
+from placewright.samples.shards import Shard
+from placewright.samples.training import Since, Trained, train
+from placewright.solve import solve
+
+DRIFT = 0.15
+"""Relative change of a node's seconds per sample that is acted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """On purpose: from `epoch` on, `node` takes `slower` times as long; ``inf``: it is killed."""
+
+    epoch: int
+    node: int
+    slower: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One epoch of an adaptive run.
+
+    Attributes
+    ----------
+    planned
+        Whether the samples were planned again before it.
+    moved, move_s
+        Samples that moved then, and how long that took, in the problem's time.
+    left
+        Names of nodes that left in it; the epoch is the one that the others took.
+    lost
+        Samples that left with them.
+    """
+
+    epoch: Epoch
+    planned: bool
+    moved: int
+    move_s: float
+    left: tuple[str, ...]
+    lost: int
+
+
+@final
+class Adaptive:
+    """Training in progress: who is there, what is known of them, what is where.
+
+    Parameters
+    ----------
+    problem
+        The profile; what is measured takes its place.
+    shards, digests
+        As dealt.
+    speed
+        How many times faster than the problem says nodes and links are emulated.
+    planner
+        By name: see `placewright.samples.planners`.
+    trouble
+        On purpose, for tests and measurements.
+
+    Attributes
+    ----------
+    problem
+        What is known now.
+    alive
+        Nodes that have not left.
+    digests
+        Of the samples that are left.
+    """
+
+    def __init__(
+        self,
+        problem: SampleProblem,
+        shards: list[Shard],
+        digests: dict[int, str],
+        recipe: Recipe,
+        test: Images,
+        *,
+        speed: float = 1.0,
+        planner: str = "lp",
+        trouble: Sequence[Trouble] = (),
+    ) -> None:
+        self.problem, self.shards, self.digests = problem, shards, dict(digests)
+        self.recipe, self.test, self.speed = recipe, test, speed
+        self.planner, self.trouble = planner, tuple(trouble)
+        self.alive = list(range(problem.n))
+        self._since = Since()
+        self._real_s = problem.seconds_per_sample.copy()
+
+    def run(self) -> list[Step]:
+        """All epochs.
+
+        Raises
+        ------
+        RunError
+            Nobody is left, or a sample was lost in a move.
+        """
+        due, steps = True, []
+        for epoch in range(self.recipe.epochs):
+            moved = self._plan(self.recipe.epochs - epoch) if due else (0, 0.0)
+            before = set(self.digests), list(self.alive)
+            trained = self._epoch(epoch)
+            left = tuple(self.problem.node_names[i] for i in before[1] if i not in self.alive)
+            lost = len(before[0]) - len(self.digests)
+            steps.append(Step(trained.epochs[0], due, *moved, left, lost))
+            self._since = Since(epoch + 1, trained.parameters)
+            due = self._learn(trained.seconds_per_sample * self.speed) or bool(left)
+        return steps
+
+    def _plan(self, epochs: int) -> tuple[int, float]:
+        """Plan from what is where, move if that is worth it; samples and seconds."""
+        now = self._now(self.problem, epochs)
+        plan = solve(now, self.planner).plan
+        if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
+            return 0, 0.0
+        moved = move(now, plan, self._shards(), self.digests, speed=self.speed)
+        rates = np.full((self.problem.n, self.problem.n), np.nan)
+        rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
+        self.problem = with_rates(self.problem, rates)
+        return int(plan.count.sum()), moved.move_s * self.speed
+
+    def _epoch(self, epoch: int) -> Trained:
+        """One epoch, again and again until it ends with those who began it."""
+        dying = set()
+        for trouble in self.trouble:
+            if trouble.epoch == epoch and np.isfinite(trouble.slower):
+                self._real_s[trouble.node] *= trouble.slower
+            elif trouble.epoch == epoch:
+                dying.add(trouble.node)
+        real = self.problem.asked(seconds_per_sample=self._real_s)
+        while True:
+            try:
+                return train(
+                    self._now(real, 1),
+                    self._shards(),
+                    replace(self.recipe, epochs=1),
+                    self.test,
+                    self.speed,
+                    since=self._since,
+                    dying=frozenset(k for k, i in enumerate(self.alive) if i in dying),
+                )
+            except NodeLeft as error:
+                self._forget(error.ranks)
+
+    def _forget(self, ranks: Sequence[int]) -> None:
+        """Go on without some nodes, and without what is on them."""
+        gone = {self.alive[rank] for rank in ranks}
+        self.alive = [i for i in self.alive if i not in gone]
+        left = {sample for shard in self._shards() for sample in shard.samples()}
+        self.digests = {sample: d for sample, d in self.digests.items() if sample in left}
+        if not left:
+            raise RunError("no node with samples is left", where=self.problem.name)
+
+    def _learn(self, seconds_per_sample: FloatArray) -> bool:
+        """Take over what was measured; whether that is news."""
+        known = self.problem.seconds_per_sample.copy()
+        measured = np.full(self.problem.n, np.nan)
+        measured[self.alive] = seconds_per_sample
+        drift = np.abs(measured / known - 1) > DRIFT  # False where nothing was measured
+        known[drift] = measured[drift]
+        self.problem = self.problem.asked(seconds_per_sample=known)
+        return bool(drift.any())
+
+    def _now(self, problem: SampleProblem, epochs: int) -> SampleProblem:
+        """The rest of the training, of those who are there, from what is where."""
+        samples = counted(held_by(problem, self._shards()))
+        return subset(problem, self.alive, samples).asked(epochs=epochs)
+
+    def _shards(self) -> list[Shard]:
+        return [self.shards[i] for i in self.alive]

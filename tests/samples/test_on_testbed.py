@@ -1,0 +1,57 @@
+"""Nodes of wing 3 as devices of a testbed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.samples._trainer import Recipe
+from placewright.samples.measuring import measure
+from placewright.samples.on_testbed import SPARE_CORES, cluster_of, nodes_up
+from placewright.samples.plan import SamplePlan
+from placewright.samples.run import run
+from placewright.testbed.requirements import missing
+from tests.samples.tiny import tiny
+
+
+def test_speeds_and_links_are_those_of_the_problem() -> None:
+    """In proportion, no more than the machine has to spare; bytes per second from seconds."""
+    problem = tiny([9, 1], seconds_per_sample=np.array([0.3, 0.1]), sample_bytes=5_000.0)
+    made = cluster_of(problem, 2)
+    slow, fast = (device.speed for device in made.devices)
+    assert fast == 1.0
+    assert slow == pytest.approx(1 / 3, abs=1e-3)
+    assert made.links[0].bandwidth == pytest.approx(100_000)
+    many = tiny([1] * 8, sample_bytes=5_000.0)
+    assert sum(d.speed for d in cluster_of(many, 2).devices) <= 2 - SPARE_CORES
+
+
+@pytest.mark.parametrize(("size", "told"), [(10.0, "sample_bytes"), (5_000.0, "not joined")])
+def test_what_cannot_be_made_real_is_refused(size: float, told: str) -> None:
+    """Files smaller than an image; nodes that cannot exchange gradients."""
+    pair = np.full((3, 3), 0.05)
+    pair[0, 2] = pair[2, 0] = np.inf
+    with pytest.raises(InputError, match=told):
+        cluster_of(tiny([3, 3, 3], send_s=pair, sample_bytes=size), 2)
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
+def test_files_move_over_shaped_links_and_nodes_train() -> None:
+    """30 files of 20 kB at 200 kB/s take at least 3 s; measuring tells the slower node."""
+    problem = tiny(
+        [40, 2],
+        seconds_per_sample=np.array([0.4, 0.1]),
+        send_s=np.array([[np.inf, 0.1], [0.1, np.inf]]),
+        sample_bytes=20_000.0,
+    )
+    recipe = Recipe(epochs=1, batch=100, channels=32, depth=3)  # steps of several quota periods
+    plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
+    with nodes_up(problem) as up:
+        measured = measure(problem, recipe, up.seats).of(problem, recipe.batch)
+        assert measured.seconds_per_sample[0] > 1.5 * measured.seconds_per_sample[1]
+        [one] = run(measured, plan, recipe=recipe, peers=(), seats=up.seats, kind="synthetic")
+        assert up.bed.links.get("bytes", 0, 1) > 30 * 20_000
+    assert one.real
+    assert one.move_s >= 0.9 * 30 * 0.1
+    assert one.moved_samples == 30
