@@ -36,9 +36,10 @@ def share_copies(w: IntArray, o: Layout, place: IntArray) -> None:
 
 
 @inner
-def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
-    """One reader less of tensor `k` where it was made; a view lets go of what it is a view of."""
-    d = place[w[o.producer + k]]
+def _let_go(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int, now: float
+) -> None:
+    """A view of tensor `k` on device `d` has no reader left; neither may `k`, perhaps a view."""
     while k >= 0:
         at = _copy_at(w, o, place, k, d)
         w[at] -= 1
@@ -50,6 +51,17 @@ def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, 
 
 
 @inner
+def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
+    """One reader less of tensor `k` where it was made; a view lets go of what it is a view of."""
+    w[o.refs + k] -= 1
+    if w[o.refs + k] == 0:
+        d = place[w[o.producer + k]]
+        hold(w, x, o, d, -w[o.home_bytes + k], now)
+        if o.shared > 0:
+            _let_go(w, x, o, place, w[o.alias + k], d, now)
+
+
+@inner
 def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float) -> None:
     """Operator `i` has ended and reads its inputs no more."""
     d = place[i]
@@ -58,7 +70,9 @@ def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, 
         if place[w[o.producer + k]] == d:
             drop_sender(w, x, o, place, k, now)
             continue
-        at = _copy_at(w, o, place, k, d)
-        w[at] -= 1
-        if w[at] == 0:
+        e = w[o.first_move + k]
+        while w[o.move_target + e] != d:
+            e += 1
+        w[o.move_refs + e] -= 1
+        if w[o.move_refs + e] == 0:
             hold(w, x, o, d, -w[o.kept_bytes + k], now)
