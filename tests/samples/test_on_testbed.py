@@ -38,12 +38,12 @@ def test_what_cannot_be_made_real_is_refused(size: float, told: str) -> None:
 
 @pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
 def test_files_move_over_shaped_links_and_nodes_train() -> None:
-    """30 files of 20 kB at 200 kB/s take at least 3 s; measuring tells the slower node."""
+    """30 files of 400 kB at 4 MB/s take at least 3 s; measuring tells the slower node."""
     problem = tiny(
         [40, 2],
         seconds_per_sample=np.array([0.4, 0.1]),
         send_s=np.array([[np.inf, 0.1], [0.1, np.inf]]),
-        sample_bytes=20_000.0,
+        sample_bytes=400_000.0,
     )
     recipe = Recipe(epochs=1, batch=100, channels=32, depth=3)  # steps of several quota periods
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
@@ -51,7 +51,7 @@ def test_files_move_over_shaped_links_and_nodes_train() -> None:
         measured = measure(problem, recipe, up.seats).of(problem, recipe.batch)
         assert measured.seconds_per_sample[0] > 1.5 * measured.seconds_per_sample[1]
         [one] = run(measured, plan, recipe=recipe, peers=(), seats=up.seats, kind="synthetic")
-        assert up.bed.links.get("bytes", 0, 1) > 30 * 20_000
+        assert up.bed.links.get("bytes", 0, 1) > 30 * 400_000
     assert one.real
     assert one.move_s >= 0.9 * 30 * 0.1
     assert one.moved_samples == 30
