@@ -149,7 +149,11 @@ def _verdict(outcome: Outcome) -> str:
             f"{title}: no plan is faster than {outcome.single.planner} by the judge "
             f"(lower bound {outcome.result.lower_bound * 1e3:.0f} ms)."
         )
-    return (
-        f"{title}: {alone / plan:.2f}x the speed of the best single device "
-        f"({alone * 1e3:.0f} -> {plan * 1e3:.0f} ms, measured)."
-    )
+    told = f"({alone * 1e3:.0f} -> {plan * 1e3:.0f} ms, measured)"
+    if plan >= alone and outcome.single is not None:
+        promised = outcome.single.value / outcome.result.value
+        return (
+            f"{title}: no speed-up {told}; {promised:.2f}x was predicted and did not come true "
+            f"here: use {outcome.single.planner}."
+        )
+    return f"{title}: {alone / plan:.2f}x the speed of the best single device {told}."
