@@ -113,7 +113,7 @@ class Adaptation:
         refused = offer.plan.placement.tobytes() in self._refused
         if refused or not offer.worthwhile(remaining, self.policy):
             if alarmed:
-                self._stay(step, offer)
+                self._stay(step, offer, remaining)
             self._confirmed = 0
             return
         self._confirmed += 1
@@ -122,10 +122,11 @@ class Adaptation:
             return
         self._migrate(step, offer)
 
-    def _stay(self, step: int, offer: Offer) -> None:
-        self._note(
-            step, Kind.STAY, f"no plan is {self.policy.least_gain:.0%} better", gain=offer.gain
-        )
+    def _stay(self, step: int, offer: Offer, remaining: float) -> None:
+        text = f"no plan is {self.policy.least_gain:.0%} better"
+        if offer.gain > self.policy.least_gain:
+            text = f"not worth the move, {remaining:.0f} steps before the end"
+        self._note(step, Kind.STAY, text, gain=offer.gain, move_s=offer.move_s)
         self.drift.accept()
 
     def _migrate(self, step: int, offer: Offer) -> None:
