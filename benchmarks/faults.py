@@ -3,8 +3,8 @@
     python benchmarks/faults.py [--schedules 50] [--steps 40]
 
 As root each schedule runs on a testbed of three nodes whose links are cut and restored; without
-root workers of this machine are killed only. Shots come at random moments, so some hit
-snapshots, recoveries and migrations. At the end processes, namespaces and control groups that
+root workers of this machine are killed only. Shots come at random moments; those that must hit a
+snapshot, a migration or a recovery are in `tests/adapt/test_run.py`. At the end processes, namespaces and control groups that
 were left behind are counted.
 """
 

@@ -7,17 +7,22 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
 from placewright.capture.source import ModelSource
 from placewright.errors import InfeasibleError
 from placewright.execute.eager import run_eager
+from placewright.execute.session import Session
 from placewright.graph.program import Program
+from placewright.operators.plan import OperatorPlan
 from tests.adapt.jobs import job
 
 
@@ -128,3 +133,60 @@ def test_no_device_left_says_so(tmp_path: Path) -> None:
             kill(run, 0)
         with pytest.raises(InfeasibleError, match="no device is left"):
             run.step()
+
+
+class Shot(Session):
+    """A session in which, once, a worker is killed at a precise moment: see `moment`."""
+
+    moment = ""
+
+    def save_state(self, folder: Path) -> None:
+        """As ever, perhaps with a worker less."""
+        self._shoot("snapshot")
+        super().save_state(folder)
+
+    def migrate(
+        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
+    ) -> int:
+        """As ever, perhaps with a worker less."""
+        self._shoot("migration")
+        return super().migrate(placement, order, limit_s=limit_s)
+
+    def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
+        """As ever, perhaps with a worker less."""
+        self._shoot("recovery")
+        super().load(placement, order, seed)
+
+    def _shoot(self, now: str) -> None:
+        if Shot.moment == now:
+            Shot.moment = ""
+            os.kill(self.group.processes[-1].pid or 0, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", ["snapshot", "migration", "recovery"])
+def test_a_fault_at_the_worst_moment(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies as a snapshot, a migration or a recovery begins: the numbers stay eager's."""
+    source, given = job()
+    migrations = []
+
+    def stepped(self: Adaptation, *_: object) -> None:
+        """Move everything to the next device after the third step."""
+        if run.done == 3 and not migrations:
+            migrations.append(run.done)
+            to = (self.plan.placement + 1) % self.problem.m
+            self._put(OperatorPlan(to), 0.0)
+
+    monkeypatch.setattr(Adaptation, "stepped", stepped)
+    monkeypatch.setattr(Shot, "moment", moment if moment != "recovery" else "")
+    with AdaptiveRun(replace(given, open=Shot), tmp_path, snapshot_every=4) as run:
+        for step in range(8):
+            run.step()
+            if moment == "recovery" and step == 4:
+                Shot.moment = moment
+                kill(run, 0)
+        equal_to_eager(run, source, given, 8)
+    assert migrations
+    assert Shot.moment == ""
+    assert run.timeline.count(Kind.FAULT) == (2 if moment == "recovery" else 1)

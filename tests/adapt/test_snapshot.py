@@ -18,18 +18,16 @@ def write(folder: SnapshotFolder, step: int) -> Path:
     passing = folder.begin(step)
     save_file({"w": torch.full((3,), float(step))}, passing / "worker-0.safetensors")
     save_file({"v": torch.full((2,), -float(step))}, passing / "worker-1.safetensors")
-    return folder.commit(
-        passing, step=step, batches=step, random_state=b"\x01\xff", placement={"op": "a"}
-    )
+    return folder.commit(passing, step=step, random_state=b"\x01\xff", placement={"op": "a"})
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    """State of all workers, random state, placement, counters."""
+    """State of all workers, random state, placement, step."""
     folder = SnapshotFolder(tmp_path, "net")
     write(folder, 7)
     found = folder.latest()
     assert found is not None
-    assert (found.step, found.batches, found.random_state) == (7, 7, b"\x01\xff")
+    assert (found.step, found.random_state) == (7, b"\x01\xff")
     assert found.placement == {"op": "a"}
     assert torch.equal(found.state["w"], torch.full((3,), 7.0))
     assert torch.equal(found.state["v"], torch.full((2,), -7.0))

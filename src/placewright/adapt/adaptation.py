@@ -16,6 +16,9 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 
+LATE = 10.0
+"""A migration that takes so many times what was predicted is stuck."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -24,6 +27,7 @@ class Trial:
     before: OperatorPlan
     before_s: float
     promised: float
+    move_s: float
 
 
 @dataclass(slots=True)
@@ -131,7 +135,7 @@ class Adaptation:
 
     def _migrate(self, step: int, offer: Offer) -> None:
         before, before_s = self.plan, self.drift.recent_s
-        seconds, moved = self._put(offer.plan)
+        seconds, moved = self._put(offer.plan, offer.move_s)
         self._note(
             step,
             Kind.MIGRATE,
@@ -142,7 +146,7 @@ class Adaptation:
             moved_bytes=moved,
             resolve_s=self.replanner.last_solve_s,
         )
-        self.trial = Trial(before, before_s, offer.gain)
+        self.trial = Trial(before, before_s, offer.gain, offer.move_s)
 
     def _judge_trial(self, step: int) -> None:
         """Keep the plan if its steps are shorter than the old one's, else go back."""
@@ -154,7 +158,7 @@ class Adaptation:
         if now_s <= trial.before_s:
             return
         self._refused.add(self.plan.placement.tobytes())
-        self._put(trial.before)
+        self._put(trial.before, trial.move_s)
         self._note(
             step,
             Kind.ROLL_BACK,
@@ -163,12 +167,13 @@ class Adaptation:
             now_s=now_s,
         )
 
-    def _put(self, plan: OperatorPlan) -> tuple[float, int]:
-        """Bring a plan into force; seconds and bytes that it took."""
+    def _put(self, plan: OperatorPlan, move_s: float) -> tuple[float, int]:
+        """Bring a plan into force, in `move_s` seconds by prediction; seconds and bytes it took."""
         start = time.perf_counter()
         problem = self.watch.problem()
         order = execution_order(problem, judge(problem, plan))
-        moved = self.session.migrate(plan.placement.tolist(), order)
+        limit_s = self.session.group.limit_s + LATE * move_s
+        moved = self.session.migrate(plan.placement.tolist(), order, limit_s=limit_s)
         self.plan = plan
         self.timeline.plans += 1
         self._confirmed = 0

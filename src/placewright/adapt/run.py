@@ -33,6 +33,9 @@ Batch = Mapping[str, torch.Tensor]
 SILENCE_STEPS = 20.0
 """A step that takes so many typical ones is stuck."""
 
+ORDER_S = 30.0
+"""Anything else that workers are told takes less on top of the patience: a load, a snapshot."""
+
 TRIES = 3
 """Times that one step is tried again when nobody seems to be gone."""
 
@@ -178,6 +181,7 @@ class AdaptiveRun:
         state = dict(self.job.state) | dict(snapshot.state if snapshot else {})
         session = self.job.open(self.job.graph, cluster, state)
         self.session = session.__enter__()
+        session.group.limit_s = self.patience_s + ORDER_S
         order = execution_order(problem, judge(problem, plan))
         session.load(plan.placement.tolist(), order, self.seed)
         if snapshot is not None:
@@ -253,7 +257,6 @@ class AdaptiveRun:
         self.snapshots.commit(
             folder,
             step=self.done,
-            batches=self.done,
             random_state=session.random_state(),
             placement=dict(zip(self.job.graph.operator_names, placement, strict=True)),
         )

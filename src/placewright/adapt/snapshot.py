@@ -34,9 +34,7 @@ class Snapshot:
     Attributes
     ----------
     step
-        Steps done.
-    batches
-        Batches that the loader had handed out.
+        Steps done, each with one batch of the loader.
     state
         Everything that the steps change, by program input: parameters, buffers, optimizer state.
     random_state
@@ -46,7 +44,6 @@ class Snapshot:
     """
 
     step: int
-    batches: int
     state: Mapping[str, torch.Tensor]
     random_state: bytes
     placement: Mapping[str, str]
@@ -78,7 +75,6 @@ class SnapshotFolder:
         folder: Path,
         *,
         step: int,
-        batches: int,
         random_state: bytes,
         placement: Mapping[str, str],
     ) -> Path:
@@ -88,7 +84,6 @@ class SnapshotFolder:
             "schema_version": SCHEMA_VERSION,
             "graph": self.graph_name,
             "step": step,
-            "batches": batches,
             "random_state": base64.b64encode(random_state).decode(),
             "placement": dict(placement),
             "files": {file.name: _digest(file) for file in files},
@@ -133,7 +128,6 @@ class SnapshotFolder:
                 state.update(load_file(folder / name))
             snapshot = Snapshot(
                 step=int(note["step"]),
-                batches=int(note["batches"]),
                 state=state,
                 random_state=base64.b64decode(note["random_state"]),
                 placement=dict(note["placement"]),

@@ -15,7 +15,6 @@ import numpy as np
 class Kind(StrEnum):
     """Kinds of events, in the order in which they usually follow each other."""
 
-    PLAN = "plan"
     DRIFT = "drift"
     STAY = "stay"
     MIGRATE = "migrate"

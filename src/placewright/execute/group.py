@@ -31,6 +31,11 @@ class WorkerGroup:
     ----------
     specs
         One per device; `rank`, `world` and `rendezvous` are filled in here.
+
+    Attributes
+    ----------
+    limit_s
+        Seconds that any order may take which is not given a limit of its own.
     """
 
     def __init__(self, specs: Sequence[WorkerSpec]) -> None:
@@ -43,6 +48,7 @@ class WorkerGroup:
             replace(spec, rank=rank, world=len(specs), rendezvous=rendezvous)
             for rank, spec in enumerate(specs)
         )
+        self.limit_s = float("inf")
         self.processes: list[BaseProcess] = []
         self._orders: list[Connection] = []
         self._lifelines: list[Connection] = []
@@ -76,7 +82,7 @@ class WorkerGroup:
         verb: str,
         arguments: Sequence[tuple[Any, ...]],
         *,
-        limit_s: float = float("inf"),
+        limit_s: float | None = None,
     ) -> list[Any]:
         """Give every worker one order and collect the answers.
 
@@ -91,9 +97,10 @@ class WorkerGroup:
                 orders.send((verb, values))
             except (BrokenPipeError, OSError):
                 continue  # it has died: its sentinel says so below
-        return self._answers(range(len(self.specs)), limit_s)
+        limit = self.limit_s if limit_s is None else limit_s
+        return self._answers(range(len(self.specs)), limit)
 
-    def order_all(self, verb: str, *arguments: Any, limit_s: float = float("inf")) -> list[Any]:
+    def order_all(self, verb: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Give every worker the same order."""
         return self.order(verb, [arguments] * len(self.specs), limit_s=limit_s)
 

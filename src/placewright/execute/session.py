@@ -95,11 +95,18 @@ class Session:
         self.group.order("load", [(part, self._state_file) for part in self.parts])
         self.group.order_all("seed", seed)
 
-    def migrate(self, placement: Sequence[int], order: Sequence[int]) -> int:
+    def migrate(
+        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
+    ) -> int:
         """Change the placement between two steps, nothing lost; bytes that moved.
 
         State travels from worker to worker over the links that carry tensors, and the
         sequence of random numbers goes on where its operators now are.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost, or it took more than `limit_s` seconds.
         """
         after = partition(self.graph, placement, order, len(self.cluster.devices))
         moves = state_moves(self.parts, after)
@@ -107,7 +114,7 @@ class Session:
         if drawing != random_home(after):
             state = self.group.order_all("random_state")[drawing]
             self.group.order_all("set_random_state", state)
-        self.group.order("migrate", [(part, moves) for part in after])
+        self.group.order("migrate", [(part, moves) for part in after], limit_s=limit_s)
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
 
@@ -144,7 +151,7 @@ class Session:
         self.group.order("disturb", [(factor,) for factor in factors])
 
     def run(
-        self, steps: int, *, watched: bool = False, limit_s: float = float("inf")
+        self, steps: int, *, watched: bool = False, limit_s: float | None = None
     ) -> list[StepRecord]:
         """Execute steps of the loaded placement.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1100.0, 280.0, 64.0, 40.0, 24.0, 28.0
 
-QUIET = ("snapshot", "plan")
+QUIET = ("snapshot",)
 """Events that are no news: they are not drawn."""
 
 
