@@ -206,6 +206,7 @@ def head_json(result: Result) -> dict[str, Any]:
         "gap": _finite(result.gap),
         "status": str(result.status),
         "runtime_s": result.runtime_s,
+        "compile_s": result.compile_s,
         "seed": provenance.seed,
         "placewright": provenance.placewright,
         "python": provenance.python,

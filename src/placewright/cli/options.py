@@ -50,6 +50,10 @@ BatchOption = Annotated[
 PlannerOption = Annotated[
     str, typer.Option("--planner", metavar="NAME", help="See `placewright operators compare`.")
 ]
+PlannersOption = Annotated[
+    list[str] | None,
+    typer.Option("--planner", metavar="NAME", help="Only these; may be given several times."),
+]
 ObjectiveOption = Annotated[
     Literal["latency", "throughput", "diffmaxima"] | None,
     typer.Option(

@@ -14,7 +14,7 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
-from placewright.result import Status
+from placewright.result_file import ResultFile
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
@@ -104,35 +104,9 @@ class PlanEntry(FileModel):
     transfers: tuple[TransferEntry, ...] = ()
 
 
-class CandidateEntry(FileModel):
-    """One planner's answer."""
-
-    planner: str
-    value: float | None
-    status: Status
-    runtime_s: float
-    note: str = ""
-
-
-class PlanFile(FileModel):
+class PlanFile(ResultFile):
     """A plan file; only `plan` is needed to read it back."""
 
-    schema_version: Literal[1] = 1
-    problem: str = ""
-    problem_hash: str = ""
-    planner: str = ""
-    objective: str = ""
-    value: float | None = None
-    lower_bound: float | None = None
-    gap: float | None = None
-    status: str = ""
-    runtime_s: float = 0.0
-    seed: int = 0
-    placewright: str = ""
-    python: str = ""
-    note: str = ""
-    bounds: dict[str, float | None] = Field(default_factory=dict)
-    candidates: tuple[CandidateEntry, ...] = ()
     plan: PlanEntry
 
 

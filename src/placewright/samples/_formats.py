@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from placewright.boundary import FileModel, RefusedError
 from placewright.cluster.files import Bandwidth, Bytes, Seconds
 from placewright.errors import InputError
+from placewright.result_file import ResultFile
 from placewright.samples.problem import Batches, Duplex, Overlap, Ports
 
 
@@ -144,23 +145,7 @@ class PlanEntry(FileModel):
     price_s: float = 0.0
 
 
-class SamplePlanFile(FileModel):
+class SamplePlanFile(ResultFile):
     """A plan with what was said about it."""
 
-    schema_version: Literal[1] = 1
-    problem: str = ""
-    problem_hash: str = ""
-    planner: str = ""
-    objective: str = ""
-    value: float | None = None
-    lower_bound: float | None = None
-    gap: float | None = None
-    status: str = ""
-    runtime_s: float = 0.0
-    seed: int = 0
-    placewright: str = ""
-    python: str = ""
-    note: str = ""
-    bounds: dict[str, float | None] = Field(default_factory=dict)
-    candidates: list[dict[str, Any]] = Field(default_factory=list)
     plan: PlanEntry

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from placewright.cli.answer import give
 from placewright.cli.face import Face
 from placewright.cli.options import (
@@ -17,6 +13,7 @@ from placewright.cli.options import (
     OnOption,
     OutputOption,
     OverlapOption,
+    PlannersOption,
     QuietOption,
     ReportOption,
     SeedOption,
@@ -33,11 +30,6 @@ from placewright.cli.pipelines import (
     SpeedupOption,
     SyncOption,
 )
-
-PlannersOption = Annotated[
-    list[str] | None,
-    typer.Option("--planner", metavar="NAME", help="Only these; may be given several times."),
-]
 
 
 def compare(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from placewright.cli.answer import give
 from placewright.cli.face import Face
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
+    PlannersOption,
     QuietOption,
     ReportOption,
     SeedOption,
@@ -26,11 +23,6 @@ from placewright.cli.samples.asked import (
     RelayOption,
     load,
 )
-
-PlannersOption = Annotated[
-    list[str] | None,
-    typer.Option("--planner", metavar="NAME", help="Only these; may be given several times."),
-]
 
 
 def compare(

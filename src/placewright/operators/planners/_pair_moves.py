@@ -1,6 +1,6 @@
 """Annealing of throughput over links: one node at a time to another device, compiled.
 
-The energy is the sum over devices of (load / scale) to the power of `_POWER`, which follows the
+The energy is the sum over devices of (load / scale) to the power of `_annealing.POWER`, which follows the
 largest load and still sees the others. Moves that overfill a memory, that need a link that is not
 there, or that close a cycle between devices where plans must be contiguous, are not made.
 """
@@ -13,9 +13,8 @@ import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.compiled import compiled
+from placewright.operators.planners._annealing import energy, somebody
 from placewright.operators.planners._pair_contraction import Pairs
-
-_POWER = 12.0
 
 
 class Board(NamedTuple):
@@ -102,13 +101,7 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
     trial = np.zeros(m)
     for step in range(moves):
         warmth = heat * (1.0 - step / moves) + 1e-9
-        v = np.random.randint(n)
-        worst = load.argmax()
-        if np.random.random() < 0.5:  # half of all moves take work off the fullest device
-            for _ in range(20):
-                if place[v] == worst:
-                    break
-                v = np.random.randint(n)
+        v = somebody(place, load)
         a = place[v]
         to = _target(b, v, place, m)
         if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
@@ -121,7 +114,7 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         place[v] = to
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, 1.0, trial, seen)
-        rise = _energy(trial, least) - _energy(load, least)
+        rise = energy(trial, least) - energy(load, least)
         accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / warmth)
         if accepted and len(b.edge) > 0:
             _shift(b, v, a, to, place, ahead)
@@ -168,14 +161,6 @@ def _add(b: Board, k: int, place: IntArray, sign: float, load: FloatArray, seen:
             load[d] += sign * took
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         seen[place[b.reader[x]]] = False
-
-
-@compiled
-def _energy(load: FloatArray, scale: float) -> float:
-    total = 0.0
-    for d in range(len(load)):
-        total += (load[d] / scale) ** _POWER
-    return total
 
 
 @compiled

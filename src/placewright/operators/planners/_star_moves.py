@@ -1,6 +1,6 @@
 """Annealing of throughput around host memory: nodes go to other devices, or change places.
 
-The energy is the sum over devices of (load / least seen) to the power of `_POWER`, which follows
+The energy is the sum over devices of (load / least seen) to the power of `_annealing.POWER`, which follows
 the largest load and still sees the others. Moves that overfill a memory are not made. Slots are
 devices here (`_free_cuts.slot_kinds`), stages are not replicated, clusters and passes not known.
 """
@@ -13,10 +13,9 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.compiled import compiled
+from placewright.operators.planners._annealing import energy, somebody
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._free_cuts import slot_kinds
-
-_POWER = 12.0
 
 
 class Board(NamedTuple):
@@ -82,13 +81,7 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
     before = np.zeros(m)
     for step in range(moves):
         warmth = heat * (1.0 - step / moves) + 1e-9
-        v = np.random.randint(n)
-        worst = load.argmax()
-        if np.random.random() < 0.5:  # half of all moves take work off the fullest device
-            for _ in range(20):
-                if place[v] == worst:
-                    break
-                v = np.random.randint(n)
+        v = somebody(place, load)
         to, other = _target(b, v, place, m), -1
         a = place[v]
         if to == a or b.work[v, to] == np.inf:
@@ -105,7 +98,7 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         _move(b, v, a, to, load, count)
         if other >= 0:
             _move(b, other, to, a, load, count)
-        rise = _energy(load, least) - _energy(before, least)
+        rise = energy(load, least) - energy(before, least)
         if rise > 0.0 and np.random.random() >= np.exp(-rise / warmth):
             _move(b, v, to, a, load, count)
             if other >= 0:
@@ -154,11 +147,3 @@ def _put(b: Board, v: int, d: int, sign: int, load: FloatArray, count: IntArray)
         now = 0 < count[e, d] < size
         if was != now:
             load[d] += b.moved[e] * b.rate[d] * (1.0 if now else -1.0)
-
-
-@compiled
-def _energy(load: FloatArray, scale: float) -> float:
-    total = 0.0
-    for d in range(len(load)):
-        total += (load[d] / scale) ** _POWER
-    return total

@@ -1,0 +1,36 @@
+"""What annealing on loads has in common: whom to move next, and what loads are worth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled
+
+TRIES = 20
+"""Draws until somebody of the fullest device is found, else the last drawn is taken."""
+
+POWER = 12.0
+"""A high power stands for the maximum, and sees devices that are nearly full."""
+
+
+@compiled
+def somebody(place: IntArray, load: FloatArray) -> int:
+    """Anybody, or in half of all calls somebody of the device with the largest load."""
+    v = np.random.randint(len(place))
+    worst = load.argmax()
+    if np.random.random() < 0.5:
+        for _ in range(TRIES):
+            if place[v] == worst:
+                break
+            v = np.random.randint(len(place))
+    return int(v)
+
+
+@compiled
+def energy(load: FloatArray, scale: float) -> float:
+    """Sum of the loads over `scale`, each to the power `POWER`."""
+    total = 0.0
+    for d in range(len(load)):
+        total += (load[d] / scale) ** POWER
+    return total
