@@ -1,6 +1,6 @@
 """Annealing of throughput over links: one node at a time to another device, compiled.
 
-The energy is the sum over devices of (load / scale) to the power of `_annealing.POWER`, which follows the
+The energy is the sum over devices of (load / scale) to a high power, which follows the
 largest load and still sees the others. Moves that overfill a memory, that need a link that is not
 there, or that close a cycle between devices where plans must be contiguous, are not made.
 """

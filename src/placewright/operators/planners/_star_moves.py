@@ -1,6 +1,6 @@
 """Annealing of throughput around host memory: nodes go to other devices, or change places.
 
-The energy is the sum over devices of (load / least seen) to the power of `_annealing.POWER`, which follows
+The energy is the sum over devices of (load / least seen) to a high power, which follows
 the largest load and still sees the others. Moves that overfill a memory are not made. Slots are
 devices here (`_free_cuts.slot_kinds`), stages are not replicated, clusters and passes not known.
 """
