@@ -10,7 +10,6 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners import _solver
 from placewright.operators.planners._contraction import contract
 from placewright.operators.planners._free_cuts import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners._stages import best_stages
@@ -21,6 +20,7 @@ from placewright.operators.readers.msr import read_msr
 from placewright.planning import Context
 from placewright.result import Status
 from placewright.solve import solve
+from placewright.solvers import cp_sat
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
@@ -119,13 +119,13 @@ def test_it_comes_back_at_the_deadline() -> None:
 def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the solver works: it is told to stop, and the best so far is the plan."""
 
-    class Impatient(_solver.threading.Event):  # type: ignore[name-defined,misc]
+    class Impatient(cp_sat.threading.Event):  # type: ignore[name-defined,misc]
         def wait(self, timeout: float | None = None) -> bool:
             if timeout is not None and not self.is_set():
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(_solver.threading, "Event", Impatient)
+    monkeypatch.setattr(cp_sat.threading, "Event", Impatient)
     for contiguous, most in ((False, 33.08), (True, 33.04)):
         name = "layer_gnmt_inference"
         problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=contiguous)
@@ -146,7 +146,7 @@ def test_a_claim_that_cannot_be_is_dropped() -> None:
 
 def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra by name, and what was used instead."""
-    monkeypatch.setattr(_solver.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cp_sat.importlib.util, "find_spec", lambda name: None)
     problem = tiny(
         [[1.0, 1.0]] * 3,
         objective="throughput",

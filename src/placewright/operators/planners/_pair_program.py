@@ -31,7 +31,8 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.operators.planners._pair_contraction import Pairs
-from placewright.operators.planners._solver import Answer, run_scip
+from placewright.operators.planners._solver import run_scip
+from placewright.solvers.cp_sat import Answer
 
 UNITS = 100.0
 """What the start's value is called: SCIP cuts and branches by absolute numbers."""

@@ -21,7 +21,7 @@ import numpy as np
 from placewright.arrays import FloatArray
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._ideals import Chain
-from placewright.operators.planners._solver import run_cp_sat
+from placewright.solvers.cp_sat import run_cp_sat
 
 RESOLUTION = 2.0**25
 """Whole numbers up to the incumbent's load. Not more: the presolve of CP-SAT (9.15) has called

@@ -17,7 +17,7 @@ from placewright.arrays import IntArray
 from placewright.operators.planners._order_decode import decode
 from placewright.operators.planners._order_line import DUES, HIGH, LOW, VALUE, Field, Line
 from placewright.operators.planners._order_tails import close_window, open_window
-from placewright.operators.planners._solver import run_cp_sat
+from placewright.solvers.cp_sat import run_cp_sat
 
 UNITS = 1_000_000
 """Of the makespan that is to be beaten."""

@@ -23,7 +23,6 @@ from placewright.operators.planners._free_cuts import (
     too_large,
 )
 from placewright.operators.planners._ideals import Chain
-from placewright.operators.planners._solver import MISSING, installed
 from placewright.operators.planners._stages import best_stages
 from placewright.operators.planners._star_moves import anneal_slots
 from placewright.operators.planners._trios import by_trios
@@ -44,6 +43,7 @@ from placewright.operators.problem import (
     star_throughput_only,
 )
 from placewright.planning import INTERRUPTED, Context
+from placewright.solvers.cp_sat import MISSING, installed
 
 HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 """First temperatures of annealing; a device at the largest load has energy 1."""

@@ -18,11 +18,11 @@ from placewright.operators.planners._contraction import contract
 from placewright.operators.planners._pair_contraction import Pairs, contract_pairs
 from placewright.operators.planners._pair_moves import anneal
 from placewright.operators.planners._pair_program import best_pairs, too_large
-from placewright.operators.planners._solver import MISSING, installed
 from placewright.operators.planners._star_stand_in import star_stand_in
 from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning import INTERRUPTED, Context
+from placewright.solvers.cp_sat import MISSING, installed
 
 _ROUNDS = 4
 """How often memories are made smaller where a plan's tensors do not fit beside what lives there."""

@@ -14,7 +14,6 @@ from placewright.operators._groups import groups_of
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners._schedule_model import hint, schedule_model
-from placewright.operators.planners._solver import installed, run_cp_sat
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.single import Single
@@ -26,6 +25,7 @@ from placewright.operators.problem import (
     pairwise_only,
 )
 from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.solvers.cp_sat import installed, run_cp_sat
 
 ENOUGH = 5e-7
 """Relative gap at which the solver ends: less than what counts as proved."""

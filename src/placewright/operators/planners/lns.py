@@ -14,10 +14,10 @@ from placewright.operators.planners._order_decode import decode, start_line
 from placewright.operators.planners._order_line import CRITICAL, VALUE, Line
 from placewright.operators.planners._order_moves import list_critical
 from placewright.operators.planners._order_search import OrderSearch, fully_linked, played_sequence
-from placewright.operators.planners._solver import installed
 from placewright.operators.planners._window_model import Better, solve_window
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import INTERRUPTED, Context
+from placewright.solvers.cp_sat import installed
 
 
 @final

@@ -14,9 +14,9 @@ from placewright.operators.planners._cuts import Serial, serial_costs, swaps, tw
 from placewright.operators.planners._local_search import improve, score_all
 from placewright.operators.planners._placement_pbqp import placement_graph
 from placewright.operators.planners._priced import Desk, desk, raised
-from placewright.operators.planners._solver import installed
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import Context
+from placewright.solvers.cp_sat import installed
 
 
 @final

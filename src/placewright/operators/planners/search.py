@@ -13,10 +13,10 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
 from placewright.operators.planners._local_search import improve, score_plan
 from placewright.operators.planners._order_search import Sequenced, played_sequence
-from placewright.operators.planners._solver import installed
 from placewright.operators.planners.lns import Lns
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import INTERRUPTED, Context
+from placewright.solvers.cp_sat import installed
 
 ENOUGH = 200
 """Moves per operator from which a walk may begin as hot as it is told; a shorter one cools less."""
