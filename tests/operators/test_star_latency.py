@@ -9,8 +9,10 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators._star_latency import first_calls
+from placewright.operators.explain import critical_operators
 from placewright.operators.files import read_plan
 from placewright.operators.judge import judge
+from placewright.operators.judgement import HOST
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
@@ -47,6 +49,42 @@ def test_a_call_takes_in_computes_and_brings_out() -> None:
     assert played.value == 1 + 4 + 2 + 3 + 1.5 + 5
     assert played.op_start_s.tolist() == [0.0, 5.0, 7.0, 11.5, 11.5]
     assert played.op_end_s.tolist() == [1.0, 7.0, 10.0, 12.5, 16.5]
+    moves = played.transfers
+    assert list(zip(moves.tensor, moves.source, moves.target, strict=True)) == [
+        (0, HOST, 0),
+        (2, 0, HOST),
+    ]
+    assert moves.start_s.tolist() == [1.0, 10.0]
+    assert moves.end_s.tolist() == [5.0, 11.5]
+    assert critical_operators(played).tolist() == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_call_is_busy_from_its_first_transfer_to_its_last(calls: int) -> None:
+    """Transfers and operators of an accelerator never overlap, and add up to the last bit's eps."""
+    for seed in range(100):
+        p = star_problem(seed, operators=9, accelerators=3, calls=calls)
+        plan = OperatorPlan(random_placement(p, np.random.default_rng(seed)))
+        try:
+            played = judge(p, plan)
+        except InfeasibleError:
+            continue
+        trace, moves = played.trace(), played.transfers
+        device = np.where(moves.source == HOST, moves.target, moves.source)
+        took = p.tensor_bytes[moves.tensor] * p.host_seconds_per_byte[device]
+        assert moves.end_s - moves.start_s == pytest.approx(took, abs=1e-12)
+        assert trace.duration_s == pytest.approx(played.value)
+        for d in np.flatnonzero(p.host_seconds_per_byte > 0).tolist():
+            mine = np.flatnonzero(trace.lane % p.m == d)
+            by = mine[np.lexsort((trace.end_s[mine], trace.start_s[mine]))]
+            assert (trace.start_s[by][1:] >= trace.end_s[by][:-1] - 1e-9).all()
+        for k, j in zip(
+            np.repeat(np.arange(p.t), np.diff(p.consumer_offsets)), p.consumers, strict=True
+        ):
+            i, d = p.tensor_producer[k], plan.placement[j]
+            if d != plan.placement[i] and p.host_seconds_per_byte[d] > 0:
+                arrived = moves.end_s[(moves.tensor == k) & (moves.target == d)]
+                assert (arrived <= played.op_start_s[j] + 1e-9).any()
 
 
 def test_memory_counts_over_all_calls() -> None:

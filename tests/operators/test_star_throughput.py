@@ -63,7 +63,11 @@ def test_loads_equal_the_reference_to_the_last_bit() -> None:
         ]
         assert judgement.peak_bytes.tolist() == held
         assert judgement.feasible == all(h <= c for h, c in zip(held, p.memory_bytes, strict=True))
-        assert judgement.trace().devices == p.m
+        trace = judgement.trace()
+        assert trace.devices == p.m
+        busy = np.bincount(trace.lane % p.m, trace.end_s - trace.start_s, p.m)
+        assert busy == pytest.approx(slow_loads(p, place))
+        assert trace.duration_s == pytest.approx(judgement.value)
 
 
 def slow_contiguous(p: OperatorProblem, place: list[int]) -> bool:

@@ -34,6 +34,16 @@ def memory_curves(
     )
 
 
+def resident_curves(problem: OperatorProblem, resident_bytes: IntArray) -> tuple[MemoryCurve, ...]:
+    """One flat curve per device, where nothing but what lives there counts; shape (m,)."""
+    return tuple(
+        MemoryCurve(d, np.zeros(1), np.array([held]), capacity)
+        for d, (held, capacity) in enumerate(
+            zip(resident_bytes.astype(float), problem.memory_bytes.tolist(), strict=True)
+        )
+    )
+
+
 def _lives(
     p: OperatorProblem,
     placement: IntArray,

@@ -7,7 +7,14 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators._costs import UNLIMITED
 from placewright.operators._star_latency import star_latency
-from placewright.operators._star_loads import StarLoads, stages, star_loads, star_value
+from placewright.operators._star_loads import (
+    StarLoads,
+    host_rates,
+    stages,
+    star_loads,
+    star_value,
+)
+from placewright.operators._star_transfers import Halves, in_turn, through_host
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
@@ -22,8 +29,7 @@ def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgemen
     limited = np.isfinite(p.memory_bytes)
     room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
     over = np.maximum(0, peak - room)
-    value, start, end = _star_times(problem, plan, loads)
-    none = np.zeros(0, dtype=np.int64)
+    value, (start, end, transfers) = _played(problem, plan, loads)
     return OperatorJudgement(
         problem=p,
         placement=place,
@@ -33,30 +39,37 @@ def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgemen
         violation_bytes=int(over.sum()),
         op_start_s=start,
         op_end_s=end,
-        transfers=Transfers(none, none, none, np.zeros(0), np.zeros(0)),
+        transfers=transfers,
         peak_bytes=peak,
         busy_s=loads.compute_s,
     )
 
 
-def _star_times(
+def _played(
     problem: OperatorProblem, plan: OperatorPlan, loads: StarLoads
-) -> tuple[float, FloatArray, FloatArray]:
-    """The value, and start and end of each operator."""
+) -> tuple[float, tuple[FloatArray, FloatArray, Transfers]]:
+    """The value; start and end of each operator, and the transfers."""
     if problem.objective is Objective.LATENCY:
-        played = star_latency(problem, plan)
-        return played.value_s, played.op_start_s, played.op_end_s
-    return star_value(problem, plan), *_period(problem, plan.placement, loads.entering)
+        sample = star_latency(problem, plan)
+        return sample.value_s, (sample.op_start_s, sample.op_end_s, sample.transfers)
+    return star_value(problem, plan), _period(problem, plan.placement, loads)
 
 
 def _period(
-    p: OperatorProblem, place: IntArray, entering: BoolArray
-) -> tuple[FloatArray, FloatArray]:
-    """Start and end of each operator after its device has taken in its tensors."""
-    clock = (p.tensor_bytes[:, None] * entering).sum(axis=0) * p.host_seconds_per_byte
+    p: OperatorProblem, place: IntArray, loads: StarLoads
+) -> tuple[FloatArray, FloatArray, Transfers]:
+    """Each device takes in its tensors, runs its operators, and brings out its tensors."""
+    clock, rates = np.zeros(p.m), host_rates(p, place)
+    taken = _moved(p, loads.entering, rates, clock)
     start, end = np.empty(p.n), np.empty(p.n)
     for i in p.topology.order:
         d = place[i]
         start[i] = clock[d]
         end[i] = clock[d] = clock[d] + p.compute_s[i, d]
-    return start, end
+    return start, end, through_host(taken, _moved(p, loads.leaving, rates, clock))
+
+
+def _moved(p: OperatorProblem, crossing: BoolArray, rates: FloatArray, clock: FloatArray) -> Halves:
+    """What crosses between a device that pays for it and host memory."""
+    tensor, device = np.nonzero(crossing & (rates > 0))
+    return in_turn(tensor, device, p.tensor_bytes[tensor] * rates[tensor, device], clock)

@@ -20,17 +20,20 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._star_kernels import calls_of, play
+from placewright.operators._star_transfers import Halves, in_turn, through_host
+from placewright.operators.judgement import Transfers
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StarPlay:
-    """The last finish, and when each operator computes, shape (n,)."""
+    """The last finish, when each operator computes, shape (n,), and what calls send."""
 
     value_s: float
     op_start_s: FloatArray
     op_end_s: FloatArray
+    transfers: Transfers
 
 
 def is_star_latency(problem: OperatorProblem) -> bool:
@@ -101,8 +104,11 @@ def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarPlay:
     stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
     if len(stuck):
         raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
-    start_s, end_s = _inside(problem, place, unit, ready_s, begin_s)
-    return StarPlay(float(ready_s.max()), start_s, end_s)
+    clock_s, (entering, leaving) = begin_s.copy(), _crossing(problem, unit)
+    taken = _moved(problem, *entering, clock_s)
+    start_s, end_s = _inside(problem, place, unit, ready_s, clock_s)
+    brought = _moved(problem, *leaving, clock_s)
+    return StarPlay(float(ready_s.max()), start_s, end_s, through_host(taken, brought))
 
 
 def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError:
@@ -116,26 +122,35 @@ def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError
 
 
 def _inside(
-    p: OperatorProblem, place: IntArray, unit: IntArray, ready_s: FloatArray, begin_s: FloatArray
+    p: OperatorProblem, place: IntArray, unit: IntArray, ready_s: FloatArray, clock_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Start and end of every operator; in a call one by one, after what it takes in."""
-    clock = begin_s + _taken_in(p, place, unit, len(begin_s))
+    """Start and end of every operator; in a call one by one, from where its clock is."""
     start_s, end_s = np.empty(p.n), np.empty(p.n)
     for i in p.topology.order.tolist():
         took, u = p.compute_s[i, place[i]], unit[i]
-        end_s[i] = ready_s[i] if u < 0 else clock[u] + took
-        start_s[i] = end_s[i] - took if u < 0 else clock[u]
+        end_s[i] = ready_s[i] if u < 0 else clock_s[u] + took
+        start_s[i] = end_s[i] - took if u < 0 else clock_s[u]
         if u >= 0:
-            clock[u] = end_s[i]
+            clock_s[u] = end_s[i]
     return start_s, end_s
 
 
-def _taken_in(p: OperatorProblem, place: IntArray, unit: IntArray, count: int) -> FloatArray:
-    """Shape (count,): seconds that each call spends on what it takes in."""
+def _crossing(
+    p: OperatorProblem, unit: IntArray
+) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
+    """Tensor and call of all that calls take in, and of all that they bring out; by tensor."""
     tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
-    reader = unit[p.consumers]
-    enters = (reader >= 0) & (reader != unit[p.tensor_producer[tensor]])
+    maker, reader = unit[p.tensor_producer], unit[p.consumers]
+    away = reader != maker[tensor]
+    enters, leaves = away & (reader >= 0), np.unique(tensor[away])
+    count = p.m * p.calls
     once = np.unique(tensor[enters] * count + reader[enters])
-    k, u = once // count, once % count
-    paid = p.tensor_bytes[k] * p.host_seconds_per_byte[u // p.calls]
-    return np.bincount(u, paid, count).astype(np.float64)
+    leaves = leaves[maker[leaves] >= 0]
+    return (once // count, once % count), (leaves, maker[leaves])
+
+
+def _moved(p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray) -> Halves:
+    """Transfers of calls, one after another from where their clocks are."""
+    device = unit // p.calls
+    took_s = p.tensor_bytes[tensor] * p.host_seconds_per_byte[device]
+    return in_turn(tensor, device, took_s, clock_s, unit)

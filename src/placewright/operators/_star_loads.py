@@ -61,7 +61,7 @@ def star_loads(
     entering, leaving = _crossings(p, place)
     took = p.compute_s[np.arange(p.n), place]
     tensor, device = np.nonzero(entering | leaving)
-    paid = p.tensor_bytes[tensor] * _rates(p, place)[tensor, device]
+    paid = p.tensor_bytes[tensor] * host_rates(p, place)[tensor, device]
     if late is not None:
         took = np.where(p.is_backward == late, took, 0.0)
         paid = np.where(p.is_backward[p.tensor_producer[tensor]] == late, paid, 0.0)
@@ -93,7 +93,7 @@ def sync_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
     return ring * problem.pipeline.sync_seconds_per_byte * held
 
 
-def _rates(p: OperatorProblem, place: IntArray) -> FloatArray:
+def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
     """Shape (t, m): seconds per byte of each tensor on each device."""
     host = np.broadcast_to(p.host_seconds_per_byte, (p.t, p.m))
     if not p.pipeline.cluster:

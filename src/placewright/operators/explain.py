@@ -10,6 +10,7 @@ import numpy as np
 
 from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError, UnknownNameError
+from placewright.operators._causes import causes, turns
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.limits import Limit, limits
 from placewright.operators.plan import OperatorPlan
@@ -149,7 +150,7 @@ def critical_spans(played: OperatorJudgement) -> BoolArray:
     Spans without length take part like all others.
     """
     trace = played.trace()
-    cause = _causes(played)
+    cause, turn = causes(played), turns(played, trace.lane)
     last = trace.end_s.max(initial=0.0)
     close = SAME_TIME * max(float(last), 1e-30)
     critical: BoolArray = np.isclose(trace.end_s, last, rtol=0.0, atol=close)
@@ -161,27 +162,11 @@ def critical_spans(played: OperatorJudgement) -> BoolArray:
         begin = trace.start_s[span]
         low, high = np.searchsorted(ends, (begin - close, begin + close), side="left")
         for other in by_end[low:high].tolist():
-            near = trace.lane[other] == trace.lane[span] or other in cause[span]
+            near = turn[other] == turn[span] or other in cause[span]
             if near and not critical[other] and trace.start_s[other] <= begin:
                 critical[other] = True
                 waiting.append(other)
     return critical
-
-
-def _causes(played: OperatorJudgement) -> list[set[int]]:
-    """For every span of the trace, the spans whose tensors it waits for."""
-    p, moves = played.problem, played.transfers
-    arrival = {
-        (int(k), int(d)): p.n + i
-        for i, (k, d) in enumerate(zip(moves.tensor, moves.target, strict=True))
-    }
-    causes: list[set[int]] = []
-    topology = p.topology
-    for op in range(p.n):
-        device = int(played.placement[op])
-        read = topology.in_tensors[topology.in_offsets[op] : topology.in_offsets[op + 1]]
-        causes.append({arrival.get((k, device), int(p.tensor_producer[k])) for k in read.tolist()})
-    return causes + [{int(p.tensor_producer[k])} for k in moves.tensor.tolist()]
 
 
 def _moved(problem: OperatorProblem, plan: OperatorPlan, op: int, device: int) -> Alternative:

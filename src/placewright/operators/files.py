@@ -15,6 +15,7 @@ from placewright.boundary import parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
 from placewright.operators._formats import PlanFile, ProblemFile, problem_fields
 from placewright.operators.judge import OperatorJudgement
+from placewright.operators.judgement import end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
@@ -170,8 +171,8 @@ def plan_json(
         "transfers": [
             {
                 "tensor": problem.tensor_names[k],
-                "source": devices[a],
-                "target": devices[b],
+                "source": end_name(problem, a),
+                "target": end_name(problem, b),
                 "start_s": from_s,
                 "end_s": until_s,
             }

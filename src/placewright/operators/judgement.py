@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.operators._memory import memory_curves
-from placewright.operators.problem import OperatorProblem
-from placewright.trace import Trace
+from placewright.operators._memory import memory_curves, resident_curves
+from placewright.operators.problem import Communication, OperatorProblem
+from placewright.trace import MemoryCurve, Trace
+
+HOST = -1
+"""Source or target of a transfer: host memory, through which devices around it reach each other."""
+HOST_NAME = "host memory"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +23,7 @@ class Transfers:
     Attributes
     ----------
     tensor, source, target
-        Indices into the problem's tensors and devices.
+        Indices into the problem's tensors and devices; `HOST` for host memory.
     start_s, end_s
         When the channel was held.
     """
@@ -76,23 +80,38 @@ class OperatorJudgement:
     def trace(self) -> Trace:
         """Spans on devices and channels, and memory over time."""
         p, moves = self.problem, self.transfers
-        lane = p.m + p.channel[moves.source, moves.target]
+        links, lane = link_lanes(p, moves)
         return Trace(
-            lanes=(*p.device_names, *p.channel_names),
+            lanes=(*p.device_names, *links),
             devices=p.m,
             labels=(*p.operator_names, *p.tensor_names),
-            lane=np.concatenate([self.placement, lane]),
+            lane=np.concatenate([self.placement, p.m + lane]),
             label=np.concatenate([np.arange(p.n), p.n + moves.tensor]),
             start_s=np.concatenate([self.op_start_s, moves.start_s]),
             end_s=np.concatenate([self.op_end_s, moves.end_s]),
-            memory=memory_curves(
-                p,
-                self.placement,
-                (self.op_start_s, self.op_end_s),
-                (moves.tensor, moves.target, moves.end_s),
-            ),
+            memory=self._memory(),
             title=f"{p.name}, predicted",
         )
+
+    def _memory(self) -> tuple[MemoryCurve, ...]:
+        p, moves = self.problem, self.transfers
+        if p.communication is Communication.STAR:
+            return resident_curves(p, self.peak_bytes)
+        ends = self.op_start_s, self.op_end_s
+        return memory_curves(p, self.placement, ends, (moves.tensor, moves.target, moves.end_s))
+
+
+def link_lanes(problem: OperatorProblem, moves: Transfers) -> tuple[tuple[str, ...], IntArray]:
+    """Names of channels, or of devices' ways to host memory, and which carries each transfer."""
+    if problem.communication is not Communication.STAR:
+        return problem.channel_names, problem.channel[moves.source, moves.target]
+    ways = tuple(f"{name} <-> {HOST_NAME}" for name in problem.device_names)
+    return ways, np.where(moves.source == HOST, moves.target, moves.source)
+
+
+def end_name(problem: OperatorProblem, device: int) -> str:
+    """Where a transfer starts or ends, in words."""
+    return HOST_NAME if device == HOST else problem.device_names[device]
 
 
 def violation_words(problem: OperatorProblem, over: IntArray) -> str:
