@@ -25,6 +25,7 @@ from placewright.capture.model import capture_source
 from placewright.capture.source import load_model
 from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.execute.local import Local
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.run import execution_order
@@ -48,7 +49,7 @@ def running(name: str, steps: int) -> Iterator[tuple[Testbed, Job, AdaptiveRun]]
     problem = profile(graph, DUO, state=state)
     with Testbed.up(DUO) as bed, tempfile.TemporaryDirectory() as folder:
         seats = {d.name: bed.seat(d.name) for d in DUO.devices}
-        job = Job(graph, DUO, problem, state, open=partial(Session, seats=seats))
+        job = Job(graph, DUO, problem, state, open=partial(Session, engine=Local(seats)))
         plan = solve(problem, "ceft+pbqp").plan
         with AdaptiveRun(
             job, Path(folder), plan=plan, steps=steps + 1000, snapshot_every=10**6

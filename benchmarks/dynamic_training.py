@@ -27,6 +27,7 @@ from placewright.capture.state import initial_state
 from placewright.capture.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
+from placewright.execute.local import Local
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -110,7 +111,7 @@ def pair(model: str, cluster: Cluster, asked: argparse.Namespace) -> list[dict[s
     problem = profile(graph, cluster, state=state)
     with Testbed.up(cluster) as bed:
         seats = {d.name: bed.seat(d.name) for d in cluster.devices}
-        job = Job(graph, cluster, problem, state, open=partial(Session, seats=seats))
+        job = Job(graph, cluster, problem, state, open=partial(Session, engine=Local(seats)))
         plans = plans_of(problem, asked.auto_seconds)
         plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], asked.adapt_steps)
         times = measured(job, plans, asked.rounds, asked.steps)

@@ -22,7 +22,7 @@ from placewright.capture.state import initial_state
 from placewright.capture.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
-from placewright.execute.session import emulated
+from placewright.execute.specs import emulated
 from placewright.operators.run import running
 from placewright.profile.build import profile
 from placewright.solve import compare

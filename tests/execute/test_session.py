@@ -15,7 +15,8 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError, WorkerError
-from placewright.execute.session import Session, check_can_run, emulated
+from placewright.execute.session import Session
+from placewright.execute.specs import check_can_run, emulated
 from tests.execute.chain import answer, diamond
 
 DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")

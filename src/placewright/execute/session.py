@@ -1,9 +1,8 @@
-"""A graph and a cluster on worker processes of this machine, ready to take placements."""
+"""A graph and a cluster on worker processes, ready to take placements."""
 
 from __future__ import annotations
 
-import itertools
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,19 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from placewright.arrays import FloatArray
-from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import UnsupportedError
-from placewright.execute.emulation import ShapedLink
+from placewright.cluster.cluster import Cluster
+from placewright.execute.clock import aligned
+from placewright.execute.engine import Engine
 from placewright.execute.group import WorkerGroup
+from placewright.execute.host import Host
+from placewright.execute.local import Local
 from placewright.execute.migration import random_home, state_moves
 from placewright.execute.partition import Part, partition
 from placewright.execute.probe import link_line
 from placewright.execute.transport import wire_bytes
-from placewright.execute.worker import StepLog, WorkerSpec
+from placewright.execute.worker import StepLog
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
-from placewright.testbed.seat import NodeSeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StepRecord:
     duration_s
         From the first start to the last end.
     logs
-        One per device, times still on the machine's clock.
+        One per device, times still on a clock: that of the first device's machine.
     """
 
     origin_s: float
@@ -57,9 +57,8 @@ class Session:
     ----------
     state
         A real tensor for every program input; inputs that are all zeros may be left out.
-    seats
-        By device, where the cluster is up as a testbed; without them slower devices and links
-        are emulated by waiting.
+    engine
+        Who starts the workers; children of this process by default.
     """
 
     def __init__(
@@ -67,18 +66,25 @@ class Session:
         graph: Graph,
         cluster: Cluster,
         state: Mapping[str, torch.Tensor],
-        seats: Mapping[str, NodeSeat] | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        check_can_run(cluster)
         self.graph, self.cluster = graph, cluster
-        self.emulated = TESTBED if seats else emulated(cluster)
-        self.group = WorkerGroup(_seated(cluster, seats) if seats else _specs(cluster))
-        self._state_file = str(self.group.folder / "initial.safetensors")
-        save_file({n: t.detach().contiguous().clone() for n, t in state.items()}, self._state_file)
+        self.engine: Engine = Local() if engine is None else engine
+        self.group: WorkerGroup = self.engine.group(cluster)
+        self._folder = tempfile.TemporaryDirectory(prefix="placewright-session-")
+        initial = Path(self._folder.name) / "initial.safetensors"
+        save_file({n: t.detach().contiguous().clone() for n, t in state.items()}, initial)
+        self._initial_file, self._initial = initial, [""]
         self.parts: tuple[Part, ...] = ()
 
     def __enter__(self) -> Session:
-        self.group.__enter__()
+        try:
+            self.group.__enter__()
+            self._initial = self.group.hand_out(self._initial_file)
+        except BaseException:
+            self.group.close()
+            self._folder.cleanup()
+            raise
         return self
 
     def __exit__(
@@ -87,12 +93,20 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.group.__exit__(kind, error, trace)
+        try:
+            self.group.__exit__(kind, error, trace)
+        finally:
+            self._folder.cleanup()
+
+    @property
+    def emulated(self) -> str:
+        """What is emulated, in words; empty if nothing."""
+        return self.engine.emulated(self.cluster, self.group.hosts)
 
     def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds."""
         self.parts = partition(self.graph, placement, order, len(self.cluster.devices))
-        self.group.order("load", [(part, self._state_file) for part in self.parts])
+        self.group.order("load", list(zip(self.parts, self._initial, strict=True)))
         self.group.order_all("seed", seed)
 
     def migrate(
@@ -161,7 +175,7 @@ class Session:
             A worker died, raised, or said nothing for `limit_s` seconds.
         """
         answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
-        return [_record(logs) for logs in zip(*answers, strict=True)]
+        return [_record(logs, self.group.hosts) for logs in zip(*answers, strict=True)]
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step."""
@@ -172,113 +186,22 @@ class Session:
         return self._collect("state")
 
     def save_state(self, folder: Path) -> None:
-        """Every worker writes the state that lives there into a file of `folder`."""
+        """What every worker holds of the state, into a file of `folder` each."""
         ranks = range(len(self.parts))
-        self.group.order("state", [(str(folder / f"worker-{r}.safetensors"),) for r in ranks])
+        self.group.collect("state", [folder / f"worker-{r}.safetensors" for r in ranks])
 
     def _collect(self, verb: str) -> dict[str, torch.Tensor]:
-        paths = [str(self.group.folder / f"{verb}-{r}") for r in range(len(self.parts))]
-        self.group.order(verb, [(path,) for path in paths])
+        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.parts))]
+        self.group.collect(verb, files)
         found: dict[str, torch.Tensor] = {}
-        for path in paths:
-            found.update(load_file(path))
-            os.unlink(path)
+        for file in files:
+            found.update(load_file(file))
+            file.unlink()
         return found
 
 
-def check_can_run(cluster: Cluster) -> None:
-    """Raise where this machine can neither be nor emulate a device.
-
-    Raises
-    ------
-    UnsupportedError
-        A device of a kind that is not here, or faster than this machine.
-    """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for device in cluster.devices:
-        gpus -= device.kind == "gpu"
-        if device.kind not in ("cpu", "gpu") or (device.kind == "gpu" and gpus < 0):
-            raise UnsupportedError(
-                f"this machine has no device of kind {device.kind!r} to run on",
-                where=f"{cluster.name}: device {device.name!r}",
-                hint="plan for it with `operators plan`, run on a cluster of devices that are here",
-            )
-        if device.kind == "cpu" and device.speed > 1:
-            raise UnsupportedError(
-                "this machine cannot emulate a device faster than itself",
-                where=f"{cluster.name}: device {device.name!r}",
-                by=f"speed {device.speed}",
-                hint="scale all speeds so that the fastest is 1",
-            )
-
-
-def emulated(cluster: Cluster) -> str:
-    """What a session on this cluster emulates, in words; empty if nothing."""
-    cpus = [d for d in cluster.devices if d.kind == "cpu"]
-    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
-    links = [f"{len(cluster.links)} links by waiting"] if cluster.links else []
-    crowd = sum(d.cores for d in cpus) - len(os.sched_getaffinity(0))
-    crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
-    return ", ".join(slow + links + crowded)
-
-
-TESTBED = "CPU quotas and links of a testbed on one machine"
-
-
-def _seated(cluster: Cluster, seats: Mapping[str, NodeSeat]) -> list[WorkerSpec]:
-    """Workers on a testbed, where devices and links really are what the cluster says."""
-    return [
-        WorkerSpec(
-            rank=i,
-            world=len(cluster.devices),
-            rendezvous="",
-            device_name=device.name,
-            threads=device.cores,
-            seat=seats[device.name],
-        )
-        for i, device in enumerate(cluster.devices)
-    ]
-
-
-def _specs(cluster: Cluster) -> list[WorkerSpec]:
-    cores = _cores(cluster.devices)
-    latency, per_byte, channel, _ = cluster.link_arrays()
-    given = {(link.source, link.target) for link in cluster.links}
-    names = cluster.device_names
-    gpus = itertools.count()
-    return [
-        WorkerSpec(
-            rank=i,
-            world=len(names),
-            rendezvous="",
-            device_name=device.name,
-            threads=device.cores,
-            stretch=max(1.0, 1.0 / device.speed) if device.kind == "cpu" else 1.0,
-            torch_device=f"cuda:{next(gpus)}" if device.kind == "gpu" else "cpu",
-            links={
-                j: ShapedLink(float(latency[i, j]), float(per_byte[i, j]), int(channel[i, j]))
-                for j in range(len(names))
-                if (device.name, names[j]) in given
-            },
-            cores=cores[i],
-        )
-        for i, device in enumerate(cluster.devices)
-    ]
-
-
-def _cores(devices: Sequence[Device]) -> list[tuple[int, ...]]:
-    """Cores of its own for every device where there are enough, else none pinned."""
-    free = sorted(os.sched_getaffinity(0))
-    if sum(d.cores for d in devices) > len(free):
-        return [()] * len(devices)
-    taken = []
-    for device in devices:
-        taken.append(tuple(free[: device.cores]))
-        free = free[device.cores :]
-    return taken
-
-
-def _record(logs: tuple[StepLog, ...]) -> StepRecord:
+def _record(logs: tuple[StepLog, ...], hosts: Sequence[Host]) -> StepRecord:
+    logs = aligned(logs, hosts)
     origin = min(log.start_s for log in logs)
     return StepRecord(origin, max(log.end_s for log in logs) - origin, logs)
 

@@ -23,8 +23,11 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load, save_file
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from placewright.execute.emulation import ShapedLink, Stretch, precise_sleeps
+from placewright.execute.parcels import Parcels
 from placewright.execute.partition import Message, Part
 from placewright.execute.probe import LinkSeconds, SpeedProbe, link_seconds
 from placewright.execute.slots import CompiledPart, compile_part
@@ -40,7 +43,9 @@ class WorkerSpec:
     Attributes
     ----------
     rendezvous
-        ``init_method`` of the process group, for example ``file:///...``.
+        Where the process group meets, for example ``file:///...`` or torchrun's ``env://``.
+    session
+        What sets this group apart from others that met at the same place.
     threads
         Intra-operator threads.
     stretch
@@ -65,6 +70,7 @@ class WorkerSpec:
     cores: tuple[int, ...] = ()
     torch_device: str = "cpu"
     seat: NodeSeat | None = None
+    session: str = "0"
     timeout_s: float = 300.0
 
 
@@ -104,25 +110,11 @@ def worker_main(spec: WorkerSpec, orders: Connection, lifeline: Connection) -> N
 
 
 def _obey(worker: Worker, orders: Connection) -> None:
-    verbs: dict[str, Callable[..., Any]] = {
-        "load": worker.load,
-        "steps": worker.steps,
-        "seed": worker.seed,
-        "outputs": worker.outputs,
-        "state": worker.state,
-        "migrate": worker.migrate,
-        "feed": worker.feed,
-        "random_state": worker.random_state,
-        "set_random_state": worker.set_random_state,
-        "disturb": worker.disturb,
-        "slowness": worker.slowness,
-        "probe_links": worker.probe_links,
-    }
     while True:
         verb, arguments = orders.recv()
         if verb == "stop":
             return
-        orders.send(("ok", verbs[verb](*arguments)))
+        orders.send(("ok", worker.obey(verb, arguments)))
 
 
 def _end_with_parent(lifeline: Connection) -> None:
@@ -147,11 +139,12 @@ class Worker:
         keep_freed_memory()
         dist.init_process_group(
             "gloo",
-            init_method=spec.rendezvous,
+            store=_meeting_point(spec),
             rank=spec.rank,
             world_size=spec.world,
             timeout=datetime.timedelta(seconds=spec.timeout_s),
         )
+        self.parcels = Parcels()
         self.part: CompiledPart
         self.state_names: tuple[str, ...] = ()
         self.state_file = ""
@@ -161,6 +154,28 @@ class Worker:
         self.mailbox = Mailbox(())
         self.courier = Courier(spec.links)
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
+
+    def obey(self, verb: str, arguments: Sequence[Any]) -> Any:
+        """Carry out one order and answer it."""
+        verbs: dict[str, Callable[..., Any]] = {
+            "load": self.load,
+            "steps": self.steps,
+            "seed": self.seed,
+            "outputs": self.outputs,
+            "state": self.state,
+            "migrate": self.migrate,
+            "feed": self.feed,
+            "random_state": self.random_state,
+            "set_random_state": self.set_random_state,
+            "disturb": self.disturb,
+            "slowness": self.slowness,
+            "probe_links": self.probe_links,
+            "open_parcel": self.parcels.open,
+            "append_parcel": self.parcels.append,
+            "read_parcel": self.parcels.read,
+            "drop_parcel": self.parcels.drop,
+        }
+        return verbs[verb](*arguments)
 
     def load(self, part: Part, state_file: str) -> None:
         """Take a part and the initial state that lives here."""
@@ -287,6 +302,12 @@ class Worker:
         """Write the state that lives here and changes to a safetensors file."""
         index, registers = self.part.index, self.part.registers
         return _write(path, {name: registers[index[name]] for name in self.state_names})
+
+
+def _meeting_point(spec: WorkerSpec) -> Any:
+    """The store in which the workers of one session, and of no other, find each other."""
+    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world)))
+    return PrefixStore(f"placewright/{spec.session}", store)
 
 
 def keep_freed_memory() -> None:

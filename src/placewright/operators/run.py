@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.capture.source import ModelSource
+    from placewright.execute.engine import Engine
     from placewright.execute.session import Session, StepRecord
-    from placewright.testbed.seat import NodeSeat
 
 ENGINE = "torch.distributed/gloo, one process per device"
 CHECKED_STEPS = 3
@@ -43,6 +43,7 @@ def run(
     seed: int = 0,
     check: ModelSource | None = None,
     progress: Progress = silent,
+    engine: Engine | None = None,
 ) -> Measurement:
     """Execute a placed step `steps` times.
 
@@ -55,13 +56,15 @@ def run(
         (for training) every parameter and buffer.
     progress
         Told the median step so far as `value` and the prediction as `lower_bound`.
+    engine
+        Who starts the workers; children of this process by default.
 
     Raises
     ------
     WorkerError
         A worker died or raised. No process is left behind, whatever happens.
     """
-    with running(graph, cluster, state) as runner:
+    with running(graph, cluster, state, engine) as runner:
         return runner.measure(
             result, steps=steps, warmup=warmup, seed=seed, check=check, progress=progress
         )
@@ -72,18 +75,18 @@ def running(
     graph: Graph,
     cluster: Cluster,
     state: Mapping[str, torch.Tensor],
-    seats: Mapping[str, NodeSeat] | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Runner]:
     """Workers that stay up, so that several plans are measured side by side.
 
     Parameters
     ----------
-    seats
-        By device, where the cluster is up as a testbed.
+    engine
+        Who starts the workers; children of this process by default.
     """
     from placewright.execute.session import Session
 
-    with Session(graph, cluster, state, seats) as session:
+    with Session(graph, cluster, state, engine) as session:
         yield Runner(session)
 
 
@@ -116,7 +119,7 @@ class Runner:
             step_s=tuple(times),
             predicted_s=result.value,
             trace=measured_trace(result.problem, typical),
-            engine=ENGINE,
+            engine=f"{self.session.engine.name}: {ENGINE}",
             emulated=self.session.emulated,
             max_abs_error=error,
         )

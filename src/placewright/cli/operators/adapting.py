@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +13,8 @@ if TYPE_CHECKING:
     from placewright.adapt.run import AdaptiveRun
     from placewright.adapt.timeline import Timeline
     from placewright.cli.sources import Loaded
+    from placewright.execute.engine import Engine
     from placewright.result import Result
-    from placewright.testbed.seat import NodeSeat
-
-
-@contextmanager
-def seats_of(loaded: Loaded, engine: str) -> Iterator[Mapping[str, NodeSeat] | None]:
-    """Where the workers sit: nodes of the cluster's testbed, which is brought up if it is not."""
-    if engine == "local" or loaded.cluster is None:
-        yield None
-        return
-    from placewright.testbed.testbed import Testbed
-
-    with Testbed.up(loaded.cluster) as bed:
-        yield {name: bed.seat(name) for name in loaded.cluster.device_names}
 
 
 def run_adaptively(
@@ -37,12 +24,12 @@ def run_adaptively(
     *,
     steps: int,
     seed: int,
-    seats: Mapping[str, NodeSeat] | None,
+    engine: Engine,
     snapshots: Path | None,
 ) -> Timeline:
     """All steps, events told as they happen; Ctrl-C ends the run after the step it is in."""
     with tempfile.TemporaryDirectory(prefix="placewright-snapshots-") as passing:
-        run = _run(loaded, result, snapshots or Path(passing), steps, seed, seats)
+        run = _run(loaded, result, snapshots or Path(passing), steps, seed, engine)
         with run, face.meter(f"running {loaded.problem.name}") as meter:
             try:
                 _steps(run, face, meter, steps, result.value)
@@ -59,7 +46,7 @@ def _run(
     folder: Path,
     steps: int,
     seed: int,
-    seats: Mapping[str, NodeSeat] | None,
+    engine: Engine,
 ) -> AdaptiveRun:
     from functools import partial
 
@@ -73,16 +60,20 @@ def _run(
         loaded.cluster,
         loaded.problem,
         loaded.state,
-        open=partial(Session, seats=seats),
-        **_reach(seats),
+        open=partial(Session, engine=engine),
+        **_reach(engine),
     )
     return AdaptiveRun(job, folder, plan=result.plan, steps=steps, seed=seed)
 
 
-def _reach(seats: Mapping[str, NodeSeat] | None) -> dict[str, Any]:
+def _reach(engine: Engine) -> dict[str, Any]:
+    """On a testbed, how to find out who can still talk to whom."""
+    from placewright.adapt.reach import all_talk
+    from placewright.execute.local import Local
+
+    seats = engine.seats if isinstance(engine, Local) else None
     if seats is None:
         return {}
-    from placewright.adapt.reach import all_talk
 
     def reachable(names: Sequence[str]) -> frozenset[str]:
         return all_talk([seats[name] for name in names])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli.answer import keep_pictures
 from placewright.cli.face import Face
 from placewright.cli.given import judged_plan
-from placewright.cli.operators.adapting import run_adaptively, seats_of
+from placewright.cli.operators.adapting import run_adaptively
+from placewright.cli.operators.engines import EmulateOption, EngineOption, prepared
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -33,22 +33,14 @@ from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
+    from placewright.execute.engine import Engine
     from placewright.result import Measurement, Result
-    from placewright.testbed.seat import NodeSeat
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
 StepsOption = Annotated[
     int, typer.Option("--steps", min=1, metavar="N", help="Measured steps, after warm-up.")
-]
-EngineOption = Annotated[
-    Literal["local", "testbed"],
-    typer.Option(
-        "--engine",
-        help="Worker processes that wait where devices and links are slower, or nodes of a "
-        "testbed that really are (root; see `placewright testbed`).",
-    ),
 ]
 AdaptOption = Annotated[
     bool,
@@ -74,6 +66,7 @@ def run(
     steps: StepsOption = 10,
     check: CheckOption = False,
     engine: EngineOption = "local",
+    emulate: EmulateOption = True,
     adapt: AdaptOption = False,
     snapshots: SnapshotsOption = None,
     planner: PlannerOption = "auto",
@@ -100,6 +93,9 @@ def run(
 
     [cyan]placewright operators run zoo:resnet50 --training --on edge-duo --engine testbed --adapt
     --steps 200 --report run.html[/cyan]
+
+    [cyan]torchrun --nproc-per-node 2 -m placewright operators run zoo:resnet50 --on edge-duo
+    --engine torchrun[/cyan]
     """
     from placewright.cli.sources import Ask, load
     from placewright.operators.run import as_json
@@ -107,8 +103,10 @@ def run(
     from placewright.solve import solve
 
     face = Face(format, output, quiet, verbose)
+    workers = prepared(engine, on, emulate)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
     loaded = load(asked, face)
+    _check_runnable(loaded)
     if plan is not None:
         result = judged_plan(loaded.problem, plan)
     else:
@@ -117,19 +115,19 @@ def run(
                 loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter
             )
     timeline = None
-    with seats_of(loaded, engine) as seats:
+    with workers as up:
         measured, baseline = _measure(
             face,
             loaded,
             result,
-            seats,
+            up,
             steps=min(steps, 10) if adapt else steps,
             seed=seed,
             check=check,
         )
         if adapt:
             timeline = run_adaptively(
-                face, loaded, result, steps=steps, seed=seed, seats=seats, snapshots=snapshots
+                face, loaded, result, steps=steps, seed=seed, engine=up, snapshots=snapshots
             )
     data = as_json(measured, baseline) | ({} if timeline is None else {"run": timeline.as_json()})
     face.show(lambda: data, lambda: run_table(result, measured, baseline, timeline))
@@ -145,11 +143,20 @@ def run(
     )
 
 
+def _check_runnable(loaded: Loaded) -> None:
+    if loaded.graph is None or loaded.cluster is None or loaded.model is None:
+        raise UnsupportedError(
+            "only a model can be run",
+            where=loaded.problem.name,
+            hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
+        )
+
+
 def _measure(
     face: Face,
     loaded: Loaded,
     result: Result,
-    seats: Mapping[str, NodeSeat] | None,
+    engine: Engine,
     *,
     steps: int,
     seed: int,
@@ -158,14 +165,10 @@ def _measure(
     """The plan, and the best single device that fits, on the same workers."""
     from placewright.operators.run import best_single, running
 
-    if loaded.graph is None or loaded.cluster is None or loaded.model is None:
-        raise UnsupportedError(
-            "only a model can be run",
-            where=loaded.problem.name,
-            hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
-        )
+    assert loaded.graph is not None
+    assert loaded.cluster is not None
     single = best_single(loaded.problem)
-    with running(loaded.graph, loaded.cluster, loaded.state, seats) as runner:
+    with running(loaded.graph, loaded.cluster, loaded.state, engine) as runner:
         with face.meter("running the plan") as meter:
             source = loaded.model if check else None
             measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)

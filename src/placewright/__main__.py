@@ -1,0 +1,5 @@
+"""``python -m placewright`` is ``placewright``: what launchers such as torchrun start."""
+
+from placewright.cli.main import main
+
+main()

@@ -1,0 +1,43 @@
+"""--engine: who starts the workers, and what can be said before anything is profiled."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from placewright.execute.engine import Engine
+
+EngineName = Literal["local", "testbed"]
+
+EngineOption = Annotated[
+    EngineName,
+    typer.Option(
+        "--engine",
+        help="Who starts the workers: this process; this process, on nodes of a testbed (root; "
+        "see `placewright testbed`); torchrun; Ray.",
+    ),
+]
+EmulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulate/--no-emulate",
+        help="Wait where devices and links are slower than the machines that are there.",
+    ),
+]
+
+
+def prepared(name: str, on: str | None, emulate: bool) -> AbstractContextManager[Engine]:
+    """The engine, to be entered when there is something to run.
+
+    Raises
+    ------
+    PlacewrightError
+        It cannot be had, which is better said before a model is captured and profiled.
+    """
+    from placewright.cli.sources import find_cluster
+    from placewright.execute.engine import open_engine
+
+    return open_engine(name, find_cluster(on), emulate=emulate)

@@ -1,0 +1,56 @@
+"""A machine as one of its processes sees it: its name, its clock, its cores and its GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+NODE_VARIABLE = "PLACEWRIGHT_NODE"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a process knows of the machine it is on.
+
+    Attributes
+    ----------
+    name
+        ``$PLACEWRIGHT_NODE``, else the host's name: matched with a cluster's nodes.
+    boot
+        Alike in all processes of one running kernel: they share a clock and its cores.
+    cores
+        CPU numbers that the process may use.
+    gpus
+        Names of the GPUs that the process may use.
+    """
+
+    name: str
+    boot: str
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...] = ()
+
+    @classmethod
+    def here(cls) -> Host:
+        """The calling process's machine."""
+        name = os.environ.get(NODE_VARIABLE) or socket.gethostname()
+        return cls(name, _boot(), tuple(sorted(os.sched_getaffinity(0))), _gpus())
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _gpus() -> tuple[str, ...]:
+    """By the launcher's names where it hands out GPUs, so that two processes never share one."""
+    if not torch.cuda.is_available():
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return tuple(visible.split(",")[:count]) if visible else tuple(map(str, range(count)))

@@ -1,0 +1,142 @@
+"""What each device's worker is told to be, on the hosts that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import UnsupportedError
+from placewright.execute.emulation import ShapedLink
+from placewright.execute.host import Host
+from placewright.execute.worker import WorkerSpec
+
+
+def worker_specs(
+    cluster: Cluster, hosts: Sequence[Host], *, emulate: bool = True
+) -> list[WorkerSpec]:
+    """One worker per device; its rendezvous is for the group to fill in.
+
+    Parameters
+    ----------
+    hosts
+        Where each device's worker is.
+    emulate
+        Wait where devices and links are slower than the hosts; else they are what they are.
+
+    Raises
+    ------
+    UnsupportedError
+        A device that its host can neither be nor emulate.
+    """
+    check_can_run(cluster, hosts, emulate=emulate)
+    cores, gpus = _cores(cluster.devices, hosts), _gpus(cluster.devices, hosts)
+    return [
+        WorkerSpec(
+            rank=i,
+            world=len(cluster.devices),
+            rendezvous="",
+            device_name=device.name,
+            threads=device.cores,
+            stretch=_stretch(device) if emulate else 1.0,
+            torch_device=f"cuda:{gpus[i]}" if device.kind == "gpu" else "cpu",
+            links=_shaped(cluster, i) if emulate else {},
+            cores=cores[i],
+        )
+        for i, device in enumerate(cluster.devices)
+    ]
+
+
+def check_can_run(
+    cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: bool = True
+) -> None:
+    """Raise where a host (by default this machine) can neither be nor emulate a device.
+
+    Raises
+    ------
+    UnsupportedError
+        A device of a kind that is not there, or faster than what emulates it.
+    """
+    hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
+    gpus = _gpus(cluster.devices, hosts)
+    for device, host, gpu in zip(cluster.devices, hosts, gpus, strict=True):
+        if device.kind not in ("cpu", "gpu") or (device.kind == "gpu" and gpu is None):
+            raise UnsupportedError(
+                f"this machine has no device of kind {device.kind!r} to run on",
+                where=f"{cluster.name}: device {device.name!r}",
+                by=f"host {host.name} has {len(host.gpus)} GPUs and {len(host.cores)} cores",
+                hint="plan for it with `operators plan`, run on a cluster of devices that are here",
+            )
+        if emulate and device.kind == "cpu" and device.speed > 1:
+            raise UnsupportedError(
+                "this machine cannot emulate a device faster than itself",
+                where=f"{cluster.name}: device {device.name!r}",
+                by=f"speed {device.speed}",
+                hint="scale all speeds so that the fastest is 1, or give --no-emulate where "
+                "devices really are what the cluster says",
+            )
+
+
+def emulated(cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: bool = True) -> str:
+    """What a session on this cluster emulates, in words; empty if nothing."""
+    hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
+    cpus = [d for d in cluster.devices if d.kind == "cpu"]
+    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
+    links = [f"{len(cluster.links)} links by waiting"] if cluster.links else []
+    crowd = _crowd(cluster.devices, hosts)
+    crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
+    return ", ".join((slow + links if emulate else []) + crowded)
+
+
+def _stretch(device: Device) -> float:
+    return max(1.0, 1.0 / device.speed) if device.kind == "cpu" else 1.0
+
+
+def _shaped(cluster: Cluster, source: int) -> dict[int, ShapedLink]:
+    """Outgoing links that the cluster gives, by target rank."""
+    latency, per_byte, channel, _ = cluster.link_arrays()
+    names = cluster.device_names
+    given = {link.target for link in cluster.links if link.source == names[source]}
+    return {
+        j: ShapedLink(
+            float(latency[source, j]), float(per_byte[source, j]), int(channel[source, j])
+        )
+        for j in range(len(names))
+        if names[j] in given
+    }
+
+
+def _cores(devices: Sequence[Device], hosts: Sequence[Host]) -> list[tuple[int, ...]]:
+    """Cores of its own for every device whose host has enough for all, else none pinned."""
+    free = {host.boot: list(host.cores) for host in hosts}
+    asked = {
+        boot: sum(d.cores for d, h in zip(devices, hosts, strict=True) if h.boot == boot)
+        for boot in free
+    }
+    taken: list[tuple[int, ...]] = []
+    for device, host in zip(devices, hosts, strict=True):
+        enough = asked[host.boot] <= len(host.cores)
+        taken.append(tuple(free[host.boot][: device.cores]) if enough else ())
+        del free[host.boot][: device.cores]
+    return taken
+
+
+def _gpus(devices: Sequence[Device], hosts: Sequence[Host]) -> list[int | None]:
+    """For every GPU device the first of its host's that no other device has."""
+    taken: set[tuple[str, str]] = set()
+    found: list[int | None] = []
+    for device, host in zip(devices, hosts, strict=True):
+        own = [k for k, gpu in enumerate(host.gpus) if (host.boot, gpu) not in taken]
+        use = own[0] if own and device.kind == "gpu" else None
+        if use is not None:
+            taken.add((host.boot, host.gpus[use]))
+        found.append(use)
+    return found
+
+
+def _crowd(devices: Sequence[Device], hosts: Sequence[Host]) -> int:
+    """Cores that CPU devices ask for beyond what their hosts have, over all hosts."""
+    have = {host.boot: len(host.cores) for host in hosts}
+    asked = dict.fromkeys(have, 0)
+    for device, host in zip(devices, hosts, strict=True):
+        asked[host.boot] += device.cores if device.kind == "cpu" else 0
+    return sum(max(0, asked[boot] - have[boot]) for boot in have)
