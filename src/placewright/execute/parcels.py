@@ -1,17 +1,15 @@
 """Files that travel in orders, piece by piece, for workers that share no disk with the caller.
 
-On the worker's side a file has no name in any folder: nothing of it is left, however the worker
-ends.
+What a worker keeps has no name in any folder: nothing of it is left, however the worker ends.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placewright.execute.group import WorkerGroup
@@ -21,51 +19,50 @@ PIECE_BYTES = 16 << 20
 
 
 class Parcels:
-    """A worker's files, filled or read in pieces, by a name of their own."""
+    """The worker's side: one file that came in, and one that goes out."""
 
     def __init__(self) -> None:
-        self._files: dict[str, IO[bytes]] = {}
+        self._incoming: IO[bytes] | None = None
+        self._outgoing: IO[bytes] | None = None
 
-    def open(self, name: str) -> str:
-        """An empty file; the path under which this process finds it."""
-        self.drop(name)
-        file = tempfile.TemporaryFile(prefix="placewright-")  # noqa: SIM115
-        self._files[name] = file
-        return f"/proc/self/fd/{file.fileno()}"
+    def begin(self) -> str:
+        """An empty file that comes in; the path under which this process finds it."""
+        self._incoming = tempfile.TemporaryFile(prefix="placewright-")  # noqa: SIM115
+        return f"/proc/self/fd/{self._incoming.fileno()}"
 
-    def append(self, name: str, piece: bytes) -> None:
-        """Fill it."""
-        self._files[name].write(piece)
-        self._files[name].flush()
+    def append(self, piece: bytes) -> None:
+        """The next piece of what comes in."""
+        assert self._incoming is not None
+        self._incoming.write(piece)
+        self._incoming.flush()
 
-    def read(self, name: str, offset: int) -> bytes:
-        """The piece that begins at `offset`; empty after the end."""
-        return os.pread(self._files[name].fileno(), PIECE_BYTES, offset)
+    def pack(self, write: Callable[[str], Any]) -> None:
+        """Keep what `write` writes into the path that it is given, to be taken away."""
+        with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+            path = Path(folder) / "parcel"
+            write(str(path))
+            self._outgoing = path.open("rb")
 
-    def drop(self, name: str) -> None:
-        """Remove it if it is there."""
-        if name in self._files:
-            self._files.pop(name).close()
+    def take(self) -> bytes:
+        """The next piece of what goes out; empty after the last."""
+        assert self._outgoing is not None
+        return self._outgoing.read(PIECE_BYTES)
 
 
 def hand_out(group: WorkerGroup, file: Path) -> list[str]:
     """Give every worker a copy of a file; the path under which each finds its own."""
-    paths = group.order_all("open_parcel", "in")
+    paths = group.order_all("begin_parcel")
     with file.open("rb") as source:
         while piece := source.read(PIECE_BYTES):
-            group.order_all("append_parcel", "in", piece)
+            group.order_all("append_parcel", piece)
     return paths
 
 
 def collect(group: WorkerGroup, verb: str, files: Sequence[Path]) -> None:
     """Have every worker write a file with `verb` and fetch it."""
-    paths = group.order_all("open_parcel", "out")
-    group.order(verb, [(path,) for path in paths])
+    group.order_all("pack_parcel", verb)
     with ExitStack() as stack:
         targets = [stack.enter_context(file.open("wb")) for file in files]
-        offset = 0
-        while any(pieces := group.order_all("read_parcel", "out", offset)):
-            offset += PIECE_BYTES
+        while any(pieces := group.order_all("take_parcel")):
             for target, piece in zip(targets, pieces, strict=True):
                 target.write(piece)
-    group.order_all("drop_parcel", "out")
