@@ -4,8 +4,9 @@
 
 Three clusters as testbeds on this machine (root): two unlike boards; one strong board with two
 weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
-steps each, so that all of them meet the same noise. "dynamic" is the plan that a run with
-adaptation, started from CEFT+PBQP, has come to after --adapt-steps steps.
+steps each, so that all of them meet the same noise; there are more rounds where steps are short.
+"dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
+tryout is over and another --adapt-steps steps are done.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.adapt.decide import Policy
+from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.capture.model import capture_source
 from placewright.capture.source import load_model
@@ -46,6 +49,9 @@ STATIC = (
     "topological-split",
 )
 """`topological-split` is the layer split by load that an expert draws."""
+
+FAR = 1.5
+"""Times as long as the best plan: further turns would tell nothing."""
 
 
 def star(name: str, speeds: Mapping[str, float], bandwidth: float) -> Cluster:
@@ -77,30 +83,51 @@ def plans_of(problem: OperatorProblem, seconds: float) -> dict[str, OperatorPlan
 
 def dynamic_plan(job: Job, plan: OperatorPlan, steps: int) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved."""
-    policy = Policy(sample_every=5)
+    others = rivals(job.problem, plan)
     with (
         tempfile.TemporaryDirectory() as folder,
-        AdaptiveRun(job, Path(folder), plan=plan, policy=policy, snapshot_every=10**6) as run,
+        AdaptiveRun(
+            job,
+            Path(folder),
+            plan=plan,
+            rivals=others,
+            policy=Policy(sample_every=5),
+            snapshot_every=10**6,
+        ) as run,
     ):
+        run.step()
+        assert run.adaptation is not None
+        while run.adaptation.tryout is not None:
+            run.step()
         for _ in range(steps):
             run.step()
-        assert run.adaptation is not None
         return run.adaptation.plan, run.timeline.plans - 1
 
 
 def measured(
-    job: Job, plans: Mapping[str, OperatorPlan], rounds: int, steps: int
+    job: Job, plans: Mapping[str, OperatorPlan], asked: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """Step seconds of every plan, in turns."""
-    found: dict[str, list[float]] = {name: [] for name in plans}
+    """Step seconds of every plan, in turns, forwards and backwards.
+
+    Names of one placement are measured once; one far behind has only the first turn.
+    """
+    names: dict[bytes, list[str]] = {}
+    for name, plan in plans.items():
+        names.setdefault(plan.placement.tobytes(), []).append(name)
+    turns = [group[0] for group in names.values()]
+    found: dict[str, list[float]] = {name: [] for name in turns}
+    start, done = time.perf_counter(), 0
     with job.open(job.graph, job.cluster, job.state) as session:
-        for _ in range(rounds):
-            for name, plan in plans.items():
-                order = execution_order(job.problem, judge(job.problem, plan))
-                session.load(plan.placement.tolist(), order)
+        while done < asked.rounds or time.perf_counter() - start < asked.seconds:
+            for name in turns if done % 2 == 0 else reversed(turns):
+                order = execution_order(job.problem, judge(job.problem, plans[name]))
+                session.load(plans[name].placement.tolist(), order)
                 session.run(1)
-                found[name] += [record.duration_s for record in session.run(steps)]
-    return found
+                found[name] += [record.duration_s for record in session.run(asked.steps)]
+            best = min(float(np.median(t)) for t in found.values())
+            turns = [name for name in turns if np.median(found[name]) < FAR * best]
+            done += 1
+    return {name: found[group[0]] for group in names.values() for name in group}
 
 
 def pair(model: str, cluster: Cluster, asked: argparse.Namespace) -> list[dict[str, object]]:
@@ -114,7 +141,7 @@ def pair(model: str, cluster: Cluster, asked: argparse.Namespace) -> list[dict[s
         job = Job(graph, cluster, problem, state, open=partial(Session, engine=Local(seats)))
         plans = plans_of(problem, asked.auto_seconds)
         plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], asked.adapt_steps)
-        times = measured(job, plans, asked.rounds, asked.steps)
+        times = measured(job, plans, asked)
     best = min(float(np.median(t)) for t in times.values())
     return [
         {
@@ -152,8 +179,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(FACTORIES))
     parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS))
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4, help="at least")
+    parser.add_argument("--seconds", type=float, default=40.0, help="rounds go on for so long")
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--adapt-steps", type=int, default=15)
     parser.add_argument("--auto-seconds", type=float, default=10.0)
     parser.add_argument("--json", type=Path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy
+from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy, move_cost
 from placewright.adapt.drift import Drift
 from placewright.adapt.replan import Replanner
 from placewright.adapt.timeline import Event, Kind, Timeline
+from placewright.adapt.tryout import Tryout
 from placewright.adapt.watch import RECENT, Watch
 from placewright.execute.session import Session, StepRecord
 from placewright.operators.judge import judge
@@ -40,6 +41,8 @@ class Adaptation:
         As profiled, for the session's devices.
     plan
         In force.
+    tryout
+        Plans that are tried before anything else, ``None`` for none or when it is over.
     """
 
     session: Session
@@ -49,6 +52,7 @@ class Adaptation:
     timeline: Timeline
     replanner: Replanner
     began_s: float
+    tryout: Tryout | None = None
     watch: Watch = field(init=False)
     drift: Drift = field(init=False)
     trial: Trial | None = None
@@ -64,7 +68,8 @@ class Adaptation:
     @property
     def watches_next(self) -> bool:
         """Whether the next step should be watched."""
-        return self._alarm > 0 or self._since_sample >= self.policy.sample_every
+        due = self._alarm > 0 or self._since_sample >= self.policy.sample_every
+        return due and self.tryout is None
 
     def stepped(self, record: StepRecord, watched: bool, step: int, remaining: float) -> None:
         """Take in a step; may migrate.
@@ -74,6 +79,9 @@ class Adaptation:
         WorkerError
             A worker was lost meanwhile.
         """
+        if self.tryout is not None:
+            self._try(self.tryout, record.duration_s, step)
+            return
         self._since_sample += 1
         left = self.drift.note(record.duration_s)
         if watched:
@@ -89,6 +97,21 @@ class Adaptation:
             self._raise_alarm(step)
         elif watched and self.drift.settled:
             self._consider(step, remaining, alarmed=False)
+
+    def _try(self, tryout: Tryout, seconds: float, step: int) -> None:
+        """A step of the tryout; at its end the fastest plan comes into force."""
+        if not tryout.took(seconds):
+            return
+        turn = tryout.next()
+        if turn is None:
+            turn, self.tryout = tryout.best, None
+            medians = tryout.medians()
+            gain = 1.0 - medians[turn] / medians[0]
+            kept = "the first one stays" if turn == 0 else f"number {turn + 1} is {gain:.1%} faster"
+            self._note(step, Kind.TRY, f"{len(medians)} plans tried: {kept}", measured_gain=gain)
+        plan = tryout.plans[turn]
+        if plan is not self.plan:
+            self._put(plan, move_cost(self.problem, self.plan, plan)[0])
 
     def _raise_alarm(self, step: int) -> None:
         self._note(

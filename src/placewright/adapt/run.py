@@ -13,9 +13,11 @@ import torch
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.decide import Policy
 from placewright.adapt.replan import Replanner
+from placewright.adapt.rivals import worth_trying
 from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.survivors import cluster_of, problem_of
 from placewright.adapt.timeline import Event, Kind, Timeline
+from placewright.adapt.tryout import Tryout
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, RunError, WorkerError
 from placewright.execute.session import Session, StepRecord
@@ -74,6 +76,9 @@ class AdaptiveRun:
         Where snapshots go.
     plan
         Starts in force; afterwards the run plans for itself.
+    rivals
+        Plans to try beside it in the first steps (`placewright.adapt.rivals`); those that the
+        run is too short for are left out.
     adapt
         Whether to migrate when a better plan appears.
     snapshot_every, rejoin_every
@@ -91,6 +96,7 @@ class AdaptiveRun:
     job: Job
     folder: Path
     plan: OperatorPlan | None = None
+    rivals: Sequence[OperatorPlan] = ()
     policy: Policy = field(default_factory=Policy)
     adapt: bool = True
     snapshot_every: int = 50
@@ -192,10 +198,26 @@ class AdaptiveRun:
             seconds = time.perf_counter() - start
             self._note(Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
         self.adaptation = Adaptation(
-            session, problem, plan, self.policy, self.timeline, self.replanner, self._began_s
+            session,
+            problem,
+            plan,
+            self.policy,
+            self.timeline,
+            self.replanner,
+            self._began_s,
+            self._tryout(problem, plan),
         )
         self._replay(session)
         session.slowness()
+
+    def _tryout(self, problem: OperatorProblem, plan: OperatorPlan) -> Tryout | None:
+        """Only in the beginning, and with as many plans as the steps that are left pay for."""
+        if not self.adapt or not self.rivals or self.timeline.plans > 1:
+            return None
+        plans = (plan, *self.rivals)
+        left, gain = self.steps - self.done, self.policy.least_gain
+        count = worth_trying(problem, plans, left, likely_gain=gain)
+        return Tryout(plans[:count]) if count > 1 else None
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""
@@ -222,6 +244,8 @@ class AdaptiveRun:
         self._count(record)
         if self.adapt:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
+            if self.rivals and adaptation.tryout is None and not self.lost:
+                self.plan, self.rivals = adaptation.plan, ()
         if self.done % self.snapshot_every == 0:
             self.snapshot()
         if self.lost and self.done % self.rejoin_every == 0:

@@ -15,6 +15,7 @@ import numpy as np
 class Kind(StrEnum):
     """Kinds of events, in the order in which they usually follow each other."""
 
+    TRY = "try"
     DRIFT = "drift"
     STAY = "stay"
     MIGRATE = "migrate"

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from placewright.adapt.decide import Policy
+from placewright.adapt.replan import Replanner
+from placewright.adapt.rivals import rivals, too_short
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Timeline
 from placewright.capture.feed import leaves_of
@@ -49,6 +51,9 @@ class Trainer:
         ``adam`` or ``sgd``.
     plan
         In force at first; planned by CEFT+PBQP where none is given.
+    steps
+        How many are planned in all, if that is known: plans that are predicted to be about as
+        good are then tried in the first steps, and a migration must pay for itself in the rest.
 
     Raises
     ------
@@ -68,6 +73,7 @@ class Trainer:
         lr: float = 1e-3,
         plan: OperatorPlan | None = None,
         adapt: bool = True,
+        steps: int | None = None,
         policy: Policy | None = None,
         snapshot_every: int = 50,
         seed: int = 0,
@@ -80,11 +86,19 @@ class Trainer:
         problem = profile(graph, cluster, state=state)
         assert isinstance(graph.program, Program)
         self.model, self.program = model, graph.program
+        policy = policy or Policy()
+        planned = float("inf") if steps is None else float(steps)
+        others: tuple[OperatorPlan, ...] = ()
+        if adapt and steps is not None and not too_short(steps, policy.least_gain):
+            plan = plan or Replanner().whole(problem)
+            others = rivals(problem, plan)
         self.run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),
             plan=plan,
-            policy=policy or Policy(),
+            rivals=others,
+            policy=policy,
+            steps=planned,
             adapt=adapt,
             snapshot_every=snapshot_every,
             seed=seed,

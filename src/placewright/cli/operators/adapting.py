@@ -50,6 +50,8 @@ def _run(
 ) -> AdaptiveRun:
     from functools import partial
 
+    from placewright.adapt.decide import Policy
+    from placewright.adapt.rivals import rivals, too_short
     from placewright.adapt.run import AdaptiveRun, Job
     from placewright.execute.session import Session
 
@@ -63,7 +65,11 @@ def _run(
         open=partial(Session, engine=engine),
         **_reach(engine),
     )
-    return AdaptiveRun(job, folder, plan=result.plan, steps=steps, seed=seed)
+    policy = Policy()
+    others = () if too_short(steps, policy.least_gain) else rivals(loaded.problem, result.plan)
+    return AdaptiveRun(
+        job, folder, plan=result.plan, rivals=others, policy=policy, steps=steps, seed=seed
+    )
 
 
 def _reach(engine: Engine) -> dict[str, Any]:
