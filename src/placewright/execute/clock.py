@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from placewright.execute.crew import StepLog
 from placewright.execute.host import Host
-from placewright.execute.worker import StepLog
 
 
 def aligned(logs: Sequence[StepLog], hosts: Sequence[Host]) -> tuple[StepLog, ...]:

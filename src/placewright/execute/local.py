@@ -17,6 +17,7 @@ from placewright.execute.host import Host
 from placewright.execute.piped import PipedGroup
 from placewright.execute.process import WorkerProcess
 from placewright.execute.specs import check_can_run, emulated, worker_specs
+from placewright.execute.ways import crews
 from placewright.execute.worker import WorkerSpec
 
 if TYPE_CHECKING:
@@ -38,10 +39,16 @@ class Local:
         By device, where the cluster is up as a testbed.
     emulate
         Wait where devices and links are slower than this machine.
+    together
+        One process for all GPUs of a node, or one each; see `ways.crews`.
+    driven_by
+        The rank that drives each device, where it is not left to `together`.
     """
 
     seats: Mapping[str, NodeSeat] | None = None
     emulate: bool = True
+    together: bool | None = None
+    driven_by: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -59,13 +66,23 @@ class Local:
         host = Host.here()
         hosts = [host] * len(cluster.devices)
         if self.seats is None:
-            specs = worker_specs(cluster, hosts, emulate=self.emulate)
+            specs = worker_specs(
+                cluster, hosts, emulate=self.emulate, processes=self.processes(cluster)
+            )
             return LocalGroup(specs, host)
         check_can_run(cluster, hosts)
         plain = worker_specs(cluster, hosts, emulate=False)
         return LocalGroup(
             [replace(s, cores=(), seat=self.seats[s.device_name]) for s in plain], host
         )
+
+    def processes(self, cluster: Cluster) -> list[int]:
+        """The rank that drives each device."""
+        if self.driven_by is not None:
+            return list(self.driven_by)
+        devices = cluster.devices
+        nodes, gpu = [d.node for d in devices], [d.kind == "gpu" for d in devices]
+        return crews(nodes, gpu, together=self.together)
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
         """What is emulated, in words; empty if nothing."""

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from placewright.execute.partition import Message, Part
 
 
-def state_moves(before: Sequence[Part], after: Sequence[Part]) -> tuple[Message, ...]:
+def state_moves(
+    before: Sequence[Part], after: Sequence[Part], processes: Sequence[int] | None = None
+) -> tuple[Message, ...]:
     """Every tensor that the steps change and that is needed where it is not.
 
     What the steps do not change (frozen parameters, inputs, constants) every worker has in the
-    file that it was loaded from.
+    file that it was loaded from. A move between two processes goes through host memory: there is
+    time between two steps, and tags keep it simple.
+
+    Parameters
+    ----------
+    processes
+        The process of every device; one each where nothing is said.
     """
+    rank = range(len(after)) if processes is None else processes
     home = {i.name: part.device for part in before for i in part.inputs if i.mutated}
     missing = [
         (item, part.device)
@@ -21,7 +30,14 @@ def state_moves(before: Sequence[Part], after: Sequence[Part]) -> tuple[Message,
         if item.mutated and home.get(item.name, part.device) != part.device
     ]
     return tuple(
-        Message(tag, item.name, item.spec, home[item.name], target)
+        Message(
+            tag,
+            item.name,
+            item.spec,
+            home[item.name],
+            target,
+            "copy" if rank[home[item.name]] == rank[target] else "gloo",
+        )
         for tag, (item, target) in enumerate(missing)
     )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placewright.errors import InputError
+from placewright.execute.ways import Way
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import ORDER_ONLY, Instruction, Program, ProgramInput, Ref
 
@@ -16,7 +17,8 @@ from placewright.graph.program import ORDER_ONLY, Instruction, Program, ProgramI
 class Message:
     """One tensor on its way from one device to another, once per step.
 
-    ``tag`` is the tensor's position in the graph, equal on both sides.
+    ``tag`` is the tensor's position in the graph, equal on both sides; ``source`` and ``target``
+    are devices.
     """
 
     tag: int
@@ -24,6 +26,7 @@ class Message:
     spec: TensorSpec
     source: int
     target: int
+    way: Way = "gloo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Step:
         Messages that leave afterwards.
     frees
         Values that nobody on this device needs any more.
+    posts
+        Messages without tags that have to be asked for before, in this order.
     """
 
     operator: int
@@ -47,6 +52,7 @@ class Step:
     waits: tuple[Message, ...]
     sends: tuple[Message, ...]
     frees: tuple[str, ...]
+    posts: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,17 @@ class Part:
     outputs: Mapping[str, str]
 
 
+def turn(message: Message) -> tuple[int, int]:
+    """Its place among the messages of one producer, at both ends."""
+    return message.tag, message.target
+
+
 def partition(
-    graph: Graph, placement: Sequence[int], order: Sequence[int], devices: int
+    graph: Graph,
+    placement: Sequence[int],
+    order: Sequence[int],
+    devices: int,
+    ways: Sequence[Sequence[Way]] | None = None,
 ) -> tuple[Part, ...]:
     """Cut a program by device.
 
@@ -83,9 +98,13 @@ def partition(
     order
         Every operator once, producers before consumers; each device keeps this order, so
         that no two workers can wait for each other.
+    ways
+        How tensors go from one device to another; over gloo where nothing is said.
     """
     program = _program(graph)
     messages = _messages(graph, program, placement)
+    if ways is not None:
+        messages = [replace(m, way=ways[m.source][m.target]) for m in messages]
     outputs = _outputs(program, placement, devices)
     by_device: list[list[int]] = [[] for _ in range(devices)]
     for i in order:
@@ -173,7 +192,7 @@ def _part(
                 operator=order[k],
                 instruction=instruction,
                 waits=tuple(due),
-                sends=tuple(m for v in made for m in leaving[v]),
+                sends=tuple(sorted((m for v in made for m in leaving[v]), key=turn)),
                 frees=tuple(dict.fromkeys(dead)),
             )
         )

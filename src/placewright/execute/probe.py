@@ -8,6 +8,7 @@ import torch
 
 from placewright.execute.emulation import Stretch
 from placewright.execute.partition import Message
+from placewright.execute.timers import timer_of
 from placewright.execute.transport import Courier, Mailbox
 from placewright.graph.graph import TensorSpec
 
@@ -26,8 +27,10 @@ LinkSeconds = dict[int, float]
 class SpeedProbe:
     """A fixed piece of work whose duration, over the first one's, is how slow the device is."""
 
-    def __init__(self) -> None:
-        self._matrix = torch.full((128, 128), 1e-3)
+    def __init__(self, torch_device: str = "cpu") -> None:
+        self._matrix = torch.full((128, 128), 1e-3, device=torch_device)
+        self._timer = timer_of(torch_device)
+        self._multiply(1)
         start = time.perf_counter()
         self._multiply(20)
         each = (time.perf_counter() - start) / 20
@@ -44,12 +47,13 @@ class SpeedProbe:
     def _multiply(self, count: int) -> None:
         for _ in range(count):
             torch.mm(self._matrix, self._matrix)
+        self._timer.settle()
 
 
-def link_seconds(rank: int, source: int, target: int, courier: Courier) -> LinkSeconds:
+def link_seconds(here: int, source: int, target: int, courier: Courier) -> LinkSeconds:
     """Least round trip of a small and of a large message, each answered by a small one.
 
-    Both ends call it; what `source` finds counts.
+    Both ends call it, each as its own device `here`; what `source` finds counts.
 
     Returns
     -------
@@ -59,17 +63,17 @@ def link_seconds(rank: int, source: int, target: int, courier: Courier) -> LinkS
     for tag, size in enumerate((SMALL, LARGE)):
         there = Message(tag, "probe", _bytes(size), source, target)
         back = Message(tag, "answer", _bytes(SMALL), target, source)
-        incoming, outgoing = (back, there) if rank == source else (there, back)
+        incoming, outgoing = (back, there) if here == source else (there, back)
         times = []
         for _ in range(REPEATS):
-            mailbox = Mailbox([incoming])
+            mailbox = Mailbox([incoming], courier.devices)
             mailbox.post()
             start = time.perf_counter()
-            if rank == target:
+            if here == target:
                 mailbox.take(incoming)
             courier.send(outgoing, torch.zeros(outgoing.spec.shape, dtype=torch.uint8))
             courier.flush()
-            if rank == source:
+            if here == source:
                 mailbox.take(incoming)
             times.append(time.perf_counter() - start)
         found[size] = min(times)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save, save_file
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster
 from placewright.execute.clock import aligned
+from placewright.execute.crew import StepLog
 from placewright.execute.engine import Engine
 from placewright.execute.group import WorkerGroup
 from placewright.execute.host import Host
@@ -22,10 +24,13 @@ from placewright.execute.local import Local
 from placewright.execute.migration import random_home, state_moves
 from placewright.execute.partition import Part, partition
 from placewright.execute.probe import link_line
-from placewright.execute.transport import wire_bytes
-from placewright.execute.worker import StepLog
+from placewright.execute.sharing import Share, shares
+from placewright.execute.ways import Layout
+from placewright.execute.wire import wire_bytes
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +104,19 @@ class Session:
             self._folder.cleanup()
 
     @property
+    def layout(self) -> Layout:
+        """Which process drives each device, and how tensors travel."""
+        return self.group.specs[0].layout
+
+    @property
     def emulated(self) -> str:
         """What is emulated, in words; empty if nothing."""
         return self.engine.emulated(self.cluster, self.group.hosts)
 
     def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds."""
-        self.parts = partition(self.graph, placement, order, len(self.cluster.devices))
-        self.group.order("load", list(zip(self.parts, self._initial, strict=True)))
+        self.parts, given = self._cut(placement, order)
+        self.group.order("load", list(zip(given, self._initial, strict=True)))
         self.group.order_all("seed", seed)
 
     def migrate(
@@ -122,13 +132,14 @@ class Session:
         WorkerError
             A worker was lost, or it took more than `limit_s` seconds.
         """
-        after = partition(self.graph, placement, order, len(self.cluster.devices))
-        moves = state_moves(self.parts, after)
-        drawing = random_home(self.parts)
-        if drawing != random_home(after):
+        processes = self.layout.processes
+        after, given = self._cut(placement, order)
+        moves = state_moves(self.parts, after, processes)
+        drawing = processes[random_home(self.parts)]
+        if drawing != processes[random_home(after)]:
             state = self.group.order_all("random_state")[drawing]
             self.group.order_all("set_random_state", state)
-        self.group.order("migrate", [(part, moves) for part in after], limit_s=limit_s)
+        self.group.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
 
@@ -142,7 +153,7 @@ class Session:
     def random_state(self) -> bytes:
         """Where the sequence of random numbers stands."""
         states: list[bytes] = self.group.order_all("random_state")
-        return states[random_home(self.parts)]
+        return states[self.layout.processes[random_home(self.parts)]]
 
     def set_random_state(self, state: bytes) -> None:
         """Continue a sequence that was noted before."""
@@ -150,19 +161,23 @@ class Session:
 
     def slowness(self) -> list[float]:
         """How many times slower each device is than when this was first asked."""
-        factors: list[float] = self.group.order_all("slowness")
-        return factors
+        return self._by_device(self.group.order_all("slowness"))
 
     def probe_links(self) -> list[tuple[int, int, float, float]]:
-        """Source, target, latency in seconds and seconds per byte of every link, as it is now."""
+        """Source, target, latency in seconds and seconds per byte of every link, as it is now.
+
+        Links over gloo: what a GPU or a process keeps to itself does not change.
+        """
         latency, *_ = self.cluster.link_arrays()
-        pairs = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
+        finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
+        pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] == "gloo"]
         answers = self.group.order_all("probe_links", pairs)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
 
     def disturb(self, factors: Sequence[float]) -> None:
         """Emulate other slownesses from the next step on, one per device."""
-        self.group.order("disturb", [(factor,) for factor in factors])
+        first = [self.layout.crew(rank)[0] for rank in range(len(self.group.specs))]
+        self.group.order("disturb", [(factors[device],) for device in first])
 
     def run(
         self, steps: int, *, watched: bool = False, limit_s: float | None = None
@@ -175,7 +190,8 @@ class Session:
             A worker died, raised, or said nothing for `limit_s` seconds.
         """
         answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
-        return [_record(logs, self.group.hosts) for logs in zip(*answers, strict=True)]
+        hosts = [self.group.hosts[p] for p in self.layout.processes]
+        return [_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step."""
@@ -187,11 +203,30 @@ class Session:
 
     def save_state(self, folder: Path) -> None:
         """What every worker holds of the state, into a file of `folder` each."""
-        ranks = range(len(self.parts))
+        ranks = range(len(self.group.specs))
         self.group.collect("state", [folder / f"worker-{r}.safetensors" for r in ranks])
 
+    def lost(self) -> set[str]:
+        """Names of the devices whose process is gone."""
+        dead = set(self.group.dead())
+        names = self.cluster.device_names
+        return {n for n, p in zip(names, self.layout.processes, strict=True) if p in dead}
+
+    def _cut(
+        self, placement: Sequence[int], order: Sequence[int]
+    ) -> tuple[tuple[Part, ...], list[Share]]:
+        """Parts by device and shares by process."""
+        devices, layout = len(self.cluster.devices), self.layout
+        parts = partition(self.graph, placement, order, devices, layout.ways)
+        return parts, shares(parts, order, layout.processes)
+
+    def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
+        """What each process says of its devices, in the cluster's order."""
+        said = [iter(answer) for answer in answers]
+        return [next(said[process]) for process in self.layout.processes]
+
     def _collect(self, verb: str) -> dict[str, torch.Tensor]:
-        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.parts))]
+        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.group.specs))]
         self.group.collect(verb, files)
         found: dict[str, torch.Tensor] = {}
         for file in files:
@@ -200,7 +235,7 @@ class Session:
         return found
 
 
-def _record(logs: tuple[StepLog, ...], hosts: Sequence[Host]) -> StepRecord:
+def _record(logs: Sequence[StepLog], hosts: Sequence[Host]) -> StepRecord:
     logs = aligned(logs, hosts)
     origin = min(log.start_s for log in logs)
     return StepRecord(origin, max(log.end_s for log in logs) - origin, logs)

@@ -6,7 +6,6 @@ same call through ``nn.Module`` and five less than ``torch.fx.Interpreter``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,10 +14,9 @@ from typing import Any
 import torch
 
 from placewright.capture.program_calls import materialise, resolve_target
-from placewright.execute.emulation import Stretch
+from placewright.execute.elsewhere import elsewhere
 from placewright.execute.partition import Message, Part, Step
 from placewright.execute.reuse import in_place_targets
-from placewright.execute.transport import Courier, Mailbox
 from placewright.graph.program import Ref
 
 Registers = list[Any]
@@ -38,6 +36,8 @@ class Slot:
         Register of every output, -1 for one that nobody reads.
     waits, sends
         Messages with the registers that they fill or empty.
+    posts
+        Messages without tags to ask for before.
     """
 
     operator: int
@@ -48,76 +48,27 @@ class Slot:
     waits: tuple[tuple[int, Message], ...]
     sends: tuple[tuple[int, Message], ...]
     frees: tuple[int, ...]
+    posts: tuple[Message, ...] = ()
 
 
 @dataclass(slots=True)
 class CompiledPart:
-    """A part that can be executed step after step.
+    """The part of one device, ready to be executed step after step.
 
     Attributes
     ----------
     registers
         State and inputs keep their registers between steps, everything else is empty.
-    settle
-        Waits until the device has done what it was asked for; ``None`` where calls return
-        when they are done.
     """
 
     slots: tuple[Slot, ...]
     registers: Registers
     index: Mapping[str, int]
     outputs: Mapping[str, int]
-    settle: Callable[[], None] | None = None
-
-    @torch.no_grad()
-    def run(self, mailbox: Mailbox, courier: Courier) -> None:
-        """One step at full speed."""
-        registers = self.registers
-        for slot in self.slots:
-            for register, message in slot.waits:
-                registers[register] = mailbox.take(message)
-            _call(slot, registers)
-            for register, message in slot.sends:
-                courier.send(message, registers[register])
-            for register in slot.frees:
-                registers[register] = None
-        if self.settle is not None:
-            self.settle()
-
-    @torch.no_grad()
-    def run_watched(
-        self, mailbox: Mailbox, courier: Courier, stretch: Stretch | None, spans: list[float]
-    ) -> None:
-        """One step with the start and end of every operator appended to `spans`.
-
-        With `stretch`, each operator also takes its emulated time.
-        """
-        registers, clock, cpu = self.registers, time.perf_counter, time.thread_time
-        for slot in self.slots:
-            if slot.waits and stretch is not None:
-                stretch.pay()
-            for register, message in slot.waits:
-                registers[register] = mailbox.take(message)
-            spans.append(clock())
-            before = cpu()
-            _call(slot, registers)
-            leaving = [(message, registers[register]) for register, message in slot.sends]
-            for register in slot.frees:  # giving memory back takes time: it belongs to the span
-                registers[register] = None
-            if self.settle is not None:
-                self.settle()
-            if stretch is not None:
-                stretch.add(cpu() - before)
-                if leaving:
-                    stretch.pay()
-            spans.append(clock())
-            for message, tensor in leaving:
-                courier.send(message, tensor)
-        if stretch is not None:
-            stretch.pay()
 
 
-def _call(slot: Slot, registers: Registers) -> None:
+def call(slot: Slot, registers: Registers) -> None:
+    """Do one slot's operation: registers in, registers out."""
     if slot.bind_kwargs is None:
         out = slot.call(*slot.bind(registers))
     else:
@@ -158,22 +109,24 @@ def compile_part(
         for step in part.steps
     )
     outputs = {name: names[value] for name, value in part.outputs.items()}
-    settle = torch.cuda.synchronize if device.startswith("cuda") else None
-    return CompiledPart(slots, registers, names, outputs, settle)
+    return CompiledPart(slots, registers, names, outputs)
 
 
 def _slot(step: Step, target: str, binder: Binder) -> Slot:
     instruction, names = step.instruction, binder.names
-    kwargs = instruction.kwargs
+    call, kwargs = resolve_target(target), instruction.kwargs
+    if binder.device != "cpu":
+        call, kwargs = elsewhere(call, instruction, binder.device)
     return Slot(
         operator=step.operator,
-        call=resolve_target(target),
+        call=call,
         bind=binder.sequence(instruction.args),
         bind_kwargs=binder.mapping(kwargs) if kwargs else None,
         results=tuple(names[r] if r else -1 for r in instruction.results),
         waits=tuple((names[m.value], m) for m in step.waits),
         sends=tuple((names[m.value], m) for m in step.sends),
         frees=tuple(names[v] for v in step.frees),
+        posts=step.posts,
     )
 
 

@@ -1,27 +1,36 @@
-"""What each device's worker is told to be, on the hosts that are there."""
+"""What each worker is told to be, on the hosts that are there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placewright.cluster.cluster import Cluster, Device
+import torch.distributed as dist
+
+from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
 from placewright.execute.emulation import ShapedLink
 from placewright.execute.host import Host
+from placewright.execute.ways import Layout
 from placewright.execute.worker import WorkerSpec
 
 
 def worker_specs(
-    cluster: Cluster, hosts: Sequence[Host], *, emulate: bool = True
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    *,
+    emulate: bool = True,
+    processes: Sequence[int] | None = None,
 ) -> list[WorkerSpec]:
-    """One worker per device; its rendezvous is for the group to fill in.
+    """What every worker process is; its rendezvous is for the group to fill in.
 
     Parameters
     ----------
     hosts
-        Where each device's worker is.
+        Where each device is.
     emulate
         Wait where devices and links are slower than the hosts; else they are what they are.
+    processes
+        The rank that drives each device; one each by default.
 
     Raises
     ------
@@ -29,20 +38,27 @@ def worker_specs(
         A device that its host can neither be nor emulate.
     """
     check_can_run(cluster, hosts, emulate=emulate)
-    cores, gpus = _cores(cluster.devices, hosts), _gpus(cluster.devices, hosts)
+    devices = cluster.devices
+    cores, gpus = _cores(devices, hosts), _gpus(devices, hosts)
+    layout = Layout.of(
+        range(len(devices)) if processes is None else processes,
+        ["cpu" if gpu is None else f"cuda:{gpu}" for gpu in gpus],
+        nccl=dist.is_nccl_available(),
+    )
+    crews = [layout.crew(rank) for rank in sorted(set(layout.processes))]
     return [
         WorkerSpec(
-            rank=i,
-            world=len(cluster.devices),
+            rank=rank,
+            world=len(crews),
             rendezvous="",
-            device_name=device.name,
-            threads=device.cores,
-            stretch=_stretch(device) if emulate else 1.0,
-            torch_device=f"cuda:{gpus[i]}" if device.kind == "gpu" else "cpu",
-            links=_shaped(cluster, i) if emulate else {},
-            cores=cores[i],
+            device_name="+".join(devices[d].name for d in crew),
+            threads=max(devices[d].cores for d in crew),
+            stretch=max(_stretch(devices[d]) for d in crew) if emulate else 1.0,
+            layout=layout,
+            links=_shaped(cluster, crew[0]) if emulate else {},
+            cores=tuple(core for d in crew for core in cores[d]),
         )
-        for i, device in enumerate(cluster.devices)
+        for rank, crew in enumerate(crews)
     ]
 
 
@@ -81,10 +97,17 @@ def emulated(cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: 
     hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
     cpus = [d for d in cluster.devices if d.kind == "cpu"]
     slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
-    links = [f"{len(cluster.links)} links by waiting"] if cluster.links else []
+    shaped = emulated_links(cluster)
+    links = [f"{len(shaped)} links by waiting"] if shaped else []
     crowd = _crowd(cluster.devices, hosts)
     crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
     return ", ".join((slow + links if emulate else []) + crowded)
+
+
+def emulated_links(cluster: Cluster) -> list[Link]:
+    """Given links between CPUs."""
+    cpus = {d.name for d in cluster.devices if d.kind == "cpu"}
+    return [link for link in cluster.links if {link.source, link.target} <= cpus]
 
 
 def _stretch(device: Device) -> float:
@@ -92,10 +115,13 @@ def _stretch(device: Device) -> float:
 
 
 def _shaped(cluster: Cluster, source: int) -> dict[int, ShapedLink]:
-    """Outgoing links that the cluster gives, by target rank."""
+    """Outgoing links that the cluster gives, by target device.
+
+    A link of a GPU is what it is: it was given to plan with.
+    """
     latency, per_byte, channel, _ = cluster.link_arrays()
     names = cluster.device_names
-    given = {link.target for link in cluster.links if link.source == names[source]}
+    given = {link.target for link in emulated_links(cluster) if link.source == names[source]}
     return {
         j: ShapedLink(
             float(latency[source, j]), float(per_byte[source, j]), int(channel[source, j])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from placewright.execute.transport import _is_dense, _shaped, _spread, _wire, wire_bytes
+from placewright.execute.wire import is_dense, tensor_of, wire, wire_bytes
 from placewright.graph.graph import TensorSpec
 
 CASES = [
@@ -26,12 +26,10 @@ def test_a_tensor_survives_the_wire(tensor: torch.Tensor) -> None:
     """Values are equal, and dense layouts keep their strides."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     spec = TensorSpec(tuple(tensor.shape), dtype, tuple(tensor.stride()))
-    wire = _wire(tensor, spec)
-    assert wire.dtype == torch.uint8
-    assert wire.numel() == wire_bytes(spec)
-    raw = wire.clone()
-    got = _shaped(raw, spec)
-    got = got if _is_dense(spec) else _spread(got, spec)
+    raw = wire(tensor, spec)
+    assert raw.dtype == torch.uint8
+    assert raw.numel() == wire_bytes(spec)
+    got = tensor_of(raw.clone(), spec)
     assert torch.equal(got, tensor)
-    if tensor.numel() and _is_dense(spec):
+    if tensor.numel() and is_dense(spec):
         assert got.stride() == tensor.stride()

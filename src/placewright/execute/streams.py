@@ -1,0 +1,91 @@
+"""A second stream on every GPU of a process, on which tensors travel while the GPU computes.
+
+Kernels run on the stream that PyTorch uses by default. What leaves waits on the second stream
+for what was asked for before; what has arrived is waited for by the stream that computes, and
+never by the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor on its way: its place at the target, and what happens when it is there.
+
+    Attributes
+    ----------
+    arrived
+        ``None`` where it is there already.
+    span
+        When the copy began and ended, as marks of the source's timer.
+    """
+
+    tensor: torch.Tensor
+    arrived: torch.cuda.Event | None = None
+    span: tuple[Any, Any] = (0.0, 0.0)
+
+    def wait(self) -> torch.Tensor:
+        """The tensor for the host; waits until it is there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.tensor
+
+    def join(self) -> torch.Tensor:
+        """The tensor for its GPU, whose coming kernels wait until it is there."""
+        if self.arrived is not None:
+            stream = torch.cuda.current_stream(self.tensor.device)
+            stream.wait_event(self.arrived)
+            self.tensor.record_stream(stream)
+        return self.tensor
+
+
+class Streams:
+    """The second streams of a process.
+
+    Parameters
+    ----------
+    torch_devices
+        The process's devices; those that are no GPUs have no streams.
+    """
+
+    def __init__(self, torch_devices: Sequence[str]) -> None:
+        gpus = sorted({name for name in torch_devices if name.startswith("cuda")})
+        self._side = {torch.device(name): torch.cuda.Stream(name) for name in gpus}  # type: ignore[no-untyped-call]
+
+    def to_host(self, tensor: torch.Tensor) -> Moved:
+        """Start copying to host memory; a tensor of the host stays where it is."""
+        if tensor.device not in self._side:
+            return Moved(tensor)
+        side = self._side[tensor.device]
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        side.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(side):
+            host.copy_(tensor, non_blocking=True)
+            tensor.record_stream(side)
+        return Moved(host, side.record_event())
+
+    def copy(self, tensor: torch.Tensor, target: torch.device) -> Moved:
+        """Start copying to `target`; never shares memory with `tensor`."""
+        if tensor.device in self._side and target in self._side and target != tensor.device:
+            return self._between(tensor, target)
+        began = time.perf_counter()
+        moved = tensor.to(target, copy=True)
+        return Moved(moved, span=(began, time.perf_counter()))
+
+    def _between(self, tensor: torch.Tensor, target: torch.device) -> Moved:
+        """From one GPU to another while both compute."""
+        here, there = self._side[tensor.device], self._side[target]
+        here.wait_stream(torch.cuda.current_stream(tensor.device))
+        began = here.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(there), torch.cuda.stream(here):
+            moved = tensor.to(target, non_blocking=True, copy=True)
+            tensor.record_stream(here)
+        ended = here.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        return Moved(moved, there.record_event(), (began, ended))

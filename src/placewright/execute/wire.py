@@ -1,0 +1,80 @@
+"""A tensor as bytes on the wire and back, in the layout that eager would have.
+
+Some kernels round differently on another layout, so a tensor arrives with the strides that it
+has at its producer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from placewright.graph.graph import TensorSpec
+
+
+def wire_bytes(spec: TensorSpec) -> int:
+    """Bytes on the wire: those of the elements, at least one."""
+    count = 1
+    for extent in spec.shape:
+        count *= extent
+    return max(1, count * torch.empty(0, dtype=_dtype(spec)).element_size())
+
+
+def wire(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The tensor's bytes in memory order, in the layout that `spec` promises.
+
+    Shares memory with `tensor` where that has the layout already.
+    """
+    if tensor.numel() == 0:
+        return torch.zeros(1, dtype=torch.uint8, device=tensor.device)
+    tensor = tensor.detach()
+    if not is_dense(spec):
+        flat = tensor.contiguous()
+    elif _same_layout(tensor, spec):
+        flat = tensor
+    else:
+        flat = tensor.new_empty_strided(spec.shape, spec.stride).copy_(tensor)
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+
+
+def tensor_of(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """The tensor in a buffer of bytes: a view where its layout has neither gaps nor overlap."""
+    shaped = _shaped(raw, spec)
+    return shaped if is_dense(spec) else _spread(shaped, spec)
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether the strides are a permutation of a contiguous layout, without gaps or overlap."""
+    expected = 1
+    pairs = zip(spec.stride, spec.shape, strict=True)
+    for stride, extent in sorted((s, e) for s, e in pairs if e > 1):
+        if stride != expected:
+            return False
+        expected = stride * extent
+    return True
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return dtype
+
+
+def _same_layout(tensor: torch.Tensor, spec: TensorSpec) -> bool:
+    pairs = zip(tensor.stride(), spec.stride, spec.shape, strict=True)
+    return all(real == promised for real, promised, extent in pairs if extent > 1)
+
+
+def _shaped(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    dtype = _dtype(spec)
+    if 0 in spec.shape:
+        return torch.empty(spec.shape, dtype=dtype, device=raw.device)
+    flat = raw.view(dtype)
+    return flat.as_strided(spec.shape, spec.stride) if is_dense(spec) else flat.view(spec.shape)
+
+
+def _spread(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """A copy with strides that have gaps or overlap (an expanded tensor)."""
+    if 0 in spec.stride:
+        narrow = [slice(0, 1) if s == 0 else slice(None) for s in spec.stride]
+        return tensor[tuple(narrow)].expand(spec.shape)
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
