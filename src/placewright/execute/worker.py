@@ -148,10 +148,10 @@ class Worker:
             "disturb": self.disturb,
             "slowness": self.slowness,
             "probe_links": self.probe_links,
-            "open_parcel": self.parcels.open,
+            "begin_parcel": self.parcels.begin,
             "append_parcel": self.parcels.append,
-            "read_parcel": self.parcels.read,
-            "drop_parcel": self.parcels.drop,
+            "pack_parcel": lambda verb: self.parcels.pack(lambda path: verbs[verb](path)),
+            "take_parcel": self.parcels.take,
         }
         return verbs[verb](*arguments)
 
