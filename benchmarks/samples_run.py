@@ -1,58 +1,70 @@
-"""Four unlike nodes, predicted and measured: ``python benchmarks/samples_run.py [EPOCHS]``.
+"""Four unlike nodes, predicted and measured: ``python benchmarks/samples_run.py [NAME ...]``.
 
-As root the nodes are those of a testbed: CPU quotas, shaped links, files of 60 kB that move over
-them, handwritten digits that are spread unevenly, labels too. Without root speeds and links are
-emulated by waiting. Every planner beside not moving, LB-BSP and federated averaging. Prints the
-table of `placewright samples run`.
+As root the nodes are those of a testbed: CPU quotas, shaped links, files that move over them,
+handwritten digits that are spread unevenly, labels too. The slowest node holds most. Without root
+speeds and links are emulated by waiting.
+
+Each NAME is a planner, or none, lb-bsp or fedavg; all without. Every call measures the nodes'
+speeds first, plans with them, carries the plans out and adds what it measured to
+``benchmarks/results/samples_run.jsonl``. ``python benchmarks/samples_run.py table`` prints the
+latest run of every name. Seconds to the same loss: until the loss on the test images is at most
+what both the plan of ``auto`` and not moving reach.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from placewright.planning import Context
-from placewright.report.samples_runs import runs_table
+from placewright.report.text import percent, plain_table, seconds
 from placewright.samples._trainer import Recipe
 from placewright.samples.files import problem_from
 from placewright.samples.measuring import measure
 from placewright.samples.on_testbed import nodes_up
+from placewright.samples.plan import SamplePlan
 from placewright.samples.planners import planners
-from placewright.samples.problem import SampleProblem
+from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
 from placewright.solve import solve
 from placewright.testbed.requirements import missing
 from placewright.testbed.seat import NodeSeat
 
+RESULTS = Path(__file__).parent / "results" / "samples_run.jsonl"
+PLANNED = ("auto", "proportional", "greedy", "nic", "lp", "ilp", "ilp-cp-sat")
+PEERS = ("none", "lb-bsp", "fedavg")
+
 SAMPLES = (640, 160, 120, 80)
 FAVOURITES = ((0, 1, 2, 3, 4), (5, 6), (7, 8), (9,))
 """Classes that a node has four times as many of as of the others."""
 SKEW = 4.0
+RECIPE = Recipe(epochs=10, batch=100, channels=16, depth=3, enlarged=2, rate=0.1)
 
 
 def nodes() -> SampleProblem:
     """Four nodes: the one with most samples is slow, the fast ones hold little."""
-    seconds = ("15ms", "7.5ms", "5ms", "10ms")
+    speed = ("30ms", "15ms", "10ms", "20ms")
+    link = ("40Mbps", "80Mbps", "80Mbps", "40Mbps")
     asked = {
         "name": "four unlike nodes",
         "nodes": [
             {
                 "name": name,
                 "classes": dict(zip(map(str, range(10)), _labels(k), strict=True)),
-                "seconds_per_sample": seconds[k],
+                "seconds_per_sample": speed[k],
+                "uplink": link[k],
+                "downlink": link[k],
             }
             for k, name in enumerate("abcd")
         ],
-        "bandwidth": [
-            [0, 20e6, 40e6, 20e6],
-            [20e6, 0, 40e6, 20e6],
-            [40e6, 40e6, 0, 20e6],
-            [20e6, 20e6, 20e6, 0],
-        ],
         "latency": "1ms",
-        "sample_bytes": 60_000,
+        "sample_bytes": 30_000,
+        "epochs": RECIPE.epochs,
         "overlap": "A",
     }
     return problem_from(asked, where="benchmark", name="four")
@@ -66,33 +78,106 @@ def _labels(node: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def main(epochs: int) -> None:
-    """Measure, plan, run, print."""
-    recipe = Recipe(epochs=epochs, batch=200, channels=32, depth=5, rate=0.2)
-    problem = nodes().asked(epochs=epochs)
+def main(names: Sequence[str]) -> None:
+    """Measure speeds, plan, run, keep, print."""
+    problem = nodes()
     if missing():
-        show(problem, recipe, ())
-        return
-    with nodes_up(problem) as up:
-        print({name: up.bed.cpu_share(name) for name in problem.node_names})
-        show(measure(problem, recipe, up.seats).of(problem, recipe.batch), recipe, up.seats)
+        carry_out(problem, names, ())
+    else:
+        with nodes_up(problem) as up:
+            shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
+            print("cores:", shares)
+            measured = measure(problem, RECIPE, up.seats).of(problem, RECIPE.batch)
+            carry_out(measured, names, up.seats)
+    show()
 
 
-def show(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -> None:
-    """The best plan first, then every planner's, then the peers."""
-    own = {
-        name: planner(problem, Context())
-        for name, planner in planners(problem).items()
-        if name != "none" and planner.supports(problem) is None
-    }
-    best = solve(problem, time_limit_s=20).plan
-    runs = run(
-        problem, best, others=own, peers=("none", "lb-bsp", "fedavg"), recipe=recipe, seats=seats
-    )
-    print(np.round(1e3 * problem.seconds_per_sample, 3), "ms per sample")
+def carry_out(problem: SampleProblem, names: Sequence[str], seats: Sequence[NodeSeat]) -> None:
+    """Each of `names` on files of its own; results are kept."""
+    print(np.round(1e3 * problem.seconds_per_sample, 2), "ms per sample")
     print(np.round(1e3 * problem.fixed_s, 1), "and", round(1e3 * problem.sync_s, 1), "ms per epoch")
-    print(runs_table(runs))
+    for name in names:
+        plans = {name: planned(problem, name)} if name in PLANNED else {}
+        [one] = run(
+            problem, None, others=plans, peers=() if plans else (name,), recipe=RECIPE, seats=seats
+        )
+        data = one.as_json(0.0) | {"real": one.real, "profile": profile(problem)}
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data) + "\n")
+        print(f"{name}: {one.measured_s:.2f} s, predicted {one.predicted_s}", flush=True)
+
+
+def planned(problem: SampleProblem, name: str) -> SamplePlan:
+    """The plan; ``nic`` knows no barrier and plans without."""
+    if name == "auto":
+        best: SamplePlan = solve(problem, time_limit_s=10).plan
+        return best
+    asked = problem.asked(overlap=Overlap.STAGGERED) if name == "nic" else problem
+    plan: SamplePlan = planners(problem)[name](asked, Context())
+    return plan
+
+
+def profile(problem: SampleProblem) -> dict[str, Any]:
+    """What was measured before planning."""
+    return {
+        "seconds_per_sample": problem.seconds_per_sample.tolist(),
+        "fixed_s": problem.fixed_s.tolist(),
+        "sync_s": problem.sync_s,
+    }
+
+
+def show() -> None:
+    """The latest run of every name."""
+    latest = {row["name"]: row for row in map(json.loads, RESULTS.read_text().splitlines())}
+    rows = [latest[name] for name in (*PLANNED, *PEERS) if name in latest]
+    ours = [latest[name]["best_loss"] for name in ("auto", "none") if name in latest]
+    loss = max(ours, default=0.0)
+    header = (
+        "",
+        "predicted",
+        "measured",
+        "error",
+        "moved",
+        "moving",
+        f"to loss {loss:.3f}",
+        "",
+        "best loss",
+        "accuracy",
+    )
+    still = latest.get("none")
+    print(plain_table(header, [_line(row, loss, still) for row in rows], " rrrrrrrrr"))
+
+
+def _line(row: dict[str, Any], loss: float, still: dict[str, Any] | None) -> tuple[str, ...]:
+    predicted, measured = row["predicted_s"], row["measured_s"]
+    reached = to_loss(row, loss)
+    slow = to_loss(still, loss) if still else None
+    return (
+        row["name"],
+        "-" if predicted is None else seconds(predicted),
+        seconds(measured),
+        "-" if predicted is None else percent(predicted / measured - 1),
+        str(row["moved_samples"]),
+        seconds(row["move_s"]),
+        "-" if reached is None else seconds(reached),
+        "-" if reached is None or slow is None else f"{slow / reached:.2f}x",
+        f"{row['best_loss']:.3f}",
+        percent(row["accuracy"]),
+    )
+
+
+def to_loss(row: dict[str, Any], loss: float) -> float | None:
+    """Seconds, moving included, until the test loss is at most `loss`."""
+    elapsed_s = row["move_s"]
+    for epoch in row["epochs"]:
+        elapsed_s += epoch["measured_s"]
+        if epoch["test_loss"] <= loss:
+            return float(elapsed_s)
+    return None
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
+    if sys.argv[1:] == ["table"]:
+        show()
+    else:
+        main(sys.argv[1:] or (*PLANNED, *PEERS))

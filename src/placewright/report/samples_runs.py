@@ -32,7 +32,7 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
         "error",
         "moving",
         "to same loss",
-        "test loss",
+        "best loss",
         "accuracy",
     )
     lines = [
@@ -47,9 +47,9 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
 
 
 def _loss(runs: Sequence[SampleRun]) -> float:
-    """On the test images. Peers that train otherwise may end above it."""
-    ends = [run for run in (runs[0], *runs) if run.name == "none" or run is runs[0]]
-    return max(run.trained.epochs[-1].test_loss for run in ends)
+    """On the test images. Peers that train otherwise may never reach it."""
+    ours = [run for run in (runs[0], *runs) if run.name == "none" or run is runs[0]]
+    return max(run.best_loss for run in ours)
 
 
 def _emulated(runs: Sequence[SampleRun]) -> str:
@@ -66,6 +66,6 @@ def _row(run: SampleRun, loss: float) -> tuple[str, ...]:
         "-" if predicted is None else percent(predicted / run.measured_s - 1),
         seconds(run.move_s),
         "-" if reached is None else seconds(reached),
-        f"{last.test_loss:.3f}",
+        f"{run.best_loss:.3f}",
         percent(last.accuracy),
     )

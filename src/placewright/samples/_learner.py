@@ -30,7 +30,7 @@ class Learner:
         torch.manual_seed(recipe.seed)
         self.model: Any = torch.nn.Sequential(
             *self._convolutions(),
-            torch.nn.MaxPool2d(2),
+            torch.nn.MaxPool2d(2 * recipe.enlarged),
             torch.nn.Flatten(),
             torch.nn.Linear(recipe.channels * (SIDE // 2) ** 2, CLASSES),
         ).to(self.kind)
@@ -38,9 +38,9 @@ class Learner:
         self.held_back: Any = 0.0
 
     def _convolutions(self) -> list[Any]:
-        nn, wide = self.torch.nn, self.recipe.channels
+        nn, wide, edge = self.torch.nn, self.recipe.channels, self.recipe.enlarged
         inner = [(1, wide), *[(wide, wide)] * (self.recipe.depth - 1)]
-        pairs = [(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in inner]
+        pairs = [(nn.Conv2d(a, b, 2 * edge + 1, padding=edge), nn.ReLU()) for a, b in inner]
         return [layer for pair in pairs for layer in pair]
 
     def load(self, samples: Mapping[int, tuple[Any, int]]) -> None:
@@ -126,7 +126,8 @@ class Learner:
 
     def _pixels(self, pixels: Any) -> Any:
         scaled = self.torch.tensor(np.asarray(pixels, dtype=np.float64) / 128.0 - 1.0)
-        return scaled.to(self.kind)[:, None]
+        images, times = scaled.to(self.kind)[:, None], self.recipe.enlarged
+        return images.repeat_interleave(times, 2).repeat_interleave(times, 3)
 
     def _flat(self) -> Any:
         return self.torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])

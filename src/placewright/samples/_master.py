@@ -18,6 +18,12 @@ PROVED = 1e-6
 
 Numbers = FloatArray | IntArray
 
+SLACK = 0.5
+"""Samples by which a label mix may be missed: half of what the judge allows is for rounding."""
+
+WHOLE_SLACK = 1.0 - 2e-6
+"""The same where nothing is rounded: what the judge allows, less the solver's tolerance."""
+
 DEAR = 10.0
 """How much more than any plan's step a sample in the wrong place costs."""
 
@@ -108,8 +114,8 @@ class Master:
         free = np.floor(problem.storage[stored]) - problem.held[stored]
         self._rows(np.full(len(stored), -self.inf), free)
         if program.mixed:
-            over, under = mix_sides(program)
-            for side in (over, under):
+            slack = WHOLE_SLACK if self.whole else SLACK
+            for side in mix_sides(program, slack):
                 self._rows(np.full(side.size, -self.inf), side.ravel())
 
     def _rows(self, lower: Numbers, upper: Numbers, column: IntArray | None = None) -> None:
@@ -261,16 +267,15 @@ class Master:
         )
 
 
-def mix_sides(program: Program) -> tuple[FloatArray, FloatArray]:
+def mix_sides(program: Program, slack: float) -> tuple[FloatArray, FloatArray]:
     """Right sides of ``held_c - (g + d) held <= side`` and ``(g - d) held - held_c <= side``.
 
-    The judge allows one sample more than the mix; the program asks for half of it, which leaves
-    room for rounding.
+    `slack` is what the mix may be missed by, in samples.
     """
     p = program.problem
     total = p.held[:, None]
     low, high = mix_range(program)
-    return high * total - p.samples + 0.5, p.samples - low * total + 0.5
+    return high * total - p.samples + slack, p.samples - low * total + slack
 
 
 def mix_range(program: Program) -> tuple[FloatArray, FloatArray]:

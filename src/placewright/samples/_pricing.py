@@ -21,6 +21,9 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.samples._master import Prices, mix_range, mix_sides
 from placewright.samples._program import Moves, Program
 
+ALLOWED = 1.0
+"""Samples by which the judge lets a label mix be missed; the program asks for less."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pricing:
@@ -80,9 +83,8 @@ def price(program: Program, prices: Prices) -> Pricing:
         low, high = mix_range(program)
         over, under = prices.mix_over, prices.mix_under
         holding += over - under + (under @ low - over @ high)[:, None]
-        side_over, side_under = mix_sides(program)
-        # The judge allows half a sample more than the program asks for.
-        constant -= float((over * (side_over + 0.5) + under * (side_under + 0.5)).sum())
+        side_over, side_under = mix_sides(program, ALLOWED)
+        constant -= float((over * side_over + under * side_under).sum())
     leave = prices.stock - holding
     arrive = holding - (prices.stock if p.relay else 0.0)
     return Pricing(program, send, receive, leave, arrive, constant)

@@ -14,8 +14,8 @@ from placewright.samples._processes import sit
 from placewright.samples._trainer import TrainerSpec, joined
 from placewright.samples.images import images
 
-REPEATS = 12
-WARM_UP = 3
+REPEATS = 10
+WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,18 +1,23 @@
-"""Moves of whole samples by HiGHS."""
+"""Moves of whole samples, by HiGHS or by CP-SAT."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.samples._master import Master
 from placewright.samples._program import Moves, program_of
+from placewright.samples._whole_numbers import solve_whole
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 
+Engine = Literal["highs", "cp-sat"]
+
 GAP = 1e-4
-"""Relative distance from its bound at which HiGHS stops."""
+"""Relative distance from its bound at which a solver stops."""
 
 
 def whole_plan(
@@ -22,6 +27,8 @@ def whole_plan(
     *,
     start: FloatArray | None = None,
     every: bool = False,
+    engine: Engine = "highs",
+    seed: int = 0,
 ) -> SamplePlan:
     """The best plan of whole samples that uses only `moves`, as good as time allows.
 
@@ -30,27 +37,41 @@ def whole_plan(
     start
         Shape (moves,): a plan to start from.
     every
-        Whether `moves` are all moves there are, so that HiGHS's bound holds for every plan.
+        Whether `moves` are all moves there are, so that the solver's bound holds for every plan.
 
     Raises
     ------
     InfeasibleError
         Nothing was found.
+    MissingDependencyError
+        The engine is not installed.
     """
     master = Master(program_of(problem), whole=True)
     master.add(moves)
-    master.solver.setOptionValue("mip_rel_gap", GAP)
-    if start is not None:
-        master.start_from(start)
-    master.solve(deadline_s)
-    if not master.has_answer or master.missing > 1e-6:
+    if engine == "highs":
+        found = _by_highs(master, start, deadline_s)
+    else:
+        found = solve_whole(master, start, deadline_s, GAP, seed)
+    if found is None:
         raise InfeasibleError("no plan of whole samples was found", where=problem.name)
-    count = np.rint(master.flow()).astype(np.int64)
+    count, proved_s = found
     kept = np.flatnonzero(count)
     return SamplePlan(
         moves.source[kept],
         moves.target[kept],
         count[kept],
         moves.sample_class[kept],
-        master.proved_s if every else 0.0,
+        proved_s if every else 0.0,
     )
+
+
+def _by_highs(
+    master: Master, start: FloatArray | None, deadline_s: float
+) -> tuple[IntArray, float] | None:
+    master.solver.setOptionValue("mip_rel_gap", GAP)
+    if start is not None:
+        master.start_from(start)
+    master.solve(deadline_s)
+    if not master.has_answer or master.missing > 1e-6:
+        return None
+    return np.rint(master.flow()).astype(np.int64), master.proved_s

@@ -38,7 +38,8 @@ class Speeds:
     seconds_per_sample, step_s
         Shape (n,): a step of b samples takes ``step_s + b seconds_per_sample``.
     exchange_s
-        Of the gradients, once everybody is there.
+        What a step takes beyond its slowest node: the gradients' exchange, and that in each step
+        another node may be late.
     """
 
     seconds_per_sample: FloatArray
@@ -80,11 +81,11 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
 
 
 def _fitted(sizes: FloatArray, trials: list[Trial]) -> Speeds:
-    """Lines through the mean times; the last to arrive sees the exchange alone."""
-    lines = np.array(
-        [np.polyfit(x, t.compute_s.mean(axis=1), 1) for x, t in zip(sizes, trials, strict=True)]
-    )
-    alone_s = np.min([t.exchange_s for t in trials], axis=0)
+    """Lines through the mean times; what steps take beyond the slowest mean is the exchange."""
+    own_s = np.array([t.compute_s.mean(axis=1) for t in trials])
+    lines = np.array([np.polyfit(x, y, 1) for x, y in zip(sizes, own_s, strict=True)])
+    step_s = np.array([(t.compute_s + t.exchange_s).mean(axis=1) for t in trials]).mean(axis=0)
+    beyond_s = np.maximum(step_s - own_s.max(axis=0), 0.0)
     return Speeds(
-        np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(alone_s.mean())
+        np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(beyond_s.mean())
     )

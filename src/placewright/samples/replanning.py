@@ -8,7 +8,7 @@ held then is gone with it, as every sample is on one node; what it had given awa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -28,14 +28,22 @@ from placewright.samples.run import predicted_s
 from placewright.samples.shards import Shard
 from placewright.samples.training import Since, Trained, train
 from placewright.solve import solve
+from placewright.testbed.seat import NodeSeat
 
 DRIFT = 0.15
 """Relative change of a node's seconds per sample that is acted on."""
 
 
+PLANNING_S = 10.0
+"""For planning again, while everybody waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """On purpose: from `epoch` on, `node` takes `slower` times as long; ``inf``: it is killed."""
+    """On purpose: from `epoch` on, `node` takes `slower` times as long; ``inf``: it is killed.
+
+    On a testbed whoever is asked to makes it slower: see `Adaptive`.
+    """
 
     epoch: int
     node: int
@@ -44,14 +52,14 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One epoch of an adaptive run.
+    """One epoch of an adaptive run, in the problem's time.
 
     Attributes
     ----------
     planned
         Whether the samples were planned again before it.
     moved, move_s
-        Samples that moved then, and how long that took, in the problem's time.
+        Samples that moved then, and how long that took.
     left
         Names of nodes that left in it; the epoch is the one that the others took.
     lost
@@ -82,6 +90,10 @@ class Adaptive:
         By name: see `placewright.samples.planners`.
     trouble
         On purpose, for tests and measurements.
+    seats
+        Where the nodes sit in a testbed, and are as slow as they are by themselves.
+    slow_down
+        On a testbed, called with a node and how many times as long it takes from now on.
 
     Attributes
     ----------
@@ -104,41 +116,48 @@ class Adaptive:
         speed: float = 1.0,
         planner: str = "lp",
         trouble: Sequence[Trouble] = (),
+        seats: Sequence[NodeSeat] = (),
+        slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
         self.recipe, self.test, self.speed = recipe, test, speed
         self.planner, self.trouble = planner, tuple(trouble)
+        self.seats, self.slow_down = tuple(seats), slow_down
         self.alive = list(range(problem.n))
         self._since = Since()
         self._real_s = problem.seconds_per_sample.copy()
 
     def run(self) -> list[Step]:
-        """All epochs.
+        """All epochs at once: see `steps`."""
+        return list(self.steps())
+
+    def steps(self) -> Iterator[Step]:
+        """All epochs, one after another.
 
         Raises
         ------
         RunError
             Nobody is left, or a sample was lost in a move.
         """
-        due, steps = True, []
+        due = True
         for epoch in range(self.recipe.epochs):
             moved = self._plan(self.recipe.epochs - epoch) if due else (0, 0.0)
             before = set(self.digests), list(self.alive)
             trained = self._epoch(epoch)
             left = tuple(self.problem.node_names[i] for i in before[1] if i not in self.alive)
             lost = len(before[0]) - len(self.digests)
-            steps.append(Step(trained.epochs[0], due, *moved, left, lost))
-            self._since = Since(epoch + 1, trained.parameters)
+            planned, self._since = due, Since(epoch + 1, trained.parameters)
             due = self._learn(trained.seconds_per_sample * self.speed) or bool(left)
-        return steps
+            one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
+            yield Step(one, planned, *moved, left, lost)
 
     def _plan(self, epochs: int) -> tuple[int, float]:
         """Plan from what is where, move if that is worth it; samples and seconds."""
         now = self._now(self.problem, epochs)
-        plan = solve(now, self.planner).plan
+        plan = solve(now, self.planner, time_limit_s=PLANNING_S).plan
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
             return 0, 0.0
-        moved = move(now, plan, self._shards(), self.digests, speed=self.speed)
+        moved = move(now, plan, self._shards(), self.digests, speed=self.speed, seats=self._seats())
         rates = np.full((self.problem.n, self.problem.n), np.nan)
         rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
         self.problem = with_rates(self.problem, rates)
@@ -149,7 +168,7 @@ class Adaptive:
         dying = set()
         for trouble in self.trouble:
             if trouble.epoch == epoch and np.isfinite(trouble.slower):
-                self._real_s[trouble.node] *= trouble.slower
+                self._slow_down(trouble)
             elif trouble.epoch == epoch:
                 dying.add(trouble.node)
         real = self.problem.asked(seconds_per_sample=self._real_s)
@@ -161,11 +180,18 @@ class Adaptive:
                     replace(self.recipe, epochs=1),
                     self.test,
                     self.speed,
+                    seats=self._seats(),
                     since=self._since,
                     dying=frozenset(k for k, i in enumerate(self.alive) if i in dying),
                 )
             except NodeLeft as error:
                 self._forget(error.ranks)
+
+    def _slow_down(self, trouble: Trouble) -> None:
+        if self.slow_down is not None:
+            self.slow_down(trouble.node, trouble.slower)
+        elif not self.seats:
+            self._real_s[trouble.node] *= trouble.slower
 
     def _forget(self, ranks: Sequence[int]) -> None:
         """Go on without some nodes, and without what is on them."""
@@ -193,3 +219,6 @@ class Adaptive:
 
     def _shards(self) -> list[Shard]:
         return [self.shards[i] for i in self.alive]
+
+    def _seats(self) -> list[NodeSeat]:
+        return [self.seats[i] for i in self.alive] if self.seats else []

@@ -70,6 +70,11 @@ class SampleRun:
                 return elapsed
         return None
 
+    @property
+    def best_loss(self) -> float:
+        """The least that it reached on the test images after any epoch."""
+        return min(epoch.test_loss for epoch in self.trained.epochs)
+
     def as_json(self, loss: float) -> dict[str, Any]:
         """What the command line prints."""
         last = self.trained.epochs[-1]
@@ -83,13 +88,23 @@ class SampleRun:
             "seconds_to_loss": self.seconds_to(loss),
             "loss": last.loss,
             "test_loss": last.test_loss,
+            "best_loss": self.best_loss,
             "accuracy": last.accuracy,
+            "epochs": [
+                {
+                    "measured_s": epoch.seconds * self.speed,
+                    "loss": epoch.loss,
+                    "test_loss": epoch.test_loss,
+                    "accuracy": epoch.accuracy,
+                }
+                for epoch in self.trained.epochs
+            ],
         }
 
 
 def run(
     problem: SampleProblem,
-    plan: SamplePlan,
+    plan: SamplePlan | None,
     *,
     recipe: Recipe | None = None,
     peers: Sequence[str] = PEERS,
@@ -103,6 +118,8 @@ def run(
 
     Parameters
     ----------
+    plan
+        ``None``: only the others and the peers.
     recipe
         How to train; its epochs are those of the problem where none is given.
     others
@@ -121,7 +138,7 @@ def run(
     """
     recipe = recipe or Recipe(epochs=problem.epochs)
     asked = problem.asked(epochs=recipe.epochs)
-    plans = {"plan": plan, **others}
+    plans = dict(others) if plan is None else {"plan": plan, **others}
     ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(seats))
     runs = []
     for name in (*plans, *peers):

@@ -16,6 +16,7 @@ from placewright.solve import solve
 from tests.samples.tiny import best_of, best_value, random_tiny, tiny
 
 NAMES = list(planners(tiny([1, 2])))
+ENGINES = ("ilp", "ilp-cp-sat")
 
 
 def planned(problem: SampleProblem, name: str) -> SamplePlan | None:
@@ -53,11 +54,12 @@ def test_plans_are_valid(name: str) -> None:
             )
 
 
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("seed", range(30))
-def test_ilp_finds_the_best_of_all_plans(seed: int) -> None:
-    """On three nodes, in every mode."""
+def test_ilp_finds_the_best_of_all_plans(seed: int, name: str) -> None:
+    """On three nodes, in every mode, by either engine."""
     problem = random_tiny(seed)
-    plan, best = planned(problem, "ilp"), best_of(seed)
+    plan, best = planned(problem, name), best_of(seed)
     if plan is None:
         assert np.isinf(best)
     else:
@@ -66,8 +68,9 @@ def test_ilp_finds_the_best_of_all_plans(seed: int) -> None:
         assert judged.value == pytest.approx(best, rel=2e-4)
 
 
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("seed", range(12))
-def test_ilp_keeps_the_label_mix(seed: int) -> None:
+def test_ilp_keeps_the_label_mix(seed: int, name: str) -> None:
     """Two nodes, two classes: the best of all plans that keep the mix."""
     rng = np.random.default_rng(seed)
     problem = tiny(
@@ -75,13 +78,15 @@ def test_ilp_keeps_the_label_mix(seed: int) -> None:
         seconds_per_sample=rng.uniform(0.05, 0.4, 2),
         label_mix=float(rng.uniform(0, 0.3)),
     )
-    plan = planned(problem, "ilp")
+    plan = planned(problem, name)
     best = best_value(problem)
-    if plan is not None:
+    if plan is None:
+        assert np.isinf(best)
+    else:
         judged = judge(problem, plan)
         assert judged.violation == ""
-        assert judged.value >= best * (1 - 1e-12)
-        assert judged.value <= best * 1.35
+        assert plan.lower_bound_s <= best
+        assert judged.value == pytest.approx(best, rel=2e-4)
 
 
 @pytest.mark.parametrize("overlap", [Overlap.STAGGERED, Overlap.HIDDEN])
@@ -163,7 +168,8 @@ def test_classes_are_shared_out() -> None:
 def test_the_same_seed_gives_the_same_plan() -> None:
     """All planners, twice."""
     for name in NAMES:
-        first, second = (planned(generate("heavy", 9, 1), name) for _ in range(2))
+        few = 3 if name == "ilp-cp-sat" else 9  # it proves more slowly
+        first, second = (planned(generate("heavy", few, 1), name) for _ in range(2))
         if first is not None and second is not None:
             assert first.source.tolist() == second.source.tolist()
             assert first.target.tolist() == second.target.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,11 +18,9 @@ from placewright.cli.options import (
     TimeLimitOption,
     VerboseOption,
 )
+from placewright.cli.samples.adapting import run_adaptively, troubles
 from placewright.cli.samples.asked import EpochsOption, NodesFile, PlannerOption, RelayOption, load
 from placewright.errors import InputError
-
-if TYPE_CHECKING:
-    from placewright.testbed.seat import NodeSeat
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -34,6 +32,16 @@ PeersOption = Annotated[
         metavar="NAME",
         help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
     ),
+]
+TroubleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slow", metavar="NODE:EPOCH:TIMES", help="With --adapt, on purpose; several times."
+    ),
+]
+KillOption = Annotated[
+    list[str] | None,
+    typer.Option("--kill", metavar="NODE:EPOCH", help="With --adapt, on purpose; several times."),
 ]
 
 
@@ -60,6 +68,15 @@ def run(
     ] = "auto",
     channels: Annotated[int, typer.Option("--channels", min=1, help="Of the network.")] = 8,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Convolutions.")] = 1,
+    enlarged: Annotated[
+        int,
+        typer.Option("--enlarged", min=1, help="Images N times as wide: costs compute."),
+    ] = 1,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Plan again when nodes slow down or leave; no peers.")
+    ] = False,
+    slow: TroubleOption = None,
+    kill: KillOption = None,
     speed: Annotated[
         float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
     ] = 1.0,
@@ -79,8 +96,12 @@ def run(
 
     [cyan]placewright samples run nodes.yaml --epochs 3 --speed 5 --peer none[/cyan]
 
-    [cyan]placewright samples run nodes.yaml --engine testbed --channels 32 --depth 3[/cyan]
+    [cyan]placewright samples run nodes.yaml --engine testbed --channels 16 --depth 2 --enlarged 2
+    [/cyan]
+
+    [cyan]placewright samples run nodes.yaml --adapt --slow n0:3:4 --kill n1:5[/cyan]
     """
+    from placewright.report.samples_epochs import epochs_json, epochs_table
     from placewright.report.samples_runs import runs_json, runs_table
     from placewright.samples._trainer import Recipe
     from placewright.samples.measuring import measure
@@ -92,6 +113,8 @@ def run(
     face = Face(format, output, quiet, verbose)
     problem = load(file, "A", relay, epochs)
     peers = known_peers(peer or PEERS)
+    trouble = troubles(problem, slow or (), kill or ())
+    _refuse_unfit(engine, speed, adapt, plan, bool(trouble))
     recipe = Recipe(
         epochs=problem.epochs,
         batch=batch,
@@ -100,14 +123,28 @@ def run(
         compression=compression,
         channels=channels,
         depth=depth,
+        enlarged=enlarged,
     )
-    seats: tuple[NodeSeat, ...] = ()
     with ExitStack() as stack:
-        if engine == "testbed":
-            if speed != 1.0:
-                raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
-            seats = stack.enter_context(nodes_up(problem)).seats
+        up = stack.enter_context(nodes_up(problem)) if engine == "testbed" else None
+        seats = up.seats if up is not None else ()
+        if up is not None:
             problem = measure(problem, recipe, seats).of(problem, batch)
+        if adapt:
+            steps = run_adaptively(
+                face,
+                problem,
+                recipe,
+                planner=planner,
+                images=images,
+                speed=speed,
+                up=up,
+                trouble=trouble,
+            )
+            data = epochs_json(steps, real=up is not None)
+            face.show(lambda: data, lambda: epochs_table(steps, real=up is not None))
+            face.keep(lambda: data)
+            return
         if plan is not None:
             result = judged_plan(problem, plan)
         else:
@@ -126,3 +163,13 @@ def run(
             )
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))
+
+
+def _refuse_unfit(engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool) -> None:
+    """Options that say nothing together."""
+    if engine == "testbed" and speed != 1.0:
+        raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
+    if adapt and plan is not None:
+        raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
+    if trouble and not adapt:
+        raise InputError("--slow and --kill go with --adapt", where="samples run")

@@ -23,12 +23,12 @@ FEW_NODES = 12
 
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    own: list[Planner] = [NoMove(), Proportional(), Greedy(), Nic(), Lp(), Ilp()]
+    own: list[Planner] = [NoMove(), Proportional(), Greedy(), Nic(), Lp(), Ilp(), Ilp("cp-sat")]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
     return {planner.name: planner for planner in (*own, *plugged)}
 
 
 def portfolio(problem: SampleProblem) -> Sequence[str]:
     """What ``auto`` tries, in order; the integer program only where it ends."""
-    known = [name for name in planners(problem) if name != "ilp"]
+    known = [name for name in planners(problem) if name not in ("ilp", "ilp-cp-sat")]
     return [*known, "ilp"] if problem.n <= FEW_NODES else known

@@ -1,0 +1,71 @@
+"""A run of wing 3 that plans again, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from placewright.report.text import percent, plain_table, seconds
+from placewright.samples.replanning import Step
+from placewright.samples.run import EMULATED, REAL
+
+
+def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
+    """Every epoch as data."""
+    return {
+        "engine": "torch.distributed gloo, one process per node",
+        "emulated": REAL if real else EMULATED,
+        "measured_s": _total_s(steps),
+        "epochs": [
+            {
+                "epoch": k,
+                "measured_s": step.epoch.seconds,
+                "planned": step.planned,
+                "moved_samples": step.moved,
+                "move_s": step.move_s,
+                "left": list(step.left),
+                "lost_samples": step.lost,
+                "loss": step.epoch.loss,
+                "test_loss": step.epoch.test_loss,
+                "accuracy": step.epoch.accuracy,
+            }
+            for k, step in enumerate(steps, 1)
+        ],
+    }
+
+
+def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
+    """One line each, and the sum."""
+    header = (
+        "epoch",
+        "measured",
+        "moved before",
+        "moving",
+        "left",
+        "lost",
+        "test loss",
+        "accuracy",
+    )
+    rows = [
+        (
+            str(k),
+            seconds(step.epoch.seconds),
+            f"{step.moved} samples" if step.planned else "",
+            seconds(step.move_s) if step.moved else "",
+            ", ".join(step.left),
+            f"{step.lost} samples" if step.lost else "",
+            f"{step.epoch.test_loss:.3f}",
+            percent(step.epoch.accuracy),
+        )
+        for k, step in enumerate(steps, 1)
+    ]
+    lines = [
+        f"torch.distributed gloo, one process per node; emulated: {REAL if real else EMULATED}",
+        plain_table(header, rows, "rrrrlrrr"),
+        f"{seconds(_total_s(steps))} in all; processes start anew for every epoch, not counted",
+    ]
+    return "\n".join(lines)
+
+
+def _total_s(steps: Sequence[Step]) -> float:
+    return sum(step.epoch.seconds + step.move_s for step in steps)
