@@ -1,8 +1,9 @@
 """Annealing of throughput over links: one node at a time to another device, compiled.
 
-The energy is the sum over devices of (load / scale) to a high power, which follows the
-largest load and still sees the others. Moves that overfill a memory, that need a link that is not
-there, or that close a cycle between devices where plans must be contiguous, are not made.
+The energy is the sum over devices, and over passes where they do not mix, of (load / scale) to a
+high power, which follows the largest load and still sees the others. Moves that overfill a memory,
+that need a link that is not there, or that close a cycle between devices where plans must be
+contiguous, are not made.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Board(NamedTuple):
     edge_offsets, edge
         CSR: forward edges of each node, the other end ``w`` as w where this node comes first and
         as -1 - w where it comes last.
+    late_work, late, passes
+        See `Pairs`; loads are of the first pass, then of the second.
     """
 
     work: FloatArray
@@ -42,6 +45,9 @@ class Board(NamedTuple):
     edge_offsets: IntArray
     edge: IntArray
     send: FloatArray
+    late_work: FloatArray
+    late: IntArray
+    passes: int
 
 
 def board_of(c: Pairs) -> Board:
@@ -63,6 +69,9 @@ def board_of(c: Pairs) -> Board:
         *_csr(touch),
         *_csr(ends),
         c.send_s,
+        c.late_s,
+        c.late.astype(np.int64),
+        c.passes,
     )
 
 
@@ -73,23 +82,23 @@ def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
 
 def anneal(c: Pairs, device: IntArray, *, moves: int, heat: float, seed: int) -> IntArray:
     """Devices of the nodes, no worse than `device`, which fits."""
-    if c.devices < 2 or c.loads_s(device).max() <= 0.0:
+    if c.devices < 2 or c.value_s(device) <= 0.0:
         return device
     board, place = board_of(c), device.astype(np.int64)
     found = _walk(board, place, moves, heat, seed)
-    return found if c.loads_s(found).max() <= c.loads_s(device).max() else device
+    return found if c.value_s(found) <= c.value_s(device) else device
 
 
 @compiled
 def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntArray:
-    """Best placement met, by the largest load."""
+    """Best placement met, by the largest load, or the sum of those of both passes."""
     np.random.seed(seed)
     n, m = b.work.shape
     place, best = start.copy(), start.copy()
-    load, held = np.zeros(m), np.zeros(m)
+    load, held = np.zeros(b.passes * m), np.zeros(m)
     ahead = np.zeros((m, m), dtype=np.int64)
     for v in range(n):
-        load[place[v]] += b.work[v, place[v]]
+        _work(b, v, place[v], 1.0, load)
         held[place[v]] += b.resident[v]
         for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
             if b.edge[x] >= 0:
@@ -97,11 +106,11 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
     seen = np.zeros(m, dtype=np.bool_)
     for k in range(len(b.maker)):
         _add(b, k, place, 1.0, load, seen)
-    least = load.max()
-    trial = np.zeros(m)
+    least = _value(load, m)
+    trial = np.zeros(b.passes * m)
     for step in range(moves):
         warmth = heat * (1.0 - step / moves) + 1e-9
-        v = somebody(place, load)
+        v = somebody(place, load if b.passes == 1 else load[:m] + load[m:])
         a = place[v]
         to = _target(b, v, place, m)
         if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
@@ -109,8 +118,8 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         trial[:] = load
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, -1.0, trial, seen)
-        trial[a] -= b.work[v, a]
-        trial[to] += b.work[v, to]
+        _work(b, v, a, -1.0, trial)
+        _work(b, v, to, 1.0, trial)
         place[v] = to
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, 1.0, trial, seen)
@@ -127,12 +136,30 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         load[:] = trial
         held[a] -= b.resident[v]
         held[to] += b.resident[v]
-        if load.max() < least * (1.0 - 1e-9):
-            least = load.max()
+        if _value(load, m) < least * (1.0 - 1e-9):
+            least = _value(load, m)
             best[:] = place
             if least <= 0.0:
                 break
     return best
+
+
+@compiled
+def _value(load: FloatArray, m: int) -> float:
+    """The largest load of each pass, added up."""
+    total = 0.0
+    for first in range(0, len(load), m):
+        total += load[first : first + m].max()
+    return total
+
+
+@compiled
+def _work(b: Board, v: int, d: int, sign: float, load: FloatArray) -> None:
+    """Add what a node computes on a device to the loads, or take it off."""
+    late = b.late_work[v, d]
+    load[d] += sign * (b.work[v, d] - late)
+    if late > 0.0:
+        load[b.work.shape[1] + d] += sign * late
 
 
 @compiled
@@ -151,14 +178,14 @@ def _target(b: Board, v: int, place: IntArray, m: int) -> int:
 @compiled
 def _add(b: Board, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray) -> None:
     """Add the transfers of tensor k to the loads, or take them off."""
-    home = place[b.maker[k]]
+    home, first = place[b.maker[k]], b.late[k] * b.work.shape[1]
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         d = place[b.reader[x]]
         if d != home and not seen[d]:
             seen[d] = True
             took = b.send[k, home, d]
-            load[home] += sign * took
-            load[d] += sign * took
+            load[first + home] += sign * took
+            load[first + d] += sign * took
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         seen[place[b.reader[x]]] = False
 

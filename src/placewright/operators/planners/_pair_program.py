@@ -10,7 +10,8 @@ Where all links of a tensor take the same time, what goes in and what goes out a
     into[k, d] >= x[r, d] - x[a, d],  sum of out[k, .] = sum of into[k, .],
     out[k, d] <= min(m - 1, |R|) x[a, d],  out[k, d] >= x[a, d] - x[r, d].
 
-In whole x these are the transfers of the judge. Devices that could change places are told apart
+In whole x these are the transfers of the judge. Where passes do not mix, each has loads of its own
+and a largest one, and their sum is minimised. Devices that could change places are told apart
 by pivots: the i-th pivot node may use the first i of them only; the heaviest nodes of the start's
 devices are pivots. Where plans must be contiguous, position s of the chain is a device (pos[s, d]),
 node v is at position s (at[v, s]), and for an edge (u, v) and every j
@@ -44,12 +45,15 @@ MOST_SENDS = 60_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """The program; x[v][d] is ``None`` where a node may not be; `load` collects terms by device."""
+    """The program; x[v][d] is ``None`` where a node may not be.
+
+    `load` collects terms by pass and device, `largest` has a variable for each pass.
+    """
 
     model: Any
     x: list[list[Any]]
-    largest: Any
-    load: list[list[Any]]
+    largest: list[Any]
+    load: list[list[list[Any]]]
     hint: dict[Any, float]
 
 
@@ -69,7 +73,7 @@ def best_pairs(
     start
         A plan that fits, devices of the nodes.
     """
-    value_s = c.most_s if start is None else float(c.loads_s(start).max())
+    value_s = c.most_s if start is None else c.value_s(start)
     if value_s <= 0.0:
         return None, 0.0, Answer(None, 0.0)
     m = _build(c, start, value_s)
@@ -93,8 +97,8 @@ def _build(c: Pairs, start: IntArray | None, value_s: float) -> _Model:
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
-    largest = model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6))
-    m = _Model(model, [], largest, [[] for _ in range(c.devices)], {})
+    largest = [model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6)) for _ in range(c.passes)]
+    m = _Model(model, [], largest, [[[] for _ in range(c.devices)] for _ in largest], {})
     scale = UNITS / value_s
     last: dict[int, tuple[int, int]] = {}
     if start is not None:
@@ -106,18 +110,27 @@ def _build(c: Pairs, start: IntArray | None, value_s: float) -> _Model:
                 row[d] = model.add_binary_variable()
                 if start is not None:
                     m.hint[row[d]] = float(start[v] == d)
-                m.load[d].append(float(c.work_s[v, d] * scale) * row[d])
+                _add_work(c, m, v, d, row[d], scale)
         m.x.append(row)
         model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
     for k in range(len(c.readers)):
         (_send_level if _level(c) else _send)(c, m, k, scale)
     for d in range(c.devices):
-        model.add_linear_constraint(mathopt.fast_sum(m.load[d]) <= largest)
+        for load, top in zip(m.load, largest, strict=True):
+            model.add_linear_constraint(mathopt.fast_sum(load[d]) <= top)
         _memory(c, m, d)
     if len(c.edges):
         _chain(c, m, start)
-    model.minimize(largest)
+    model.minimize(mathopt.fast_sum(largest))
     return m
+
+
+def _add_work(c: Pairs, m: _Model, v: int, d: int, x: Any, scale: float) -> None:
+    """What node v computes on device d in each pass."""
+    late = c.late_s[v, d]
+    m.load[0][d].append(float((c.work_s[v, d] - late) * scale) * x)
+    if late > 0:
+        m.load[-1][d].append(float(late * scale) * x)
 
 
 def _sorted_out(c: Pairs, start: IntArray) -> tuple[IntArray, dict[int, tuple[int, int]]]:
@@ -158,9 +171,9 @@ def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
                 continue
             send = m.model.add_variable(lb=0.0, ub=1.0)
             m.model.add_linear_constraint(send <= home[s])
-            price = float(c.send_s[k, s, d] * scale)
-            m.load[s].append(price * send)
-            m.load[d].append(price * send)
+            price, load = float(c.send_s[k, s, d] * scale), m.load[int(c.late[k])]
+            load[s].append(price * send)
+            load[d].append(price * send)
             sent.append(send)
         here = 0.0 if home[d] is None else home[d]
         m.model.add_linear_constraint(mathopt.fast_sum(sent) + here >= read)
@@ -185,7 +198,7 @@ def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
     if c.devices < 2 or c.send_s[k, 0, 1] <= 0:
         return
     price, most = float(c.send_s[k, 0, 1] * scale), min(c.devices - 1, len(readers))
-    went, came = [], []
+    went, came, load = [], [], m.load[int(c.late[k])]
     for d in range(c.devices):
         some = [m.x[r][d] for r in readers]
         read = [x for x in some if x is not None]
@@ -194,14 +207,14 @@ def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
             for x in read:
                 here = 0.0 if home[d] is None else home[d]
                 m.model.add_linear_constraint(into >= x - here)
-            m.load[d].append(price * into)
+            load[d].append(price * into)
             came.append(into)
         if home[d] is not None:
             out = m.model.add_variable(lb=0.0, ub=float(most))
             m.model.add_linear_constraint(out <= most * home[d])
             for x in some:
                 m.model.add_linear_constraint(out >= (home[d] if x is None else home[d] - x))
-            m.load[d].append(price * out)
+            load[d].append(price * out)
             went.append(out)
     m.model.add_linear_constraint(mathopt.fast_sum(went) == mathopt.fast_sum(came))
 

@@ -13,6 +13,7 @@ import numpy as np
 from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners._contraction import contract
 from placewright.operators.planners._pair_contraction import Pairs, contract_pairs
@@ -60,8 +61,8 @@ class ExactLinks:
         """Throughput over links."""
         if problem.objective is not Objective.THROUGHPUT:
             return f"plans for throughput, not for {problem.objective}"
-        if problem.pipeline.diffmaxima or problem.pipeline.replication:
-            return f"knows no {problem.pipeline.said()}"
+        if problem.pipeline.replication:
+            return "knows no replicated stages over links"
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -156,7 +157,7 @@ def _sooner(context: Context, share: float) -> Context:
 def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
     """The placement of the best line around host memory, where there is one."""
     try:
-        c = contract(star_stand_in(problem), contiguous=True)
+        c = contract(star_stand_in(problem).asked(pipeline=PLAIN), contiguous=True)
     except InfeasibleError:
         return []
     found = line_or_none(c, deadline_s)
