@@ -290,10 +290,7 @@ class AdaptiveRun:
 
     def _fault(self, error: WorkerError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""
-        gone: set[str] = set()
-        if self.session is not None:
-            names = self.session.cluster.device_names
-            gone = {names[rank] for rank in self.session.group.dead()}
+        gone = set() if self.session is None else self.session.lost()
         self.close()
         left = [n for n in self.alive() if n not in gone]
         gone |= set(left) - set(self.job.reachable(left))

@@ -79,7 +79,7 @@ def _attention(
     scale: float | None = None,
 ) -> tuple[torch.Tensor, None]:
     attend = torch.nn.functional.scaled_dot_product_attention
-    return attend(query, key, value, attn_mask, dropout, causal, scale), None
+    return attend(query, key, value, attn_mask, dropout, causal, scale=scale), None
 
 
 def _by_host(call: Call, device: str) -> Call:

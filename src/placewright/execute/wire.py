@@ -74,7 +74,9 @@ def _shaped(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def _spread(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A copy with strides that have gaps or overlap (an expanded tensor)."""
     if 0 in spec.stride:
-        narrow = [slice(0, 1) if s == 0 else slice(None) for s in spec.stride]
-        return tensor[tuple(narrow)].expand(spec.shape)
+        for dimension, stride in enumerate(spec.stride):
+            if stride == 0:
+                tensor = tensor.narrow(dimension, 0, min(1, spec.shape[dimension]))
+        return tensor.expand(spec.shape)
     made = torch.empty_strided(spec.shape, spec.stride, dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from placewright.execute.engine import Engine
     from placewright.execute.session import Session, StepRecord
 
-ENGINE = "torch.distributed/gloo, one process per device"
 CHECKED_STEPS = 3
 WATCHED_STEPS = 3
 
@@ -119,7 +118,7 @@ class Runner:
             step_s=tuple(times),
             predicted_s=result.value,
             trace=measured_trace(result.problem, typical),
-            engine=f"{self.session.engine.name}: {ENGINE}",
+            engine=f"{self.session.engine.name}: torch.distributed/{self.session.layout}",
             emulated=self.session.emulated,
             max_abs_error=error,
         )
