@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import UnsupportedError, WorkerError
+from placewright.errors import WorkerError
 from placewright.execute.session import Session
-from placewright.execute.specs import check_can_run, emulated
 from tests.execute.chain import answer, diamond
 
 DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")
@@ -110,12 +109,3 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def test_what_cannot_be_emulated_is_refused_and_what_is_emulated_is_said() -> None:
-    """A GPU that is not here and a faster board are errors; a slower board is named."""
-    with pytest.raises(UnsupportedError, match="kind 'gpu'"):
-        check_can_run(Cluster((Device("g", kind="gpu"),)))
-    with pytest.raises(UnsupportedError, match="faster than itself"):
-        check_can_run(Cluster((Device("a", speed=2.0),)))
-    assert "b at 0.5x" in emulated(Cluster((Device("a"), Device("b", speed=0.5))))

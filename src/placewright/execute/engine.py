@@ -57,4 +57,12 @@ def open_engine(
         from placewright.execute.local import on_testbed
 
         return on_testbed(cluster)
+    if name == "torchrun":
+        from placewright.execute.torchrun import Torchrun
+
+        return Torchrun(cluster, emulate=emulate)
+    if name == "ray":
+        from placewright.execute.ray_engine import Ray
+
+        return Ray(cluster, emulate=emulate)
     raise UnknownNameError("engine", name, ENGINES)

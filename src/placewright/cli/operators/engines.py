@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from placewright.execute.engine import Engine
 
-EngineName = Literal["local", "testbed"]
+EngineName = Literal["local", "testbed", "torchrun", "ray"]
 
 EngineOption = Annotated[
     EngineName,
@@ -27,6 +27,18 @@ EmulateOption = Annotated[
         help="Wait where devices and links are slower than the machines that are there.",
     ),
 ]
+
+
+def serves(engine: str) -> bool:
+    """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
+    if engine != "torchrun":
+        return False
+    from placewright.execute.keeper import is_lead, serve
+
+    if is_lead():
+        return False
+    serve()
+    return True
 
 
 def prepared(name: str, on: str | None, emulate: bool) -> AbstractContextManager[Engine]:

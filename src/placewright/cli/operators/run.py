@@ -11,7 +11,7 @@ from placewright.cli.answer import keep_pictures
 from placewright.cli.face import Face
 from placewright.cli.given import judged_plan
 from placewright.cli.operators.adapting import run_adaptively
-from placewright.cli.operators.engines import EmulateOption, EngineOption, prepared
+from placewright.cli.operators.engines import EmulateOption, EngineOption, prepared, serves
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -102,6 +102,8 @@ def run(
     from placewright.report.terminal import run_table
     from placewright.solve import solve
 
+    if serves(engine):
+        return
     face = Face(format, output, quiet, verbose)
     workers = prepared(engine, on, emulate)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
