@@ -6,7 +6,7 @@ import os
 from types import SimpleNamespace
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.detect import _cuda_device, cpu_cores, host_memory_bytes
+from placewright.cluster.detect import _cuda_device, _gpu_text, cpu_cores, host_memory_bytes
 
 
 def test_the_cpu_is_one_device_with_all_cores() -> None:
@@ -20,6 +20,7 @@ def test_the_cpu_is_one_device_with_all_cores() -> None:
 def test_a_cuda_device_is_described_by_its_driver() -> None:
     """Peaks are clock x lanes x 2 and clock x width x 2, as of an A100: 19.5 TFLOPS, 1.56 TB/s."""
     a100 = SimpleNamespace(
+        name="A100",
         total_memory=40 * 2**30,
         major=8,
         minor=0,
@@ -34,6 +35,7 @@ def test_a_cuda_device_is_described_by_its_driver() -> None:
     assert abs(device.peak_flops - 19.49e12) < 0.01e12
     assert device.memory_bandwidth is not None
     assert abs(device.memory_bandwidth - 1.555e12) < 0.001e12
+    assert _gpu_text(a100) == "A100, 40 GiB, compute capability 8.0"
 
 
 def test_what_the_driver_does_not_tell_stays_unknown() -> None:

@@ -65,7 +65,7 @@ def examine() -> dict[str, dict[str, str]]:
 
 
 def _machine() -> dict[str, str]:
-    from placewright.cluster.detect import cpu_cores, cpu_model, host_memory_bytes
+    from placewright.cluster.detect import cpu_cores, cpu_model, gpu_texts, host_memory_bytes
     from placewright.report.text import size
 
     return {
@@ -73,6 +73,7 @@ def _machine() -> dict[str, str]:
         "cpu": cpu_model(),
         "cores": str(cpu_cores()),
         "memory": size(host_memory_bytes()),
+        **gpu_texts(),
     }
 
 
@@ -82,10 +83,20 @@ def _checks() -> dict[str, str]:
     free = shutil.disk_usage(shared).free / 2**20 if shared.exists() else 0.0
     return {
         "capture and run": "ok" if _version("torch") != "-" else torch_missing,
+        "between GPUs": _between_gpus(),
         "temporary files": "ok" if os.access(tempfile.gettempdir(), os.W_OK) else "not writable",
         "shared memory": f"{free:.0f} MiB free" if free else "none",
         "root": "yes" if hasattr(os, "geteuid") and os.geteuid() == 0 else "no",
     }
+
+
+def _between_gpus() -> str:
+    """What carries tensors between GPUs of two processes."""
+    if _version("torch") == "-":
+        return "-"
+    import torch.distributed as dist
+
+    return "NCCL" if dist.is_available() and dist.is_nccl_available() else "gloo: no NCCL here"
 
 
 def _version(package: str) -> str:

@@ -46,6 +46,18 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def gpu_texts() -> dict[str, str]:
+    """Model, memory and capability of each GPU by its number, for people."""
+    return {f"gpu {k}": _gpu_text(p) for k, p in enumerate(_cuda_properties())}
+
+
+def _gpu_text(properties: Any) -> str:
+    from placewright.report.text import size
+
+    capability = f"{properties.major}.{properties.minor}"
+    return f"{properties.name}, {size(properties.total_memory)}, compute capability {capability}"
+
+
 def _physical_memory_bytes() -> float:
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -54,6 +66,10 @@ def _physical_memory_bytes() -> float:
 
 
 def _cuda_devices() -> list[Device]:
+    return [_cuda_device(k, properties) for k, properties in enumerate(_cuda_properties())]
+
+
+def _cuda_properties() -> list[Any]:
     driver = Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists()
     maybe = driver or platform.system() == "Windows"
     if not maybe or importlib.util.find_spec("torch") is None:
@@ -62,8 +78,7 @@ def _cuda_devices() -> list[Device]:
 
     if not torch.cuda.is_available():
         return []
-    found = range(torch.cuda.device_count())
-    return [_cuda_device(k, torch.cuda.get_device_properties(k)) for k in found]
+    return [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
 
 
 def _cuda_device(index: int, properties: Any) -> Device:

@@ -37,6 +37,11 @@ class Moved:
             self.arrived.synchronize()
         return self.tensor
 
+    def seconds(self) -> float:
+        """How long the copy took, once it is there."""
+        began, ended = self.span
+        return float(ended - began if self.arrived is None else 1e-3 * began.elapsed_time(ended))
+
     def join(self) -> torch.Tensor:
         """The tensor for its GPU, whose coming kernels wait until it is there."""
         if self.arrived is not None:
@@ -66,10 +71,12 @@ class Streams:
         side = self._side[tensor.device]
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         side.wait_stream(torch.cuda.current_stream(tensor.device))
+        began = _timed(side)
         with torch.cuda.stream(side):
             host.copy_(tensor, non_blocking=True)
             tensor.record_stream(side)
-        return Moved(host, side.record_event())
+        ended = _timed(side)
+        return Moved(host, ended, (began, ended))
 
     def copy(self, tensor: torch.Tensor, target: torch.device) -> Moved:
         """Start copying to `target`; never shares memory with `tensor`."""
@@ -83,9 +90,16 @@ class Streams:
         """From one GPU to another while both compute."""
         here, there = self._side[tensor.device], self._side[target]
         here.wait_stream(torch.cuda.current_stream(tensor.device))
-        began = here.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        began = _timed(here)
         with torch.cuda.stream(there), torch.cuda.stream(here):
             moved = tensor.to(target, non_blocking=True, copy=True)
             tensor.record_stream(here)
-        ended = here.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        ended = _timed(here)
         return Moved(moved, there.record_event(), (began, ended))
+
+
+def _timed(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """A mark behind what was asked of the stream so far."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event

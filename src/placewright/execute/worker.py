@@ -111,7 +111,8 @@ class Worker:
         self.spec = spec
         if spec.seat is not None:
             spec.seat.enter()
-            os.environ["GLOO_SOCKET_IFNAME"] = spec.seat.interface
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ[name] = spec.seat.interface
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)
         torch.set_num_threads(spec.threads)

@@ -20,6 +20,8 @@ from placewright.profile.table import ProfileTable, profile_key
 if TYPE_CHECKING:
     import torch
 
+    from placewright.profile.gpus import GpuHere
+
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
 
@@ -43,7 +45,9 @@ def profile(
     method
         ``in-place`` executes the step here and times every operator; ``isolated`` times one
         operator per signature; ``analytic`` computes from FLOPs and bytes; ``auto`` takes the
-        first of these that is possible. Devices that are not CPUs are always analytic.
+        first of these that is possible. CPUs, and GPUs that are here, are measured; devices of
+        other kinds are always analytic. A GPU whose memory might not hold the step has its
+        operators timed one at a time.
     table
         Kept profile: what it holds is not measured again, what is measured is added to it.
 
@@ -53,8 +57,9 @@ def profile(
     """
     table = table if table is not None else ProfileTable()
     chosen = _method(graph, state, method)
+    gpus = {} if chosen == "analytic" else _gpus(cluster)
     compute_s = np.stack(
-        [_device_seconds(graph, d, chosen, state, table) for d in cluster.devices], axis=1
+        [_device_seconds(graph, d, chosen, state, table, gpus) for d in cluster.devices], axis=1
     )
     return operator_problem(
         graph,
@@ -87,13 +92,44 @@ def _device_seconds(
     method: Method,
     state: Mapping[str, torch.Tensor] | None,
     table: ProfileTable,
+    gpus: Mapping[str, GpuHere],
 ) -> FloatArray:
     formula = analytic_seconds(graph.operators, device)
+    if device.name in gpus:
+        return _on_gpu(graph, device, gpus[device.name], method, state, table, formula)
     if device.kind != "cpu" or method == "analytic":
         return formula
     base = _measured(graph, device, method, state, table, formula)
     scaled: FloatArray = base / (device.speed * kind_factors(graph.operators, device))
     return scaled
+
+
+def _gpus(cluster: Cluster) -> Mapping[str, GpuHere]:
+    """The cluster's GPUs that are here; PyTorch is not loaded to ask for none."""
+    if all(d.kind != "gpu" for d in cluster.devices):
+        return {}
+    from placewright.profile.gpus import gpus_here
+
+    return gpus_here(cluster.devices)
+
+
+def _on_gpu(
+    graph: Graph,
+    device: Device,
+    gpu: GpuHere,
+    method: Method,
+    state: Mapping[str, torch.Tensor] | None,
+    table: ProfileTable,
+    formula: FloatArray,
+) -> FloatArray:
+    """Seconds on a GPU of this machine, from the table where it has them."""
+    from placewright.profile.gpus import fits
+
+    whole = state if method == "in-place" and fits(graph, device) else None
+    key = profile_key(graph, "isolated" if whole is None else "in-place", gpu.model)
+    if key not in table.entries:
+        table.add(key, graph, gpu.seconds(graph, whole, formula))
+    return table.seconds(key, graph)
 
 
 def _measured(

@@ -21,23 +21,28 @@ def in_place_seconds(
     state: Mapping[str, torch.Tensor],
     *,
     cores: int = 1,
+    gpu: int | None = None,
     steps: int = 7,
     warmup: int = 2,
 ) -> FloatArray:
-    """Median seconds of each operator on `cores` threads of this machine.
+    """Median seconds of each operator on `cores` threads of this machine, or on one of its GPUs.
 
     Parameters
     ----------
     state
         Real tensors for the program inputs (see `placewright.capture.state`).
+    gpu
+        Number of the GPU.
 
     Returns
     -------
     Shape (operators,).
     """
-    here = Cluster((Device("here", cores=cores),), name="profiling")
+    devices = [Device("here", cores=cores)]
+    if gpu is not None:
+        devices = [Device(f"gpu {k}", kind="gpu") for k in range(gpu + 1)]
     everything = range(len(graph.operators))
-    with Session(graph, here, state) as session:
-        session.load([0] * len(graph.operators), everything)
+    with Session(graph, Cluster(tuple(devices), name="profiling"), state) as session:
+        session.load([len(devices) - 1] * len(graph.operators), everything)
         session.run(warmup)
         return operator_seconds(session.run(steps, watched=True), len(graph.operators))

@@ -6,8 +6,8 @@ Hot caches make this a few per cent faster than reality (see `in_place`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,33 +16,43 @@ import torch
 from placewright.arrays import FloatArray
 from placewright.capture.program_calls import materialise, resolve_target
 from placewright.errors import InputError
+from placewright.execute.elsewhere import elsewhere
+from placewright.execute.timers import timer_of
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Instruction, Program, Ref
 
 
 def isolated_seconds(
-    graph: Graph, *, cores: int = 1, repeats: int = 5, budget_s: float = 0.2
+    graph: Graph,
+    *,
+    cores: int = 1,
+    torch_device: str = "cpu",
+    repeats: int = 5,
+    budget_s: float = 0.2,
 ) -> dict[str, float]:
-    """Median seconds by signature, on `cores` threads of this machine.
+    """Median seconds by signature, on `cores` threads of this machine or on a GPU.
 
     Inputs are made up: positive numbers for floats, zeros for indices. An operator that
-    refuses them is left out; the caller falls back to the formula.
+    refuses them is left out; the caller falls back to the formula. A GPU is timed by events
+    around several calls in a row, as in a step: one alone would be mostly its launch.
 
     Parameters
     ----------
+    torch_device
+        ``cpu`` or ``cuda:0``.
     repeats
         Measurements per signature, fewer if they take more than `budget_s` seconds.
     """
     if not isinstance(graph.program, Program):
         raise InputError("a graph without a program cannot be measured", where=graph.name)
     specs = value_specs(graph, graph.program)
-    threads = torch.get_num_threads()
+    threads, bench = torch.get_num_threads(), Bench(specs, torch_device, repeats, budget_s)
     torch.set_num_threads(cores)
     try:
         found: dict[str, float] = {}
         for operator, instruction in zip(graph.operators, graph.program.instructions, strict=True):
             if operator.signature not in found:
-                found[operator.signature] = _measure(instruction, specs, repeats, budget_s)
+                found[operator.signature] = bench.seconds(instruction)
     finally:
         torch.set_num_threads(threads)
     return {k: v for k, v in found.items() if np.isfinite(v)}
@@ -62,36 +72,53 @@ def value_specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
     return specs
 
 
-def _measure(
-    instruction: Instruction, specs: Mapping[str, TensorSpec], repeats: int, budget_s: float
-) -> float:
-    """Median seconds of one call, NaN if it refuses made-up inputs."""
-    try:
-        call = resolve_target(instruction.target)
-        args = [_made_up(a, specs) for a in instruction.args]
-        kwargs = {k: _made_up(v, specs) for k, v in instruction.kwargs.items()}
-        with torch.no_grad():
-            call(*args, **kwargs)
-            return _median(lambda: call(*args, **kwargs), repeats, budget_s)
-    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
-        return float("nan")
+IN_A_ROW = 10
+"""Calls of an operator that a GPU is timed with."""
 
 
-def _median(call: Callable[[], Any], repeats: int, budget_s: float) -> float:
-    times: list[float] = []
-    while len(times) < repeats and sum(times) < budget_s:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where one operator at a time is timed on made-up inputs."""
 
+    specs: Mapping[str, TensorSpec]
+    torch_device: str
+    repeats: int
+    budget_s: float
 
-def _made_up(argument: Any, specs: Mapping[str, TensorSpec]) -> Any:
-    if isinstance(argument, Ref):
-        return _tensor(specs[argument.name])
-    if isinstance(argument, list | tuple):
-        return [_made_up(item, specs) for item in argument]
-    return materialise(argument)
+    def seconds(self, instruction: Instruction) -> float:
+        """Median seconds of one call, NaN if it refuses made-up inputs."""
+        try:
+            call, given = resolve_target(instruction.target), instruction.kwargs
+            if self.torch_device != "cpu":
+                call, given = elsewhere(call, instruction, self.torch_device)
+            args = [self._made_up(a) for a in instruction.args]
+            kwargs = {k: self._made_up(v) for k, v in given.items()}
+            with torch.no_grad():
+                call(*args, **kwargs)
+                return self._median(lambda: call(*args, **kwargs))
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            return float("nan")
+
+    def _median(self, call: Callable[[], Any]) -> float:
+        timer, in_a_row = timer_of(self.torch_device), 1 if self.torch_device == "cpu" else IN_A_ROW
+        times: list[float] = []
+        while len(times) < self.repeats and sum(times) * in_a_row < self.budget_s:
+            timer.start()
+            marks = [timer.mark()]
+            for _ in range(in_a_row):
+                call()
+            marks.append(timer.mark())
+            timer.settle()
+            start, end = timer.seconds(marks)
+            times.append((end - start) / in_a_row)
+        return float(np.median(times))
+
+    def _made_up(self, argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return _tensor(self.specs[argument.name]).to(self.torch_device)
+        if isinstance(argument, list | tuple):
+            return [self._made_up(item) for item in argument]
+        return materialise(argument, self.torch_device)
 
 
 def _tensor(spec: TensorSpec) -> torch.Tensor:

@@ -46,22 +46,30 @@ def measure_links(cluster: Cluster, *, steps: int = 15) -> Cluster:
     """The same cluster with every link's latency and bandwidth as measured on this machine.
 
     Links that the engine emulates are measured as emulated. One direction of one pair stands
-    for all links that ask for the same latency and bandwidth.
+    for all links between devices of the same kinds that ask for the same latency and bandwidth.
     """
-    fits: dict[tuple[float, float], LinkFit] = {}
+    fits: dict[tuple[object, ...], LinkFit] = {}
     links = []
     for link in (*cluster.links, *cluster.local_links()):
-        asked = (link.latency_s, link.bandwidth)
+        kinds = tuple(cluster.devices[cluster.index(n)].kind for n in (link.source, link.target))
+        asked = (link.latency_s, link.bandwidth, kinds)
         if asked not in fits:
-            fits[asked] = fit_link(link, shaped=link in cluster.links, steps=steps)
+            given = link in cluster.links
+            fits[asked] = fit_link(link, shaped=given, kinds=kinds, steps=steps)
         fit = fits[asked]
         links.append(replace(link, latency_s=fit.latency_s, bandwidth=1.0 / fit.seconds_per_byte))
     return replace(cluster, links=tuple(links))
 
 
-def fit_link(link: Link, *, shaped: bool, steps: int = 15) -> LinkFit:
-    """Send tensors of all `SIZES` between two workers and fit a line."""
-    devices = (Device("a", node="a"), Device("b", node="b" if shaped else "a"))
+def fit_link(
+    link: Link, *, shaped: bool, kinds: Sequence[str] = ("cpu", "cpu"), steps: int = 15
+) -> LinkFit:
+    """Send tensors of all `SIZES` between two devices of these kinds and fit a line."""
+    source, target = kinds
+    devices = (
+        Device("a", kind=source, node="a"),
+        Device("b", kind=target, node="b" if shaped and {source, target} == {"cpu"} else "a"),
+    )
     ends = replace(link, source="a", target="b", channel="a->b")
     pair = Cluster(devices, (ends,) if shaped else (), name="link")
     graph, state = _messages()

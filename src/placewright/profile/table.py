@@ -19,7 +19,7 @@ from placewright.graph.graph import Graph
 
 @dataclass(slots=True)
 class ProfileTable:
-    """Seconds by operator name for each graph, method and number of cores.
+    """Seconds by operator name for each graph, method, and number of cores or model of GPU.
 
     Attributes
     ----------
@@ -77,9 +77,9 @@ class _ProfileFile(BaseModel):
     entries: Mapping[str, Mapping[str, NonNegativeFloat]]
 
 
-def profile_key(graph: Graph, method: str, cores: int) -> str:
-    """One key per graph (by its operators' names and signatures), method and cores."""
+def profile_key(graph: Graph, method: str, where: int | str) -> str:
+    """One key per graph (by its operators' names and signatures), method, and cores or GPU."""
     digest = hashlib.sha256()
     for op in graph.operators:
         digest.update(f"{op.name}\0{op.signature}\n".encode())
-    return f"{graph.name}/{digest.hexdigest()[:16]}/{method}/{cores}"
+    return f"{graph.name}/{digest.hexdigest()[:16]}/{method}/{where}"
