@@ -43,7 +43,7 @@ SAMPLES = (640, 160, 120, 80)
 FAVOURITES = ((0, 1, 2, 3, 4), (5, 6), (7, 8), (9,))
 """Classes that a node has four times as many of as of the others."""
 SKEW = 4.0
-RECIPE = Recipe(epochs=10, batch=100, channels=16, depth=3, enlarged=2, rate=0.1)
+RECIPE = Recipe(epochs=8, batch=100, channels=16, depth=2, enlarged=4, rate=0.05)
 
 
 def nodes() -> SampleProblem:

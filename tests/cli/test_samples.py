@@ -104,3 +104,45 @@ def test_a_run_is_measured_beside_its_peers(
     assert said.data["emulated"]
     wrong = speak(capsys, "samples", "run", path, "--peer", "fedavgs")
     assert "did you mean 'fedavg'" in wrong.err
+
+
+TWO = (
+    '{"nodes": [{"name": "a", "samples": 60, "seconds_per_sample": 0.1},'
+    ' {"name": "b", "samples": 60, "seconds_per_sample": 0.1}],'
+    ' "links": [{"from": "a", "to": "b", "bandwidth": 1e6}], "sample_bytes": 1000, "epochs": 3}'
+)
+
+
+def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node is slower from the first epoch on: samples move before the second."""
+    pytest.importorskip("torch")
+    path = tmp_path / "two.json"
+    path.write_text(TWO)
+    asked = ("samples", "run", path, "--adapt", "--slow", "a:1:4", "--speed", 20)
+    said = speak(capsys, *asked, "--planner", "lp", "-f", "json")
+    assert said.code == 0
+    first, second, third = said.data["epochs"]
+    assert (first["moved_samples"], third["moved_samples"]) == (0, 0)
+    assert second["planned"]
+    assert second["moved_samples"] > 15
+    assert said.data["measured_s"] >= sum(e["measured_s"] for e in said.data["epochs"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--kill", "a:1"), "go with --adapt"),
+        (("--adapt", "--kill", "aa:1"), "did you mean 'a'"),
+        (("--adapt", "--slow", "a:one:2"), "NODE:EPOCH:TIMES"),
+        (("--adapt", "plan.json"), "takes no plan"),
+    ],
+)
+def test_trouble_that_is_none_is_refused(
+    asked: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything starts."""
+    path = tmp_path / "two.json"
+    path.write_text(TWO)
+    said = speak(capsys, "samples", "run", path, *asked)
+    assert said.code == 1
+    assert told in said.err

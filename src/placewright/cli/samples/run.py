@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,10 @@ from placewright.cli.options import (
 from placewright.cli.samples.adapting import run_adaptively, troubles
 from placewright.cli.samples.asked import EpochsOption, NodesFile, PlannerOption, RelayOption, load
 from placewright.errors import InputError
+
+if TYPE_CHECKING:
+    from placewright.result import Result
+    from placewright.samples.problem import SampleProblem
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -108,7 +112,6 @@ def run(
     from placewright.samples.on_testbed import nodes_up
     from placewright.samples.run import PEERS, known_peers
     from placewright.samples.run import run as carry_out
-    from placewright.solve import solve
 
     face = Face(format, output, quiet, verbose)
     problem = load(file, "A", relay, epochs)
@@ -145,11 +148,7 @@ def run(
             face.show(lambda: data, lambda: epochs_table(steps, real=up is not None))
             face.keep(lambda: data)
             return
-        if plan is not None:
-            result = judged_plan(problem, plan)
-        else:
-            with face.meter(f"planning {problem.name}") as meter:
-                result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+        result = _planned(face, problem, plan, planner, time_limit, seed)
         with face.meter(f"running {problem.name}") as meter:
             runs = carry_out(
                 problem,
@@ -163,6 +162,23 @@ def run(
             )
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))
+
+
+def _planned(
+    face: Face,
+    problem: SampleProblem,
+    plan: Path | None,
+    planner: str,
+    time_limit: float,
+    seed: int,
+) -> Result:
+    """The plan of the file, or a new one."""
+    from placewright.solve import solve
+
+    if plan is not None:
+        return judged_plan(problem, plan)
+    with face.meter(f"planning {problem.name}") as meter:
+        return solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
 
 
 def _refuse_unfit(engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool) -> None:
