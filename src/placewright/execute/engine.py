@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 def open_engine(
-    name: str, cluster: Cluster, *, emulate: bool = True
+    name: str, cluster: Cluster, *, emulate: bool = True, together: bool | None = None
 ) -> AbstractContextManager[Engine]:
     """The engine of that name, ready for sessions on `cluster` and on parts of it.
 
@@ -43,6 +43,9 @@ def open_engine(
     ----------
     emulate
         Wait where devices and links are slower than the machines.
+    together
+        One process for all GPUs of a node, or one each (`ways.crews`); torchrun and Ray start
+        one each.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def open_engine(
     if name == "local":
         from placewright.execute.local import Local
 
-        return nullcontext(Local(emulate=emulate))
+        return nullcontext(Local(emulate=emulate, together=together))
     if name == "testbed":
         from placewright.execute.local import on_testbed
 

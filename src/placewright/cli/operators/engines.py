@@ -29,6 +29,16 @@ EmulateOption = Annotated[
 ]
 
 
+GpusOption = Annotated[
+    Literal["together", "apart"] | None,
+    typer.Option(
+        "--gpus",
+        help="One process for the GPUs of a node, or one each; together where all are on one "
+        "node. With --engine local.",
+    ),
+]
+
+
 def serves(engine: str) -> bool:
     """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
     if engine != "torchrun":
@@ -41,7 +51,9 @@ def serves(engine: str) -> bool:
     return True
 
 
-def prepared(name: str, on: str | None, emulate: bool) -> AbstractContextManager[Engine]:
+def prepared(
+    name: str, on: str | None, emulate: bool, gpus: str | None = None
+) -> AbstractContextManager[Engine]:
     """The engine, to be entered when there is something to run.
 
     Raises
@@ -52,4 +64,5 @@ def prepared(name: str, on: str | None, emulate: bool) -> AbstractContextManager
     from placewright.cli.sources import find_cluster
     from placewright.execute.engine import open_engine
 
-    return open_engine(name, find_cluster(on), emulate=emulate)
+    together = None if gpus is None else gpus == "together"
+    return open_engine(name, find_cluster(on), emulate=emulate, together=together)

@@ -11,7 +11,13 @@ from placewright.cli.answer import keep_pictures
 from placewright.cli.face import Face
 from placewright.cli.given import judged_plan
 from placewright.cli.operators.adapting import run_adaptively
-from placewright.cli.operators.engines import EmulateOption, EngineOption, prepared, serves
+from placewright.cli.operators.engines import (
+    EmulateOption,
+    EngineOption,
+    GpusOption,
+    prepared,
+    serves,
+)
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -67,6 +73,7 @@ def run(
     check: CheckOption = False,
     engine: EngineOption = "local",
     emulate: EmulateOption = True,
+    gpus: GpusOption = None,
     adapt: AdaptOption = False,
     snapshots: SnapshotsOption = None,
     planner: PlannerOption = "auto",
@@ -105,7 +112,7 @@ def run(
     if serves(engine):
         return
     face = Face(format, output, quiet, verbose)
-    workers = prepared(engine, on, emulate)
+    workers = prepared(engine, on, emulate, gpus)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
     loaded = load(asked, face)
     _check_runnable(loaded)
