@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from placewright.boundary import FileModel, field_path, parse_json, read_text, validate
+from placewright.boundary import (
+    FileModel,
+    field_path,
+    parse_json,
+    parse_yaml,
+    read_text,
+    validate,
+)
 from placewright.errors import InputError, UnknownNameError
 
 
@@ -50,3 +57,12 @@ def test_no_file_no_text_no_json(tmp_path: Path) -> None:
         parse_json("{", where="x.json")
     with pytest.raises(InputError, match="is not valid JSON"):
         parse_json("[" * 100_000, where="x.json")
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "2026-13-45"])
+def test_values_that_python_cannot_make_are_told_as_errors(value: str) -> None:
+    """A number with thousands of digits and a date that does not exist, in either format."""
+    with pytest.raises(InputError, match=r"x: is not valid"):
+        parse_yaml(f"n: {value}", where="x")
+    with pytest.raises(InputError, match=r"x: is not valid"):
+        parse_json(f'{{"n": {value}}}', where="x")

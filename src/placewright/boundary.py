@@ -57,7 +57,7 @@ def parse_json(text: str, *, where: str) -> Any:
     """JSON text as data."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
         raise InputError("is not valid JSON", where=where, by=str(error), hint=_LOOK) from None
 
 
@@ -65,7 +65,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
     """YAML text as data; a key given twice is an error, not the last one's victory."""
     try:
         return yaml.load(text, Loader=_OnceLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a thirteenth month is one
         by = _one_line(error)
         raise InputError("is not valid YAML", where=where, by=by, hint=_LOOK) from None
 
