@@ -190,6 +190,7 @@ class _Trainer:
         if spec.parameters is not None:
             self.learner.start_from(spec.parameters)
         self.compute_s, self.visited = 0.0, 0
+        self._warm_up()
 
     def epoch(self, number: int) -> Epoch:
         """All steps, then how good the parameters are; looking at that costs no time."""
@@ -209,6 +210,12 @@ class _Trainer:
         told = self.learner.tested(self.spec.test) if tester else (0.0, 0.0)
         loss, count, *tested = self.learner.summed(self.dist, np.array([loss, count, *told]))
         return Epoch(took_s, float(loss / count), float(tested[0]), float(tested[1]))
+
+    def _warm_up(self) -> None:
+        """Gradients of each size of part once: PyTorch prepares for a size when it first comes."""
+        by_size = {len(part): part for part in self._parts(self.spec.first_epoch)}
+        for part in by_size.values():
+            self.learner.gradients(part)
 
     def _parts(self, epoch: int) -> list[IntArray]:
         spec, recipe = self.spec, self.recipe

@@ -14,7 +14,7 @@ from placewright.samples._processes import sit
 from placewright.samples._trainer import TrainerSpec, joined
 from placewright.samples.images import images
 
-REPEATS = 10
+REPEATS = 14
 WARM_UP = 2
 
 

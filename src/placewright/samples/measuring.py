@@ -81,9 +81,13 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
 
 
 def _fitted(sizes: FloatArray, trials: list[Trial]) -> Speeds:
-    """Lines through the mean times; what steps take beyond the slowest mean is the exchange."""
+    """Lines through the mean times; what steps take beyond the slowest mean is the exchange.
+
+    Long steps scatter more: the lines keep relative distances small.
+    """
     own_s = np.array([t.compute_s.mean(axis=1) for t in trials])
-    lines = np.array([np.polyfit(x, y, 1) for x, y in zip(sizes, own_s, strict=True)])
+    fits = [np.polyfit(x, y, 1, w=1 / y) for x, y in zip(sizes, own_s, strict=True)]
+    lines = np.array(fits)
     step_s = np.array([(t.compute_s + t.exchange_s).mean(axis=1) for t in trials]).mean(axis=0)
     beyond_s = np.maximum(step_s - own_s.max(axis=0), 0.0)
     return Speeds(
