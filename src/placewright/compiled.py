@@ -9,14 +9,27 @@ call, remove ``__pycache__``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
+from numba.core import types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_compile: Any = njit
+
+def _compile(**options: Any) -> Callable[[F], F]:
+    """`njit`, which would compile a function again for every number written in a call to it."""
+
+    def compile_plain(function: F) -> F:
+        dispatcher: Any = njit(**options)(function)
+        template, plain = dispatcher.get_call_template, cast(Any, types).unliteral
+        dispatcher.get_call_template = lambda args, kws: template(
+            tuple(plain(x) for x in args), {name: plain(x) for name, x in kws.items()}
+        )
+        return dispatcher  # type: ignore[no-any-return]
+
+    return compile_plain
 
 
 def compiled(function: F) -> F:
@@ -51,7 +64,5 @@ def inlined(function: F) -> F:
     return result
 
 
-@inlined
-def index(number: int) -> int:
-    """The same as an unsigned index, which needs no test for wrapping around."""
-    return np.uint32(number)  # type: ignore[return-value]
+index: Any = np.uint32
+"""The same number as an unsigned index, which needs no test for wrapping around."""

@@ -24,8 +24,7 @@ def test_by_rank_then_by_number(skew: int) -> None:
         swift = Judge(problem.asked(compute_s=compute)).swift
         play(swift, Judge(problem).mode(), random_placement(problem, rng), NO_ORDER)
         if swift.sure:
-            priority = swift.priority[: problem.n]
-            by = np.lexsort((np.arange(problem.n), priority))
+            by = np.lexsort((np.arange(problem.n), swift.rank))
             assert swift.ranked[: problem.n].tolist() == by.tolist()
 
 
@@ -33,4 +32,4 @@ def test_the_rank_is_the_longest_way() -> None:
     """A chain over two devices by hand: compute and transfers added from the end."""
     judge = Judge(tiny([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], [(0, 8.0, [1]), (1, 16.0, [2])]))
     play(judge.swift, judge.mode(Dispatch.READY), np.array([0, 1, 1]), NO_ORDER)
-    assert judge.swift.priority[:3].tolist() == [-15.0, -6.0, -4.0]
+    assert judge.swift.rank[:3].tolist() == [-15.0, -6.0, -4.0]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import IntArray, frozen_int
+from placewright.arrays import IntArray, frozen_int, thawed
 from placewright.errors import InputError
 from placewright.operators.problem import OperatorProblem
 
@@ -22,14 +22,14 @@ def checked_batch(
     p: OperatorProblem, placements: npt.ArrayLike, order: npt.ArrayLike | None
 ) -> tuple[IntArray, IntArray]:
     """Placements and order as arrays that cannot lead a kernel astray."""
-    rows = np.atleast_2d(frozen_int(placements))
+    rows = np.atleast_2d(thawed(frozen_int(placements)))
     if rows.shape[1] != p.n or (rows.size and (rows.min() < 0 or rows.max() >= p.m)):
         raise InputError(
             "every placement needs one device that exists per operator",
             where=p.name,
             by=f"shape {rows.shape} for {p.n} operators, {p.m} devices",
         )
-    fixed = NO_ORDER if order is None else frozen_int(order)
+    fixed = NO_ORDER if order is None else thawed(frozen_int(order))
     if order is not None and not np.array_equal(np.sort(fixed), np.arange(p.n)):
         raise InputError("order must list every operator once", where=p.name)
     return rows, fixed

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray, thawed
 from placewright.compiled import compiled
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.views import home_bytes, views
@@ -47,10 +47,10 @@ class Costs(NamedTuple):
 
 
 def kernel_costs(problem: OperatorProblem) -> Costs:
-    """A problem's arrays as the kernels take them."""
+    """A problem's arrays as the kernels take them; none is written to."""
     topology = problem.topology
     limited = np.isfinite(problem.memory_bytes)
-    return Costs(
+    costs = Costs(
         compute_s=problem.compute_s,
         producer=problem.tensor_producer,
         tensor_bytes=problem.tensor_bytes,
@@ -71,6 +71,7 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
         resident_bytes=whole_bytes(problem.resident_bytes),
         memory_bytes=whole_bytes(np.where(limited, np.floor(problem.memory_bytes), UNLIMITED)),
     )
+    return Costs(*(thawed(part) for part in costs))
 
 
 def whole_bytes(values: FloatArray) -> IntArray:

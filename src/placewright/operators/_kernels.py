@@ -26,7 +26,7 @@ __all__ = [
     "NO_LINK",
     "STUCK",
     "Mode",
-    "loads",
+    "largest_load",
     "makespan",
     "over_bytes",
     "run",
@@ -82,20 +82,30 @@ def over_bytes(w: IntArray, o: Layout) -> int:
 
 
 @lean
-def loads(w: IntArray, x: FloatArray, o: Layout, place: IntArray, out: FloatArray) -> None:
-    """Seconds per sample of each device: compute, and every move on both its ends.
+def largest_load(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray
+) -> float:
+    """Seconds per sample of the busiest device: compute, and every transfer on both its ends.
 
-    To be called after `run`.
+    Needs no play before it; `load_s`, shape (m,), has the loads of all devices afterwards.
     """
-    out[:] = 0.0
+    for d in range(o.m):
+        load_s[d], w[o.best + d] = 0.0, -1
     for i in range(o.n):
-        out[place[i]] += x[o.compute_s + i * o.m + place[i]]
-    for e in range(w[o.moves]):
-        k, target = w[o.move_tensor + e], w[o.move_target + e]
+        load_s[place[i]] += x[o.compute_s + i * o.m + place[i]]
+    for k in range(o.t):
         source = place[w[o.producer + k]]
-        took = move_time(w, x, o, k, source, target)
-        out[source] += took
-        out[target] += took
+        for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
+            target = place[w[o.consumers + b]]
+            if target != source and w[o.best + target] != k:
+                w[o.best + target] = k
+                took = move_time(w, x, o, k, source, target)
+                load_s[source] += took
+                load_s[target] += took
+    largest = 0.0
+    for d in range(o.m):
+        largest = max(largest, load_s[d])
+    return largest
 
 
 @inlined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.arrays import IntArray
-from placewright.compiled import inlined, inner
+from placewright.compiled import index, inlined, inner
 from placewright.operators._heaps import pop, push
 from placewright.operators._swift import Seat, Swift
 
@@ -15,31 +15,46 @@ SMALLEST_WIDTH = 1e-280
 
 
 @inlined
-def rank_upward(s: Swift, seat: Seat) -> float:
-    """Priority is minus the longest way to the end under this very placement: least first.
+def rank_upward(s: Swift, seat: Seat, placement: IntArray) -> float:
+    """Operators on their devices and their ranks, minus the longest way to the end from there.
 
-    Returns the least.
+    Returns the least, that of the first to be chosen; -inf where a device cannot run one.
     """
     least = 0.0
-    for at in range(len(s.topological) - 1, -1, -1):
-        i = s.topological[at]
-        here = s.place[seat.op + i] * s.devices
+    for at in range(s.n - 1, -1, -1):
+        i = s.topological[index(at)]
+        took_s, facts = put(s, seat, i, index(placement[i])), s.facts[i]
+        here = index(placement[i] * s.m)
         tail = 0.0
-        for e in range(s.first_edge[i], s.first_edge[i + 1]):
-            j = seat.op + s.consumer[e]
-            pair = here + s.place[j]
-            way = s.latency_s[pair] + s.edge_bytes[e] * s.seconds_per_byte[pair] - s.priority[j]
+        for e in range(facts.first, facts.last):
+            edge = s.edges[e]
+            j = edge.consumer
+            pair = s.pairs[here + s.ops[seat.op + j].place]
+            way = pair.latency_s + edge.bytes * pair.seconds_per_byte - s.rank[j]
             tail = max(tail, way)
-        way = -(s.took_s[seat.op + i] + tail)
-        s.priority[seat.op + i] = way
-        least = min(least, way)
+        rank = -(took_s + tail)
+        s.rank[i] = rank
+        least = min(least, rank)
     return least
+
+
+@inlined
+def put(s: Swift, seat: Seat, i: int, d: int) -> float:
+    """An operator on a device, where nothing has come to it yet; its seconds there."""
+    took_s = s.compute_s[index(i * s.m + d)]
+    op = s.ops[seat.op + i]
+    op.ready_s = 0.0
+    op.took_s = took_s
+    op.place = d
+    op.waiting = s.facts[i].inputs
+    s.devices[seat.device + d].end += 1
+    return took_s  # type: ignore[no-any-return]
 
 
 @inlined
 def line_up(s: Swift, seat: Seat, least: float) -> None:
     """`ranked` by (priority, operator): into n cells of equal width, then within each."""
-    n, ops = len(s.inputs), seat.op
+    n, ops = s.n, seat.op
     _into_cells(s, seat, least, _scale(n, -least))
     begin = 0
     for cell in range(n):
@@ -54,11 +69,11 @@ def line_up(s: Swift, seat: Seat, least: float) -> None:
 @inlined
 def _into_cells(s: Swift, seat: Seat, least: float, per_second: float) -> None:
     """`ranked` by cell, within a cell by operator; `cell_end` says where each ends."""
-    n = len(s.inputs)
+    n = s.n
     for cell in range(n + 1):
         s.cell_end[cell] = 0
     for i in range(n):
-        cell = min(n - 1, int((s.priority[seat.op + i] - least) * per_second))
+        cell = min(n - 1, int((s.rank[i] - least) * per_second))
         s.cell[i] = cell
         s.cell_end[cell + 1] += 1
     for cell in range(n):
@@ -66,7 +81,7 @@ def _into_cells(s: Swift, seat: Seat, least: float, per_second: float) -> None:
     for i in range(n):
         at = s.cell_end[s.cell[i]]
         s.ranked[seat.op + at] = i
-        s.ranked_key[at] = s.priority[seat.op + i]
+        s.ranked_key[at] = s.rank[i]
         s.cell_end[s.cell[i]] = at + 1
 
 
@@ -106,26 +121,26 @@ def _into_cells_again(
         cell = min(count - 1, int((s.ranked_key[at] - least) * per_second))
         s.cell[at] = cell
         s.crowd_end[cell + 1] += 1
-        s.future[ops + at] = s.ranked[ops + at]
+        s.early[ops + at] = s.ranked[ops + at]
     for cell in range(count):
         s.crowd_end[cell + 1] += s.crowd_end[cell]
     for at in range(begin, end):
         to = s.crowd_end[s.cell[at]]
-        i = s.future[ops + at]
+        i = s.early[ops + at]
         s.ranked[ops + begin + to] = i
-        s.ranked_key[begin + to] = s.priority[ops + i]
+        s.ranked_key[begin + to] = s.rank[i]
         s.crowd_end[s.cell[at]] = to + 1
 
 
 @inlined
 def _sort_by_heap(s: Swift, ops: int, begin: int, end: int) -> None:
-    """`future` is idle before a play."""
+    """`early` is idle before a play."""
     for at in range(begin, end):
-        push(s.future, ops, at - begin, s.priority, ops, s.ranked[ops + at])
+        push(s.early, ops, at - begin, s.rank, 0, s.ranked[ops + at])
     for at in range(begin, end):
-        i = pop(s.future, ops, end - at, s.priority, ops)
+        i = pop(s.early, ops, end - at, s.rank, 0)
         s.ranked[ops + at] = i
-        s.ranked_key[at] = s.priority[ops + i]
+        s.ranked_key[at] = s.rank[i]
 
 
 @inlined
@@ -141,7 +156,11 @@ def _settle(s: Swift, ops: int, at: int) -> None:
 
 
 @inlined
-def follow(s: Swift, seat: Seat, order: IntArray) -> None:
-    """`ranked` as an order has it."""
+def follow(s: Swift, seat: Seat, placement: IntArray, order: IntArray) -> float:
+    """Operators on their devices, `ranked` as an order has it; the most seconds of one."""
+    longest = 0.0
     for at in range(len(order)):
-        s.ranked[seat.op + at] = order[at]
+        i = index(order[index(at)])
+        s.ranked[seat.op + index(at)] = i
+        longest = max(longest, put(s, seat, i, index(placement[i])))
+    return longest

@@ -45,16 +45,19 @@ def include(bits: Any, tops: Any, d: int, at: int, wanted: bool) -> None:
 
 @inlined
 def take_first(bits: Any, tops: Any, d: int) -> int:
-    """Remove and return the first place of set `d`, -1 where it is empty."""
-    first = -1
-    for top in range(tops.shape[1]):
-        full = tops[d, top]
-        if full != np.uint64(0):
-            word = (top << 6) + lowest_bit(full)
-            held = bits[d, word]
-            first = (word << 6) + lowest_bit(held)
-            left = held & (held - np.uint64(1))
-            bits[d, word] = left
-            tops[d, top] = full & (full - np.uint64(1)) if left == np.uint64(0) else full
-            break
-    return first
+    """Remove and return the first place of set `d`, -1 where it is empty.
+
+    An empty set is looked through like any other: that is cheaper than a branch guessed wrong.
+    """
+    one, top, last = np.uint64(1), 0, tops.shape[1] - 1
+    while top < last and tops[d, top] == np.uint64(0):
+        top += 1
+    full = tops[d, top]
+    somewhere = full if full != np.uint64(0) else one
+    word = (top << 6) + lowest_bit(somewhere)
+    held = bits[d, word]
+    left = held & (held - one)
+    bits[d, word] = left
+    tops[d, top] = full & (full - one) if left == np.uint64(0) else full
+    first = (word << 6) + lowest_bit(held | one << np.uint64(63))
+    return first if full != np.uint64(0) else -1

@@ -1,7 +1,8 @@
-"""What the judge's fast path plays on: a problem laid out for it, and the state of a play.
+"""What the judge's fast path plays on: a problem laid out for it, and the state of some plays.
 
-Played by `placewright.operators._swift_play`. Indices are unsigned and stand in 32 bits: a signed
-index costs a test for wrapping around.
+Played by `placewright.operators._swift_play`. All that is asked of one operator, device or
+channel stands in one row of a structured array, so that one line of the cache serves it.
+Indices are unsigned and stand in 32 bits: a signed index costs a test for wrapping around.
 """
 
 from __future__ import annotations
@@ -12,6 +13,23 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators._costs import Costs
+from placewright.operators._swift_rows import (
+    CELL,
+    CHANGE,
+    DEVICE,
+    EDGE,
+    FACTS,
+    KNOWN,
+    LANE,
+    OPERATOR,
+    PAIR,
+    REQUEST,
+    TENSOR,
+    VIEW,
+)
+
+LINE_BYTES = 64
+"""Of a line of the cache."""
 
 WORD = 64
 """Bits of a word of a ready set."""
@@ -24,165 +42,156 @@ MOST_SEATED = 20_000
 
 
 class Seat(NamedTuple):
-    """Where one of several plays has its state: the first of its operators, devices, channels."""
+    """Where one of several plays has its state: its first row in each array."""
 
     op: int
     device: int
     lane: int
+    known: int
+    edge: int
 
 
 class Swift(NamedTuple):
     """A problem and the state of some plays, one after the other in each array (`Seat`).
 
+    Rows are described in `placewright.operators._swift_rows`. Operator n of each play stands
+    for none: it makes nothing, and idle devices run it.
+
     Attributes
     ----------
     sure
         Every pair of devices is linked.
-    first_edge, consumer, tensor, edge_bytes
-        Edges by producer, then tensor: the consumer, the tensor (from 1), its bytes.
-    alone
-        Whether no two requests of an operator can be for one channel: it makes one tensor at
-        most, and no device sends to two others over one channel.
-    latency_s, seconds_per_byte, lane
-        Flat (m * m); within a device zero, and a channel of its own that never waits.
-    place, took_s
-        Device and seconds of each operator in this play.
-    position, ranked
-        Place of each operator in the order, and the operator at each place.
+    edges
+        By producer, then tensor.
+    pairs
+        Flat (m * m); within a device no time, and a channel of its own that never waits.
+    known
+        By device, what has all its inputs coming and is not known to be ready.
+    early
+        Where much is known on a device, a heap of it. In order, each device's sequence.
     bits, tops
-        Ready sets (`placewright.operators._ready_sets`), one row per device.
-    base, end
-        Where each device has its part of `future` and, one per device later, of `known`.
-    known, known_end
-        Operators of each device that have all their inputs coming; `ready_s` says since when or
-        from when on they may start.
-    future
-        Where many are known, those whose time is to come, as a heap.
-    next_s
-        When each device ends its operator (`running`) or, idle, when it may start one.
-    free_s, asked_s
-        When each channel is free, and when it was last asked for.
+        What is ready, by device (`placewright.operators._ready_sets`).
+    ranked
+        The operator at each place in the order.
+    rank, ranked_key, cell, cell_end, crowd_end
+        Of one placement, before it is played: what `placewright.operators._ranking` needs.
+    ready_s, change_s
+        Columns of `ops` and `changes`, keys of heaps.
     left, last_s
         Operators of each play that have not ended, and when the last one did.
+    start_s, came_s
+        When each operator started and each edge's tensor came, where bytes are counted.
+    copy, until_s
+        Which copy of its tensor an edge reads, and how long each copy is held: those sent over an
+        edge, then, one per tensor, those where they are made.
     """
 
     sure: bool
-    devices: int
-    channels: int
-    first_edge: IntArray
-    consumer: IntArray
-    tensor: IntArray
-    edge_bytes: FloatArray
-    alone: IntArray
+    n: int
+    m: int
+    lanes: int
+    facts: Any
+    edges: Any
+    pairs: Any
+    sources: IntArray
     topological: IntArray
-    inputs: IntArray
     compute_s: FloatArray
-    latency_s: FloatArray
-    seconds_per_byte: FloatArray
-    lane: IntArray
     # the play
-    place: IntArray
-    took_s: FloatArray
-    priority: FloatArray
-    position: IntArray
+    ops: Any
+    devices: Any
+    lane: Any
+    known: Any
+    early: IntArray
+    bits: Any
+    tops: Any
     ranked: IntArray
+    requests: Any
+    request_of: IntArray
+    left: IntArray
+    last_s: FloatArray
+    ready_s: FloatArray
+    rank: FloatArray
     ranked_key: FloatArray
     cell: IntArray
     cell_end: IntArray
     crowd_end: IntArray
-    waiting: IntArray
-    ready_s: FloatArray
-    bits: Any
-    tops: Any
-    known: IntArray
-    future: IntArray
-    base: IntArray
-    end: IntArray
-    known_end: IntArray
-    ahead: IntArray
-    running: IntArray
-    next_s: FloatArray
-    free_s: FloatArray
-    asked_s: FloatArray
-    seen: IntArray
-    arrival_s: FloatArray
-    last_request: IntArray
-    request: IntArray
-    request_edge: IntArray
-    request_place: IntArray
-    request_s: FloatArray
-    turn: IntArray
-    left: IntArray
-    last_s: FloatArray
+    # bytes
+    tensors: Any
+    views: Any
+    resident_bytes: IntArray
+    memory_bytes: IntArray
+    start_s: FloatArray
+    came_s: FloatArray
+    copy: IntArray
+    until_s: FloatArray
+    changes: Any
+    change_s: FloatArray
+    cells: Any
+    by_time: IntArray
 
 
 def make_swift(costs: Costs, channels: int) -> Swift:
     """A problem laid out for `placewright.operators._swift_play.play`."""
     n, m = costs.compute_s.shape
-    uses = np.diff(costs.offsets)
-    tensors = costs.out_tensors
-    length = uses[tensors]
-    ends = np.cumsum(length)
-    edge = np.repeat(costs.offsets[tensors] - (ends - length), length)
-    edge += np.arange(len(costs.consumers))
-    first_edge = np.concatenate([[0], ends])[costs.out_offsets]
+    tensors, edges = _tensors(costs)
     off = ~np.eye(m, dtype=np.bool_)
-    lane = np.where(off, costs.channel, channels + np.arange(m)[:, None])
     finite = np.isfinite(costs.latency_s + costs.seconds_per_byte) & (costs.channel >= 0)
-    return Swift(
-        sure=bool(finite[off].all()),
-        devices=m,
-        channels=channels,
-        first_edge=_index(first_edge),
-        consumer=_index(costs.consumers[edge]),
-        tensor=_index(np.repeat(tensors, length) + 1),
-        edge_bytes=np.repeat(costs.tensor_bytes[tensors], length),
-        alone=_index((np.diff(costs.out_offsets) <= 1) & _apart(costs.channel)),
-        topological=_index(costs.order),
-        inputs=_index(np.diff(costs.in_offsets)),
-        compute_s=costs.compute_s.ravel().copy(),
-        latency_s=np.where(off, costs.latency_s, 0.0).ravel(),
-        seconds_per_byte=np.where(off, costs.seconds_per_byte, 0.0).ravel(),
-        lane=_index(np.where(lane < 0, 0, lane).ravel()),
-        **_state(n, m, channels + m, int(np.diff(first_edge).max(initial=0))),
-    )
-
-
-def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
-    """What plays write; `most` is how many edges one operator has at most."""
-    seats = SEATS if n <= MOST_SEATED else 1
-    words = -(-n // WORD)
-    per_operator = ("took_s", "priority", "ready_s")
-    state: dict[str, Any] = {key: np.zeros(seats * n) for key in per_operator}
-    for key in ("place", "position", "ranked", "waiting", "future"):
-        state[key] = _indices(seats * n)
-    for key in ("request", "request_edge", "request_place", "turn"):
-        state[key] = _indices(most)
-    for key in ("base", "end", "known_end", "ahead", "seen", "last_request"):
-        state[key] = _indices(seats * m)
-    return state | {
-        "ranked_key": np.zeros(n),
-        "cell": _indices(n),
-        "cell_end": _indices(n + 1),
-        "crowd_end": _indices(n + 1),
-        "bits": np.zeros((seats * m, words), dtype=np.uint64),
-        "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),
-        "known": _indices(seats * (n + m)),
-        "running": np.zeros(seats * m, dtype=np.int64),
-        "next_s": np.zeros(seats * m),
-        "arrival_s": np.zeros(seats * m),
-        "free_s": np.zeros(seats * lanes),
-        "asked_s": np.zeros(seats * lanes),
-        "request_s": np.zeros(most),
-        "left": np.zeros(seats, dtype=np.int64),
-        "last_s": np.zeros(seats),
+    problem = {
+        "facts": _facts(costs, tensors),
+        "edges": edges,
+        "pairs": _pairs(costs, channels, off),
+        "sources": _index(np.flatnonzero(np.diff(costs.in_offsets) == 0)),
+        "topological": _index(costs.order),
+        "compute_s": costs.compute_s.ravel().copy(),
+        "tensors": tensors,
+        "views": _views(costs, tensors, edges),
+        "resident_bytes": costs.resident_bytes.copy(),
+        "memory_bytes": costs.memory_bytes.copy(),
     }
+    sizes = {"sure": bool(finite[off].all()), "n": n, "m": m, "lanes": channels + m}
+    facts = problem["facts"]
+    most = int((facts["last"] - facts["first"]).max())
+    state = _state(n, m, channels + m, most) | _byte_state(n, m, len(tensors), len(edges))
+    return _with_columns(sizes | problem | state)
 
 
 def copy_swift(swift: Swift) -> Swift:
     """A state of its own for another thread."""
-    parts: Any = (part.copy() if isinstance(part, np.ndarray) else part for part in swift)
-    return Swift(*parts)
+    parts = swift._asdict().items()
+    return _with_columns({k: _copy(v) if isinstance(v, np.ndarray) else v for k, v in parts})
+
+
+def _with_columns(parts: dict[str, Any]) -> Swift:
+    ops, changes = parts["ops"], parts["changes"]
+    return Swift(**parts | {"ready_s": ops["ready_s"], "change_s": changes["at_s"]})
+
+
+def _tensors(costs: Costs) -> tuple[Any, Any]:
+    """Tensors by producer and, by tensor, their edges."""
+    tensors = np.zeros(len(costs.producer), dtype=TENSOR)
+    k = costs.out_tensors
+    length = np.diff(costs.offsets)[k]
+    tensors["last"] = np.cumsum(length)
+    tensors["first"] = tensors["last"] - length
+    tensors["maker"] = costs.producer[k]
+    tensors["home_bytes"], tensors["kept_bytes"] = costs.home_bytes[k], costs.kept_bytes[k]
+    edges = np.zeros(len(costs.consumers), dtype=EDGE)
+    at = np.repeat(costs.offsets[k] - tensors["first"], length) + np.arange(len(edges))
+    edges["consumer"] = costs.consumers[at]
+    edges["tensor"] = np.repeat(np.arange(len(k)) + 1, length)
+    edges["bytes"] = np.repeat(costs.tensor_bytes[k], length)
+    return tensors, edges
+
+
+def _facts(costs: Costs, tensors: Any) -> Any:
+    """One row per operator, and one for none."""
+    facts = np.zeros(len(costs.order) + 1, dtype=FACTS)
+    ends = np.append(0, tensors["last"])[costs.out_offsets]
+    facts["first"][:-1], facts["last"][:-1] = ends[:-1], ends[1:]
+    facts["inputs"][:-1] = np.diff(costs.in_offsets)
+    facts["alone"] = _apart(costs.channel)
+    facts["alone"][:-1] &= np.diff(costs.out_offsets) <= 1
+    return facts
 
 
 def _apart(channel: IntArray) -> bool:
@@ -191,8 +200,83 @@ def _apart(channel: IntArray) -> bool:
     return all((np.diff(row) > 0).all() for row in linked)
 
 
-def _indices(count: int) -> Any:
-    return np.zeros(count, dtype=np.uint32)
+def _pairs(costs: Costs, channels: int, off: Any) -> Any:
+    m = len(off)
+    pairs = np.zeros(m * m, dtype=PAIR)
+    lane = np.where(off, costs.channel, channels + np.arange(m)[:, None])
+    pairs["latency_s"] = np.where(off, costs.latency_s, 0.0).ravel()
+    pairs["seconds_per_byte"] = np.where(off, costs.seconds_per_byte, 0.0).ravel()
+    pairs["lane"] = np.where(lane < 0, 0, lane).ravel()
+    return pairs
+
+
+def _views(costs: Costs, tensors: Any, edges: Any) -> Any:
+    """Each view, what it is a view of, and the edge over which its producer reads that."""
+    at = np.empty(len(costs.out_tensors), dtype=np.int64)
+    at[costs.out_tensors] = np.arange(len(at))
+    views = np.zeros(len(costs.views), dtype=VIEW)
+    views["tensor"], views["of"] = at[costs.views], at[costs.alias[costs.views]]
+    for view in views:
+        base = tensors[view["of"]]
+        readers = edges["consumer"][base["first"] : base["last"]]
+        view["edge"] = base["first"] + np.argmax(readers == tensors["maker"][view["tensor"]])
+    return views
+
+
+def _seats(n: int) -> int:
+    return SEATS if n <= MOST_SEATED else 1
+
+
+def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
+    """What plays write; `most` is how many edges one operator has at most."""
+    seats = _seats(n)
+    room, words = seats * (n + 2 * m), -(-n // WORD)
+    return {
+        "ops": _rows(seats * (n + 1), OPERATOR),
+        "devices": _rows(seats * m, DEVICE),
+        "lane": _rows(seats * lanes, LANE),
+        "known": _rows(room, KNOWN),
+        "early": _index(np.zeros(room)),
+        "bits": np.zeros((seats * m, words), dtype=np.uint64),
+        "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),
+        "ranked": _index(np.zeros(seats * (n + 1))),
+        "rank": np.zeros(n),
+        "ranked_key": np.zeros(n),
+        "cell": _index(np.zeros(n)),
+        "cell_end": _index(np.zeros(n + 1)),
+        "crowd_end": _index(np.zeros(n + 1)),
+        "requests": _rows(most, REQUEST),
+        "request_of": _index(np.zeros(most)),
+        "left": np.zeros(seats, dtype=np.int64),
+        "last_s": np.zeros(seats),
+    }
+
+
+def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
+    """What plays write, and what is written after them, where bytes are counted."""
+    copies = tensors + edges
+    return {
+        "start_s": np.zeros(_seats(n) * (n + 1)),
+        "came_s": np.zeros(_seats(n) * edges),
+        "copy": _index(np.zeros(edges)),
+        "until_s": np.zeros(copies),
+        "changes": _rows(2 * copies + 1, CHANGE),
+        "cells": _rows(m * (1 + 2 * copies // m), CELL),
+        "by_time": _index(np.zeros(2 * copies + 1)),
+    }
+
+
+def _rows(count: int, dtype: Any) -> Any:
+    """Zeros that begin with a line of the cache, so that no row stands in more than it must."""
+    room = np.zeros(count * dtype.itemsize + LINE_BYTES, dtype=np.uint8)
+    begin = -room.ctypes.data % LINE_BYTES
+    return room[begin : begin + count * dtype.itemsize].view(dtype)
+
+
+def _copy(array: Any) -> Any:
+    copy = _rows(array.size, array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _index(values: Any) -> Any:

@@ -43,7 +43,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray, thawed
 from placewright.operators import _kernels as kernels
 from placewright.operators import _scores as scores
 from placewright.operators._batches import NO_ORDER, checked_batch, parts_of_batch
@@ -127,8 +127,8 @@ class Judge:
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Play a plan that `check_plan` has passed."""
-        order = NO_ORDER if plan.order is None else plan.order
-        code = kernels.run(*self.board, self.mode(plan.dispatch), plan.placement, order)
+        order = NO_ORDER if plan.order is None else thawed(plan.order)
+        code = kernels.run(*self.board, self.mode(plan.dispatch), thawed(plan.placement), order)
         if code != DONE:
             raise refusal(self.problem, self.board, code, plan)
         return self._judgement(plan)
@@ -183,9 +183,7 @@ class Judge:
         w, x, o = self.board
         if self.problem.objective is Objective.LATENCY:
             return float(kernels.makespan(x, o))
-        load_s = np.zeros(self.problem.m)
-        kernels.loads(w, x, o, place, load_s)
-        return float(load_s.max())
+        return float(kernels.largest_load(w, x, o, thawed(place), np.zeros(self.problem.m)))
 
     def _transfers(self, place: IntArray) -> Transfers:
         w, x, o = self.board

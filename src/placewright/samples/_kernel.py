@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inlined, lean
+from placewright.compiled import inlined, inner, lean
 
 LESS = 1e-12
 """Smallest relative step that counts as ending earlier."""
@@ -51,7 +51,7 @@ def end_s(given: Given, out_s: float, in_s: float, work_s: float) -> float:
     return port_s + work_s if given.joined else max(port_s + given.offset, work_s)
 
 
-@lean
+@inner
 def last_node(given: Given, now: Flows) -> tuple[int, float]:
     """The node that ends last, and when."""
     node, last = 0, -1.0
@@ -63,7 +63,7 @@ def last_node(given: Given, now: Flows) -> tuple[int, float]:
     return node, last
 
 
-@lean
+@inner
 def movable(given: Given, now: Flows, a: int, b: int, quantum: int, level: float) -> int:
     """How many samples a may hand to b; those that go back first."""
     back = now.flow[b, a]
@@ -82,7 +82,7 @@ def movable(given: Given, now: Flows, a: int, b: int, quantum: int, level: float
     return count
 
 
-@lean
+@inner
 def ends_after(given: Given, now: Flows, a: int, b: int, count: int) -> tuple[float, float]:
     """When a and b end if a hands `count` samples to b."""
     out_a, in_a, out_b, in_b = now.out_s[a], now.in_s[a], now.out_s[b], now.in_s[b]
@@ -97,7 +97,7 @@ def ends_after(given: Given, now: Flows, a: int, b: int, count: int) -> tuple[fl
     return end_s(given, out_a, in_a, work_a), end_s(given, out_b, in_b, work_b)
 
 
-@lean
+@inner
 def hand_over(given: Given, now: Flows, a: int, b: int, count: int) -> None:
     """Give `count` samples of a to b."""
     now.held[a] -= count

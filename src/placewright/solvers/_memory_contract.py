@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner, lean
 from placewright.errors import InfeasibleError
 from placewright.solvers._pbqp_work import Arrays
 
@@ -61,7 +61,7 @@ def forbid(arrays: Arrays, allowed: BoolArray) -> bool:
     return changed
 
 
-@lean
+@inner
 def partners(arrays: Arrays, partner: IntArray, edge: int) -> bool:
     """Whether `edge` ties its nodes; writes the option of the second end for each of the first."""
     i, j = arrays.ends[edge, 0], arrays.ends[edge, 1]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner
 from placewright.errors import InfeasibleError
 from placewright.solvers._memory_draft import Draft
 from placewright.solvers._pbqp_work import Arrays
@@ -163,7 +163,7 @@ def _sweep(
     return np.flatnonzero(keep), room, worst
 
 
-@lean
+@inner
 def _covers(a: IntArray, b: IntArray) -> bool:
     k = 0
     while k < len(a) and a[k] >= b[k]:
@@ -171,7 +171,7 @@ def _covers(a: IntArray, b: IntArray) -> bool:
     return k == len(a)
 
 
-@lean
+@inner
 def _apply(
     table: IntArray,
     use: IntArray,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner
 from placewright.solvers._memory_core import Core, Loads
 from placewright.solvers._pbqp_work import Arrays
 
@@ -55,7 +55,7 @@ def state_of(core: Core, choice: IntArray, load: IntArray, price: FloatArray) ->
     )
 
 
-@lean
+@inner
 def _trial(arrays: Arrays, s: State, node: int) -> None:
     """True cost of every option of `node` beside its neighbours, into ``s.trial``."""
     own, width = arrays.start[node], arrays.start[node + 1] - arrays.start[node]
@@ -72,7 +72,7 @@ def _trial(arrays: Arrays, s: State, node: int) -> None:
             s.trial[a] += arrays.pool[at + a * step]
 
 
-@lean
+@inner
 def _put(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> None:
     """Change a node, and the loads."""
     width = arrays.start[node + 1] - arrays.start[node]
@@ -83,7 +83,7 @@ def _put(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> None
     s.choice[node] = option
 
 
-@lean
+@inner
 def _link(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> None:
     """Make `node` the next of the chain."""
     s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1] = node, s.choice[node]
@@ -92,7 +92,7 @@ def _link(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> Non
     _put(arrays, loads, s, node, option)
 
 
-@lean
+@inner
 def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
     """Let the neighbours of the chain's nodes from `head` on answer."""
     while head < s.counts[SIZE]:
@@ -108,7 +108,7 @@ def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
                 _link(arrays, loads, s, other, option)
 
 
-@lean
+@inner
 def _best_priced(arrays: Arrays, loads: Loads, s: State, node: int) -> int:
     """The option with the least cost plus priced usage; the present one if none is better."""
     width = arrays.start[node + 1] - arrays.start[node]
@@ -126,7 +126,7 @@ def _best_priced(arrays: Arrays, loads: Loads, s: State, node: int) -> int:
     return int(best)
 
 
-@lean
+@inner
 def _fullest(loads: Loads, s: State) -> int:
     """The row that overflows most, -1 if none does."""
     worst, most = -1, 0
@@ -136,7 +136,7 @@ def _fullest(loads: Loads, s: State) -> int:
     return worst
 
 
-@lean
+@inner
 def _line(loads: Loads, node: int, row: int) -> int:
     """Where the usages of `node` on `row` are listed among its rows."""
     low, high = loads.first[node], loads.first[node + 1]
@@ -149,7 +149,7 @@ def _line(loads: Loads, node: int, row: int) -> int:
     return int(low - loads.first[node])
 
 
-@lean
+@inner
 def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     """Change the node that frees `row` at the least cost per unit; whether any can."""
     over = s.load[row] - loads.room[row]
@@ -174,7 +174,7 @@ def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     return best >= 0
 
 
-@lean
+@inner
 def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
     """Make room until everything fits; whether it does."""
     row = _fullest(loads, s)
@@ -187,14 +187,14 @@ def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
     return True
 
 
-@lean
+@inner
 def _undo(arrays: Arrays, loads: Loads, s: State) -> None:
     while s.counts[SIZE]:
         s.counts[SIZE] -= 1
         _put(arrays, loads, s, s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1])
 
 
-@lean
+@inner
 def _around(arrays: Arrays, s: State) -> float:
     """Cost of the chain's nodes and of all edges at them."""
     total = 0.0
@@ -212,7 +212,7 @@ def _around(arrays: Arrays, s: State) -> float:
     return total
 
 
-@lean
+@inner
 def _exchange(s: State) -> None:
     """Swap the chain's options with those it has replaced."""
     for k in range(s.counts[SIZE]):
@@ -220,7 +220,7 @@ def _exchange(s: State) -> None:
         s.chain[k, 1], s.choice[node] = s.choice[node], s.chain[k, 1]
 
 
-@lean
+@inner
 def _change(arrays: Arrays, s: State) -> float:
     """What the chain costs; what was there before is finite."""
     after = _around(arrays, s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.compiled import lean
+from placewright.compiled import inner, lean
 from placewright.solvers._pbqp_work import Work, alive, cheapest, options, view
 
 
@@ -37,7 +37,7 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     return before
 
 
-@lean
+@inner
 def _bound(w: Work) -> float:
     total = 0.0
     for i in range(len(w.head)):
@@ -48,7 +48,7 @@ def _bound(w: Work) -> float:
     return total
 
 
-@lean
+@inner
 def _edge_minimum(w: Work, edge: int) -> float:
     """Smallest entry among allowed options, 0 where a node has none left."""
     m, si, sj, other = view(w, 2 * edge)
@@ -62,7 +62,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
     return least if least < np.inf else 0.0
 
 
-@lean
+@inner
 def _visit(w: Work, node: int, forward: bool) -> None:
     """Gather all minima at `node`, then share its costs among the edges ahead."""
     ahead = behind = 0
@@ -88,7 +88,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
             w.cost[i] -= ahead * share * (w.cost[i] - low)
 
 
-@lean
+@inner
 def _gather(w: Work, node: int, h: int) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
@@ -104,7 +104,7 @@ def _gather(w: Work, node: int, h: int) -> None:
                 w.pool[m + i * si + j * sj] -= least
 
 
-@lean
+@inner
 def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
@@ -114,7 +114,7 @@ def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
                 w.pool[m + i * si + j * sj] += share * (c - low)
 
 
-@lean
+@inner
 def _forbid(w: Work, bound: float, upper: float) -> None:
     """Forbid options and pairs that no assignment cheaper than `upper` can have."""
     for i in range(len(w.head)):

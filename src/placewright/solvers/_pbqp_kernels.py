@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.compiled import lean
+from placewright.compiled import inner, lean
 from placewright.solvers._pbqp_work import (
     FIRED,
     POOL_TOP,
@@ -108,7 +108,7 @@ def settled_cost(w: Work) -> float:
     return total
 
 
-@lean
+@inner
 def room_needed(w: Work, node: int) -> int:
     """Matrix entries that RII on `node` may add."""
     h = w.head[node]
@@ -116,7 +116,7 @@ def room_needed(w: Work, node: int) -> int:
     return options(w, u) * options(w, v)
 
 
-@lean
+@inner
 def _note(w: Work, slot: int, h: int) -> None:
     """Remember in the next record how its node was tied to its neighbour."""
     m, si, sj, other = view(w, h)
@@ -125,7 +125,7 @@ def _note(w: Work, slot: int, h: int) -> None:
     w.record[r, a + 2], w.record[r, a + 3] = si, sj
 
 
-@lean
+@inner
 def _reduce_one(w: Work, node: int) -> None:
     """RI: fold `node` into its only neighbour."""
     h = w.head[node]
@@ -141,7 +141,7 @@ def _reduce_one(w: Work, node: int) -> None:
     retire(w, node)
 
 
-@lean
+@inner
 def _reduce_two(w: Work, node: int) -> None:
     """RII: fold `node` into the edge between its two neighbours."""
     h, g = w.head[node], w.after[w.head[node]]
@@ -174,7 +174,7 @@ def _reduce_two(w: Work, node: int) -> None:
     _normalise(w, edge)
 
 
-@lean
+@inner
 def _normalise(w: Work, edge: int) -> None:
     """Move row and column minima into the node costs; delete the edge if nothing is left.
 
@@ -196,7 +196,7 @@ def _normalise(w: Work, edge: int) -> None:
         delete(w, edge)
 
 
-@lean
+@inner
 def _pull(w: Work, h: int) -> None:
     """Move the minima of one side, over allowed options of the other, into its node."""
     node = w.ends[h // 2, h % 2]
@@ -216,7 +216,7 @@ def _pull(w: Work, h: int) -> None:
                 w.pool[m + i * si + j * sj] -= least
 
 
-@lean
+@inner
 def _local_best(w: Work, node: int) -> int:
     """RN: the option that is cheapest when every neighbour follows it alone."""
     best, best_cost = 0, np.inf
@@ -235,7 +235,7 @@ def _local_best(w: Work, node: int) -> int:
     return best
 
 
-@lean
+@inner
 def _dominate_all(w: Work) -> bool:
     """Forbid dominated options everywhere; whether that made a node ready for RI or RII."""
     changed = False
@@ -250,7 +250,7 @@ def _dominate_all(w: Work) -> bool:
     return changed
 
 
-@lean
+@inner
 def _dominate(w: Work, node: int) -> bool:
     """Forbid options that another one beats whatever the neighbours do."""
     changed = False
@@ -266,7 +266,7 @@ def _dominate(w: Work, node: int) -> bool:
     return changed
 
 
-@lean
+@inner
 def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
     """How much dearer option `b` than `i` can be, over all answers of the neighbours."""
     excess = w.cost[w.start[node] + b] - w.cost[w.start[node] + i]

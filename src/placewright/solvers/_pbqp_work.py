@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner, lean
 
 RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
 """Slots of `Work.counts`; FIRED counts heuristic decisions (RN)."""
@@ -223,7 +223,7 @@ def unlink(w: Work, h: int) -> None:
     w.before[h] = w.after[h] = -1
 
 
-@lean
+@inner
 def enqueue(w: Work, node: int) -> None:
     d = w.degree[node]
     first = w.bucket[d]
@@ -232,7 +232,7 @@ def enqueue(w: Work, node: int) -> None:
         w.bucket_before[first] = node
 
 
-@lean
+@inner
 def dequeue(w: Work, node: int) -> None:
     left, right = w.bucket_before[node], w.bucket_after[node]
     if left >= 0:
@@ -243,7 +243,7 @@ def dequeue(w: Work, node: int) -> None:
         w.bucket_before[right] = left
 
 
-@lean
+@inner
 def delete(w: Work, edge: int) -> None:
     for side in range(2):
         node = w.ends[edge, side]
@@ -265,7 +265,7 @@ def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
         enqueue(w, node)
 
 
-@lean
+@inner
 def retire(w: Work, node: int) -> None:
     """Take `node` off the work list; its record says no neighbour until one is noted."""
     dequeue(w, node)
@@ -274,7 +274,7 @@ def retire(w: Work, node: int) -> None:
     w.counts[RECORDS] += 1
 
 
-@lean
+@inner
 def edge_between(w: Work, u: int, v: int) -> int:
     """The half-edge at u that leads to v, -1 if there is none."""
     a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
@@ -286,7 +286,7 @@ def edge_between(w: Work, u: int, v: int) -> int:
     return -1
 
 
-@lean
+@inner
 def highest(w: Work) -> int:
     """A live node of highest degree, -1 if all are gone. Degrees never rise above the first."""
     while w.counts[HIGHEST] >= 0:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int, thawed
 from placewright.errors import InputError
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
@@ -68,7 +68,8 @@ class Pbqp:
     @property
     def arrays(self) -> Arrays:
         """The bare arrays, as the kernels take them."""
-        return Arrays(self.start, self.cost, self.ends, self.matrix, self.pool)
+        parts = (self.start, self.cost, self.ends, self.matrix, self.pool)
+        return Arrays(*(thawed(part) for part in parts))
 
     @staticmethod
     def of(node_costs: Sequence[Any], edges: Sequence[tuple[int, int, Any]] = ()) -> Pbqp:

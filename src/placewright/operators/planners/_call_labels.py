@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner
 from placewright.operators.planners._call_lattice import Lattice
 
 
@@ -145,7 +145,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
                 top += 1
 
 
-@lean
+@inner
 def _some_holds(g: Lattice, m: Machines, x: int, z: int) -> bool:
     """Whether an accelerator can take all between ideals x and z."""
     need = g.resident_bytes[z] - g.resident_bytes[x]
@@ -178,7 +178,7 @@ def _narrow(p: Labels, x: int, beam: int) -> IntArray:
     return found[:beam]
 
 
-@lean
+@inner
 def _on_cpu(
     g: Lattice,
     p: Labels,
@@ -220,7 +220,7 @@ def _on_cpu(
         _insert(g, p, m, y, label, -1 - cpu, new, below_s)
 
 
-@lean
+@inner
 def _in_call(
     g: Lattice,
     p: Labels,
@@ -271,7 +271,7 @@ def _in_call(
             _insert(g, p, m, y, label, d, new, below_s)
 
 
-@lean
+@inner
 def _end_of_call(
     g: Lattice, m: Machines, old: FloatArray, d: int, x: int, y: int, moved: float, begin_s: float
 ) -> float:
@@ -290,7 +290,7 @@ def _end_of_call(
     return float(max(begin_s, old[at + 2])) + work
 
 
-@lean
+@inner
 def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
     """Take note of a call; after the last one nothing about the accelerator matters."""
     at = 1 + 3 * d
@@ -300,7 +300,7 @@ def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float)
     new[at + 2] = np.inf if last else end_s
 
 
-@lean
+@inner
 def _insert(
     g: Lattice,
     p: Labels,
@@ -356,7 +356,7 @@ def _insert(
         p.head[y] = at
 
 
-@lean
+@inner
 def _left(m: Machines, new: FloatArray) -> int:
     """How many of the largest accelerators have as much memory as is left, rounded up."""
     free, largest = 0.0, 0.0
@@ -370,7 +370,7 @@ def _left(m: Machines, new: FloatArray) -> int:
     return int(np.ceil(free / largest))
 
 
-@lean
+@inner
 def _take(p: Labels) -> int:
     """A place in the pool, -1 (and a label lost) if it is full."""
     at = p.state[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner
 from placewright.operators._costs import Costs, move_time
 from placewright.operators.planners._list_scheduling import Rules, candidates
 
@@ -83,7 +83,7 @@ def earliest_task(
     return place, start_s, end_s
 
 
-@lean
+@inner
 def _first(
     c: Costs,
     r: Rules,

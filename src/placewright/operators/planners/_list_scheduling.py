@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner, lean
 from placewright.operators._costs import Costs, move_time
 from placewright.operators._heaps import pop, push
 
@@ -107,7 +107,7 @@ def gap(line: Timeline, lane: int, ready_s: float, took_s: float) -> tuple[float
     return at, low
 
 
-@lean
+@inner
 def book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """Insert a slot."""
     for x in range(line.size[lane], slot, -1):
@@ -117,7 +117,7 @@ def book(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> 
     line.size[lane] += 1
 
 
-@lean
+@inner
 def unbook(line: Timeline, lane: int, slot: int) -> None:
     """Remove a slot."""
     line.size[lane] -= 1
@@ -126,7 +126,7 @@ def unbook(line: Timeline, lane: int, slot: int) -> None:
         line.end_s[lane, x] = line.end_s[lane, x + 1]
 
 
-@lean
+@inner
 def book_joined(line: Timeline, lane: int, slot: int, start_s: float, end_s: float) -> None:
     """As `book`; slots that touch become one, which keeps timelines short.
 
@@ -165,7 +165,7 @@ def candidates(
         out[d] = out[d] and (only >= 0 or not room or used[d] + own <= r.budget_bytes[d])
 
 
-@lean
+@inner
 def _arrivals_free(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
     """When all inputs of `i` are on `d` if transfers do not wait."""
     ready = 0.0

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, lean
-from placewright.operators._board import Layout
+from placewright.compiled import inlined, inner, lean
+from placewright.operators._board import Board, Layout
 from placewright.operators._kernels import DONE, Mode, run
 from placewright.operators._scores import score
 from placewright.operators._swift import Swift
+from placewright.operators.planners._draws import draw
 
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
 """Slots of `Walk.score`."""
@@ -71,24 +72,24 @@ class Walk(NamedTuple):
     load_s: FloatArray
 
 
-@compiled
-def begin(s: Scene, w: IntArray, x: FloatArray, o: Layout, place: IntArray, seed: int) -> Walk:
-    """A walk that starts at `place`."""
-    n, groups = len(place), len(s.group_start) - 1
+def begin(
+    groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
+) -> Walk:
+    """A walk that starts at `place`, which the judge has scored: its value, bytes over."""
+    n, (value, over) = len(place), score
     walk = Walk(
-        place.copy(),
-        place.copy(),
-        np.full(5, np.inf),
-        np.zeros(4, dtype=np.int64),
-        np.zeros(2 * n, dtype=np.int64),
-        np.zeros(groups, dtype=np.int64),
-        np.zeros(groups, dtype=np.int64),
-        np.zeros(groups, dtype=np.bool_),
-        np.zeros(s.allowed.shape[1]),
+        place=place.copy(),
+        best=place.copy(),
+        score=np.array([value, over, value, over, np.inf]),
+        counts=np.zeros(4, dtype=np.int64),
+        critical=np.zeros(2 * n, dtype=np.int64),
+        moved=np.zeros(groups, dtype=np.int64),
+        moved_from=np.zeros(groups, dtype=np.int64),
+        seen=np.zeros(groups, dtype=np.bool_),
+        load_s=np.zeros(devices),
     )
     walk.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
-    walk.score[VALUE], walk.score[OVER] = _play(s, w, x, o, walk)
-    walk.score[BEST_VALUE], walk.score[BEST_OVER] = walk.score[VALUE], walk.score[OVER]
+    walk.counts[EVALUATED] = 1
     return walk
 
 
@@ -123,7 +124,7 @@ def wander(
         walk.score[TEMPERATURE] *= cooling
 
 
-@lean
+@inlined
 def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[float, float]:
     """Value and bytes over of the current placement."""
     walk.counts[EVALUATED] += 1
@@ -131,7 +132,7 @@ def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[
     return value, np.inf if value == np.inf else float(over)
 
 
-@lean
+@inner
 def _accepted(walk: Walk, value: float, over: float) -> bool:
     if over != walk.score[OVER]:
         return bool(over < walk.score[OVER])
@@ -139,26 +140,10 @@ def _accepted(walk: Walk, value: float, over: float) -> bool:
     if worse <= 0:
         return True
     heat = walk.score[TEMPERATURE]
-    return bool(heat > 0 and _chance(walk) < np.exp(-worse / heat))
+    return bool(heat > 0 and draw(walk.counts, RANDOM, 1 << 20) / (1 << 20) < np.exp(-worse / heat))
 
 
-@lean
-def _draw(walk: Walk, below: int) -> int:
-    """A number in [0, below), by Marsaglia's xorshift on 31 bits, then a mix."""
-    x = walk.counts[RANDOM]
-    x ^= (x << 13) & 0x7FFFFFFF
-    x ^= x >> 17
-    x ^= (x << 5) & 0x7FFFFFFF
-    walk.counts[RANDOM] = x
-    return int((x * 2654435761 >> 11) % below)
-
-
-@lean
-def _chance(walk: Walk) -> float:
-    return _draw(walk, 1 << 20) / (1 << 20)
-
-
-@lean
+@inner
 def _propose(s: Scene, walk: Walk) -> bool:
     """Change the current placement; False if nothing changed."""
     walk.counts[MOVED] = 0
@@ -167,7 +152,7 @@ def _propose(s: Scene, walk: Walk) -> bool:
     there = _target(s, walk, i)
     if there == here or not s.allowed[s.group[i], there]:
         return False
-    kind = _draw(walk, 10)
+    kind = draw(walk.counts, RANDOM, 10)
     if kind < 5:
         _send(s, walk, s.group[i], there)
     elif kind < 7:
@@ -181,23 +166,23 @@ def _propose(s: Scene, walk: Walk) -> bool:
     return bool(walk.counts[MOVED] > 0)
 
 
-@lean
+@inner
 def _pick(s: Scene, walk: Walk) -> int:
-    if walk.counts[CRITICAL] > 0 and _draw(walk, 3) > 0:
-        return int(walk.critical[_draw(walk, walk.counts[CRITICAL])])
-    return _draw(walk, len(walk.place))
+    if walk.counts[CRITICAL] > 0 and draw(walk.counts, RANDOM, 3) > 0:
+        return int(walk.critical[draw(walk.counts, RANDOM, walk.counts[CRITICAL])])
+    return draw(walk.counts, RANDOM, len(walk.place))
 
 
-@lean
+@inner
 def _target(s: Scene, walk: Walk, i: int) -> int:
     """A neighbour's device half of the time, else any."""
     first, last = s.neighbour_start[i], s.neighbour_start[i + 1]
-    if last > first and _draw(walk, 2) == 0:
-        return int(walk.place[s.neighbours[first + _draw(walk, last - first)]])
-    return _draw(walk, s.allowed.shape[1])
+    if last > first and draw(walk.counts, RANDOM, 2) == 0:
+        return int(walk.place[s.neighbours[first + draw(walk.counts, RANDOM, last - first)]])
+    return draw(walk.counts, RANDOM, s.allowed.shape[1])
 
 
-@lean
+@inner
 def _send(s: Scene, walk: Walk, g: int, there: int) -> None:
     """Move a group once, if it may go there and is not there."""
     here = walk.place[s.members[s.group_start[g]]]
@@ -210,7 +195,7 @@ def _send(s: Scene, walk: Walk, g: int, there: int) -> None:
         walk.place[s.members[a]] = there
 
 
-@lean
+@inner
 def _undo(s: Scene, walk: Walk) -> None:
     for x in range(walk.counts[MOVED]):
         g = walk.moved[x]
@@ -218,25 +203,25 @@ def _undo(s: Scene, walk: Walk) -> None:
             walk.place[s.members[a]] = walk.moved_from[x]
 
 
-@lean
+@inner
 def _send_stretch(s: Scene, walk: Walk, i: int, there: int) -> None:
     """Everything on the device of `i` within a stretch of the topological order."""
     here, n = walk.place[i], len(walk.place)
     length = 2
-    while length < n // 2 and _draw(walk, 4) > 0:
+    while length < n // 2 and draw(walk.counts, RANDOM, 4) > 0:
         length *= 2
-    first = s.position[i] - _draw(walk, length)
+    first = s.position[i] - draw(walk.counts, RANDOM, length)
     for x in range(max(0, first), min(n, first + length)):
         j = s.topological[x]
         if walk.place[j] == here:
             _send(s, walk, s.group[j], there)
 
 
-@lean
+@inner
 def _send_connected(s: Scene, walk: Walk, i: int, there: int) -> None:
     """Groups reached from `i` over tensors within its device, nearest first."""
     here, limit = walk.place[i], 2
-    while limit < len(walk.moved) // 2 and _draw(walk, 3) > 0:
+    while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
         limit *= 2
     _send(s, walk, s.group[i], there)
     at = 0
@@ -252,11 +237,11 @@ def _send_connected(s: Scene, walk: Walk, i: int, there: int) -> None:
                     _send(s, walk, s.group[s.neighbours[a]], there)
 
 
-@lean
+@inner
 def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
     """`i` goes there and one group from there comes here."""
     here, n = walk.place[i], len(walk.place)
-    start = _draw(walk, n)
+    start = draw(walk.counts, RANDOM, n)
     for x in range(n):
         j = (start + x) % n
         if walk.place[j] == there and s.allowed[s.group[j], here]:
@@ -265,51 +250,62 @@ def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
             return
 
 
-@compiled
-def list_critical(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> None:
+def list_critical(s: Scene, board: Board, walk: Walk) -> None:
     """From the last operator back along what each one waited for: a tensor or its device."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
-    if run(w, x, o, s.mode, walk.place, s.order) != DONE:
-        return
-    end_s = x[o.end_s : o.end_s + o.n]
-    by_end = np.argsort(end_s)
-    ends = end_s[by_end]
-    i = by_end[-1]
+    if run(*board, s.mode, walk.place, s.order) == DONE:
+        end_s = board.x[board.o.end_s : board.o.end_s + board.o.n]
+        _follow_back(*board, walk, np.argsort(end_s))
+
+
+@lean
+def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntArray) -> None:
+    """`by_end` lists the operators by when they ended."""
+    i, at = by_end[-1], o.n
     for size in range(o.n):
         walk.critical[size] = i
         walk.counts[CRITICAL] = size + 1
         start = x[o.start_s + i]
         if start <= 0.0:
             return
-        at = np.searchsorted(ends, start)
-        i = _blocker(w, x, o, walk.place, i, by_end[at : np.searchsorted(ends, start, "right")])
+        while at > 0 and x[o.end_s + by_end[at - 1]] >= start:
+            at -= 1
+        i = _blocker(w, x, o, walk.place, i, by_end, at)
         if i < 0:
             return
 
 
-@compiled
+@inner
 def _blocker(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, ended: IntArray
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, by_end: IntArray, at: int
 ) -> int:
     """What operator `i` waited for: its latest input or, if that came earlier, its device.
 
-    `ended` lists the operators that ended when it started.
+    Operators that ended when it started are in `by_end` from `at` on.
     """
     latest, source = -1.0, -1
     for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
-        k = w[o.in_tensors + a]
-        p = w[o.producer + k]
-        arrival = x[o.end_s + p]
-        if place[p] != place[i]:
-            e = w[o.first_move + k]
-            while w[o.move_target + e] != place[i]:
-                e += 1
-            arrival = x[o.event_s + o.m + e]
+        p = w[o.producer + w[o.in_tensors + a]]
+        arrival = _came_s(w, x, o, place, w[o.in_tensors + a], place[i])
         if arrival > latest:
             latest, source = arrival, p
-    if latest < x[o.start_s + i]:
-        for j in ended:
-            if place[j] == place[i] and j != i:
-                return int(j)
+    start = x[o.start_s + i]
+    while latest < start and at < o.n and x[o.end_s + by_end[at]] == start:
+        j = by_end[at]
+        if place[j] == place[i] and j != i:
+            return int(j)
+        at += 1
     return source
+
+
+@inlined
+def _came_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
+    """When tensor `k` was made on device `d` or came there."""
+    p = w[o.producer + k]
+    if place[p] == d:
+        return x[o.end_s + p]  # type: ignore[no-any-return]
+    e = w[o.first_move + k]
+    while w[o.move_target + e] != d:
+        e += 1
+    return x[o.event_s + o.m + e]  # type: ignore[no-any-return]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.operators._batches import NO_ORDER
 from placewright.operators._groups import Groups
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
@@ -93,14 +94,15 @@ def improve(
     heat
         First temperature, in mean operator times. It falls to a hundredth along the walk.
     """
-    scene, (w, x, o) = _scene(judge, groups, start), judge.board
-    walk = begin(scene, w, x, o, start.place, seed)
+    scene, board = _scene(judge, groups, start), judge.board
+    score = (start.score.value_s, start.score.over_bytes)
+    walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
     cooling = COLDEST ** (1.0 / max(1, moves))
     while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
         played = int(walk.counts[EVALUATED])
-        list_critical(scene, w, x, o, walk)
-        wander(scene, w, x, o, walk, min(CHUNK, moves - played), cooling)
+        list_critical(scene, board, walk)
+        wander(scene, *board, walk, min(CHUNK, moves - played), cooling)
         if walk.counts[EVALUATED] <= played + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
@@ -130,7 +132,7 @@ def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
         allowed=groups.allowed,
         topological=problem.topology.order,
         position=position,
-        order=np.zeros(0, dtype=np.int64) if start.order is None else start.order,
+        order=NO_ORDER if start.order is None else thawed(start.order),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.compiled import compiled, inlined, lean
+from placewright.compiled import inlined, inner, lean
 from placewright.operators.planners._order_line import (
     BEST,
     DUES,
@@ -33,7 +33,6 @@ SETTLINGS = 8
 """Times that a sequence is sorted at most until it stays as it is."""
 
 
-@compiled
 def start_line(
     f: Field, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
 ) -> Line:
@@ -69,8 +68,7 @@ def start_line(
         np.full(3, np.inf),
         np.zeros(10, dtype=np.int64),
     )
-    for at in range(n):
-        line.position[sequence[at]] = at
+    line.position[sequence] = np.arange(n)
     line.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
     line.counts[HIGH] = n - 1
     line.score[VALUE] = decode(f, line, 0, np.inf)
@@ -199,7 +197,7 @@ def settle(f: Field, line: Line) -> float:
     return value  # type: ignore[no-any-return]
 
 
-@lean
+@inner
 def _sorted_by_end(line: Line) -> int:
     """Sort by insertion, since little is out of place; the first position that changed."""
     n = len(line.sequence)

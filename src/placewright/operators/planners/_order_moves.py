@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.compiled import inlined, lean, released
+from placewright.compiled import inlined, inner, lean, released
+from placewright.operators.planners._draws import draw
 from placewright.operators.planners._order_decode import decode, settle
 from placewright.operators.planners._order_line import (
     BEST,
@@ -46,16 +47,16 @@ def anneal_windows(
     for _ in range(windows):
         list_critical(f, line)
         size = SMALLEST
-        while 2 * size <= largest and _draw(line, 2) > 0:
+        while 2 * size <= largest and draw(line.counts, RANDOM, 2) > 0:
             size *= 2
-        at = _draw(line, n)
-        if _draw(line, 4) > 0:
-            at = line.position[line.critical[_draw(line, line.counts[CRITICAL])]]
-        low = max(0, min(n - size, at - _draw(line, size)))
+        at = draw(line.counts, RANDOM, n)
+        if draw(line.counts, RANDOM, 4) > 0:
+            at = line.position[line.critical[draw(line.counts, RANDOM, line.counts[CRITICAL])]]
+        low = max(0, min(n - size, at - draw(line.counts, RANDOM, size)))
         _anneal_window(f, line, low, min(n - 1, low + size - 1), moves, cooling)
 
 
-@lean
+@inlined
 def _anneal_window(f: Field, line: Line, low: int, high: int, moves: int, cooling: float) -> None:
     """Anneal between two positions."""
     before = line.score[VALUE]
@@ -78,7 +79,7 @@ def _anneal_window(f: Field, line: Line, low: int, high: int, moves: int, coolin
         _keep_best(line)
 
 
-@lean
+@inner
 def _keep_critical(line: Line, low: int, high: int) -> None:
     """Of the critical operators those in the window."""
     count = 0
@@ -90,7 +91,7 @@ def _keep_critical(line: Line, low: int, high: int) -> None:
     line.counts[CRITICAL] = count
 
 
-@lean
+@inner
 def _keep_best(line: Line) -> None:
     line.score[BEST] = line.score[VALUE]
     for x in range(len(line.sequence)):
@@ -105,7 +106,7 @@ def anneal(f: Field, line: Line, moves: int, cooling: float) -> None:
     _moves(f, line, moves, cooling)
 
 
-@lean
+@inner
 def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
     """Try moves within the window; the makespan that it believes in then."""
     n = len(line.sequence)
@@ -115,7 +116,7 @@ def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
         line.counts[FIRST] = n
         i = _pick(line)
         was = line.position[i]
-        kind = _draw(line, 16)
+        kind = draw(line.counts, RANDOM, 16)
         if 4 <= kind < 13:
             _shift(f, line, i)
         if kind < 8:
@@ -124,7 +125,7 @@ def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
             _send_walk(f, line, i, _target(f, line, i))
         if line.counts[FIRST] == n:
             continue
-        luck = -np.log((_draw(line, 1 << 20) + 1) / (1 << 20))
+        luck = -np.log((draw(line.counts, RANDOM, 1 << 20) + 1) / (1 << 20))
         limit = line.score[VALUE] + line.score[TEMPERATURE] * luck
         first = min(line.counts[FIRST], line.counts[VALID])
         value = decode(f, line, first, limit * (1 + 1e-12))
@@ -144,36 +145,25 @@ def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
     return line.score[VALUE]  # type: ignore[no-any-return]
 
 
-@lean
-def _draw(line: Line, below: int) -> int:
-    """A number in [0, below), by Marsaglia's xorshift on 31 bits, then a mix."""
-    x = line.counts[RANDOM]
-    x ^= (x << 13) & 0x7FFFFFFF
-    x ^= x >> 17
-    x ^= (x << 5) & 0x7FFFFFFF
-    line.counts[RANDOM] = x
-    return int((x * 2654435761 >> 11) % below)
-
-
 @inlined
 def _pick(line: Line) -> int:
     """A critical operator two times of three."""
-    if line.counts[CRITICAL] > 0 and _draw(line, 3) > 0:
-        return int(line.critical[_draw(line, line.counts[CRITICAL])])
+    if line.counts[CRITICAL] > 0 and draw(line.counts, RANDOM, 3) > 0:
+        return int(line.critical[draw(line.counts, RANDOM, line.counts[CRITICAL])])
     low = line.counts[LOW]
-    return int(line.sequence[low + _draw(line, line.counts[HIGH] - low + 1)])
+    return int(line.sequence[low + draw(line.counts, RANDOM, line.counts[HIGH] - low + 1)])
 
 
-@lean
+@inner
 def _target(f: Field, line: Line, i: int) -> int:
     """A producer's device half of the time, else any."""
     first, last = f.in_start[i], f.in_start[i + 1]
-    if last > first and _draw(line, 2) == 0:
-        return int(line.place[f.producer[first + _draw(line, last - first)]])
-    return _draw(line, f.allowed.shape[1])
+    if last > first and draw(line.counts, RANDOM, 2) == 0:
+        return int(line.place[f.producer[first + draw(line.counts, RANDOM, last - first)]])
+    return draw(line.counts, RANDOM, f.allowed.shape[1])
 
 
-@lean
+@inner
 def _send(f: Field, line: Line, i: int, there: int) -> None:
     """Send the group of `i` to a device, if it may go there and is in the window."""
     g = f.group[i]
@@ -195,18 +185,18 @@ def _send(f: Field, line: Line, i: int, there: int) -> None:
         _changed(f, line, j)
 
 
-@lean
+@inner
 def _send_walk(f: Field, line: Line, i: int, there: int) -> None:
     """Send `i` and what a random walk along tensors within its device meets."""
     here, steps = line.place[i], 1
-    while steps < 32 and _draw(line, 2) > 0:
+    while steps < 32 and draw(line.counts, RANDOM, 2) > 0:
         steps *= 2
     _send(f, line, i, there)
     for _ in range(steps):
         reads, read = f.in_start[i + 1] - f.in_start[i], f.out_start[i + 1] - f.out_start[i]
         if reads + read == 0:
             return
-        x = _draw(line, reads + read)
+        x = draw(line.counts, RANDOM, reads + read)
         if x < reads:
             i = f.producer[f.in_start[i] + x]
         else:
@@ -215,7 +205,7 @@ def _send_walk(f: Field, line: Line, i: int, there: int) -> None:
             _send(f, line, i, there)
 
 
-@lean
+@inner
 def _shift(f: Field, line: Line, i: int) -> None:
     """Move `i` within the sequence, between its producers and its readers."""
     at, low, high = line.position[i], line.counts[LOW], line.counts[HIGH]
@@ -224,12 +214,12 @@ def _shift(f: Field, line: Line, i: int) -> None:
     for e in range(f.out_start[i], f.out_start[i + 1]):
         high = min(high, line.position[f.reader[e]] - 1)
     reach = 4
-    while reach < len(line.sequence) and _draw(line, 3) > 0:
+    while reach < len(line.sequence) and draw(line.counts, RANDOM, 3) > 0:
         reach *= 2
     low, high = max(low, at - reach), min(high, at + reach)
     if high <= low:
         return
-    to = low + _draw(line, high - low + 1)
+    to = low + draw(line.counts, RANDOM, high - low + 1)
     if to != at:
         line.counts[FIRST] = min(line.counts[FIRST], to)
         _changed(f, line, i)
@@ -246,7 +236,7 @@ def _changed(f: Field, line: Line, i: int) -> None:
     line.counts[FIRST] = first
 
 
-@lean
+@inner
 def _move_to(line: Line, i: int, to: int) -> None:
     """Rotate the sequence so that `i` stands at `to`."""
     at = line.position[i]

@@ -6,10 +6,11 @@ import math
 import time
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import FloatArray, IntArray, thawed
 from placewright.operators._costs import Costs, kernel_costs
 from placewright.operators._groups import Groups
 from placewright.operators.judge import OperatorJudgement
@@ -154,7 +155,7 @@ def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
     members = np.argsort(groups.group, kind="stable")
     off = ~np.eye(m, dtype=np.bool_)
     producer = costs.producer[costs.in_tensors]
-    return Field(
+    field = Field(
         contended=problem.links is Links.CONTENDED,
         compute_s=problem.compute_s.ravel(),
         in_start=costs.in_offsets,
@@ -175,6 +176,8 @@ def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
         channel=problem.channel.ravel(),
         tail_s=_tails(problem, reads, producer),
     )
+    parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
+    return Field(*parts)
 
 
 def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:

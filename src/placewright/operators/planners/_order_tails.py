@@ -7,7 +7,7 @@ transfers do not wait this is exact; where they do, it is until channels serve i
 
 from __future__ import annotations
 
-from placewright.compiled import lean
+from placewright.compiled import inner, lean
 from placewright.operators.planners._order_decode import decode
 from placewright.operators.planners._order_line import DUES, HIGH, LOW, TOUCHED, VALID, Field, Line
 
@@ -40,7 +40,7 @@ def close_window(f: Field, line: Line, limit_s: float) -> float:
     return decode(f, line, line.counts[VALID], limit_s)
 
 
-@lean
+@inner
 def _forget(line: Line) -> None:
     """No ways known."""
     for x in range(line.counts[TOUCHED]):
@@ -52,7 +52,7 @@ def _forget(line: Line) -> None:
         line.after_lane_s[lane] = 0.0
 
 
-@lean
+@inner
 def _reach_inputs(f: Field, line: Line, i: int, d: int, m: int, way: float) -> None:
     """Operator `i` on `d` is `way` from the end of all: so are its inputs once they are there."""
     for e in range(f.in_start[i], f.in_start[i + 1]):
@@ -63,7 +63,7 @@ def _reach_inputs(f: Field, line: Line, i: int, d: int, m: int, way: float) -> N
         line.after_s[kd] = max(line.after_s[kd], way)
 
 
-@lean
+@inner
 def _way_from_end(f: Field, line: Line, at: int, d: int, m: int) -> float:
     """From the end of the operator at a position on `d` over its tensors to the end of all."""
     longest, i = 0.0, line.sequence[at]
@@ -86,7 +86,7 @@ def _way_from_end(f: Field, line: Line, at: int, d: int, m: int) -> float:
     return longest
 
 
-@lean
+@inner
 def _list_dues(f: Field, line: Line, high: int, m: int) -> None:
     """Tensors made in the window or before it that somebody after it reads."""
     count = 0

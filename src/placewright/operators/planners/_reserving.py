@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, lean
+from placewright.compiled import compiled, inner
 from placewright.operators._costs import Costs, move_time
 from placewright.operators.planners._list_scheduling import (
     Rules,
@@ -18,7 +18,7 @@ from placewright.operators.planners._list_scheduling import (
 )
 
 
-@lean
+@inner
 def _wanted(
     c: Costs,
     place: IntArray,
@@ -44,7 +44,7 @@ def _wanted(
     return size
 
 
-@lean
+@inner
 def _reserve(
     c: Costs,
     lanes: Timeline,
@@ -74,7 +74,7 @@ def _reserve(
     return last
 
 
-@lean
+@inner
 def _release(
     c: Costs, lanes: Timeline, place: IntArray, d: int, wanted: IntArray, size: int, slots: IntArray
 ) -> None:
@@ -84,7 +84,7 @@ def _release(
             unbook(lanes, c.channel[place[c.producer[wanted[x]]], d], slots[x])
 
 
-@lean
+@inner
 def _there(
     c: Costs, place: IntArray, end_s: FloatArray, arrived_s: FloatArray, i: int, d: int
 ) -> float:

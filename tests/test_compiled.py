@@ -1,0 +1,26 @@
+"""How often numba compiles one function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placewright.compiled import inner, lean
+
+
+@inner
+def double(x: int) -> int:
+    """Called with numbers that stand in the code."""
+    return 2 * x
+
+
+@lean
+def sums(x: int) -> int:
+    """Calls `double` in three ways."""
+    return double(3) + double(4) + double(x)
+
+
+def test_numbers_in_a_call_are_of_one_type() -> None:
+    """Neither 3 nor 4 has a compiled function of its own."""
+    plain: Any = double
+    assert sums(5) == 24
+    assert len(plain.overloads) == 1
