@@ -7,27 +7,26 @@ from dataclasses import dataclass, replace
 
 from placewright.cluster.cluster import Cluster
 from placewright.execute.local import Local, LocalGroup
-from placewright.execute.ways import Layout
+from placewright.execute.ways import Layout, backend_of
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The local engine with `processes` by device; messages between them without tags if asked.
+    """The local engine with `processes` by device, of which the first `gpus` are as if GPUs.
 
-    Untagged messages take the path that NCCL's take, on a gloo group of their own.
+    Messages between those take the path that NCCL's take, on a gloo group of their own.
     """
 
     processes: Sequence[int]
-    untagged: bool = False
+    gpus: int = 0
     name: str = "local"
 
     def group(self, cluster: Cluster) -> LocalGroup:
         """Workers in that layout."""
         engine = Local(emulate=False, driven_by=tuple(self.processes))
         group = engine.group(cluster)
-        if self.untagged:
-            layout = untagged(group.specs[0].layout)
-            group.specs = tuple(replace(spec, layout=layout) for spec in group.specs)
+        layout = as_if_gpus(group.specs[0].layout, self.gpus)
+        group.specs = tuple(replace(spec, layout=layout) for spec in group.specs)
         return group
 
     def emulated(self, cluster: Cluster, hosts: Sequence[object]) -> str:
@@ -35,10 +34,10 @@ class Laid:
         return ""
 
 
-def untagged(layout: Layout) -> Layout:
-    """The layout as if all its devices were GPUs of their own process."""
-    ways = tuple(
-        tuple("copy" if a.process == b.process else "nccl" for b in layout.devices)
-        for a in layout.devices
-    )
-    return replace(layout, ways=ways, direct="gloo")  # type: ignore[arg-type]
+def as_if_gpus(layout: Layout, gpus: int) -> Layout:
+    """The layout as if the first devices were GPUs."""
+    devices = [
+        replace(d, torch_device="cuda" if k < gpus else "cpu") for k, d in enumerate(layout.devices)
+    ]
+    ways = tuple(tuple(backend_of(a, b) for b in devices) for a in devices)
+    return replace(layout, ways=ways, direct="gloo")

@@ -27,7 +27,8 @@ TRIO = Cluster(tuple(Device(n) for n in "abc"), name="trio")
 LAYOUTS = {
     "one process": Laid((0, 0, 0)),
     "two and one": Laid((0, 1, 0)),
-    "without tags": Laid((0, 1, 2), untagged=True),
+    "without tags": Laid((0, 1, 2), gpus=3),
+    "two without tags": Laid((0, 1, 2), gpus=2),
 }
 
 
@@ -48,10 +49,10 @@ def test_every_placement_gives_the_same_bits(layout: str) -> None:
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        ("alexnet", "one process"),
+        ("rnnlm", "one process"),
         ("bert", "two and one"),
         ("rnnlm", "without tags"),
-        ("alexnet", "without tags"),
+        ("alexnet", "two without tags"),
     ],
 )
 def test_training_on_random_placements_equals_eager_bit_for_bit(name: str, layout: str) -> None:

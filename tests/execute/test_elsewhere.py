@@ -14,7 +14,7 @@ import yaml
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from placewright.capture.model import capture_source
-from placewright.capture.program_calls import resolve_target
+from placewright.capture.program_calls import RECURRENT, resolve_target
 from placewright.capture.state import initial_state
 from placewright.execute import elsewhere, exchange
 from placewright.execute.elsewhere import ATTENTION
@@ -26,6 +26,8 @@ from placewright.execute.timers import HostTimer
 from placewright.execute.ways import Layout
 from placewright.graph.program import Instruction, Ref
 from placewright.testing.small_zoo import small
+
+LACKS_KERNEL = elsewhere.lacks_kernel
 
 PLACES = ["cuda:0", "cuda:1", "cpu"]
 
@@ -95,6 +97,16 @@ def test_every_tensor_is_where_its_operators_are(name: str, training: bool) -> N
         tensors = [t for t in made if isinstance(t, FakeTensor)]
         assert tensors
         assert {str(t.device) for t in tensors} == {at}
+
+
+def test_a_missing_kernel_is_noticed() -> None:
+    """The CPU has its kernels; a build without CUDA has none of CUDA's."""
+    everywhere = ("aten.relu.default", "aten.t.default", "aten.native_layer_norm.default")
+    for target in (*everywhere, "placewright.bernoulli.default", ATTENTION):
+        assert not LACKS_KERNEL(resolve_target(target), "cpu")
+    assert LACKS_KERNEL(resolve_target(RECURRENT), "cpu")  # wrapped: has its own mode
+    if torch.version.cuda is None:
+        assert LACKS_KERNEL(resolve_target("aten.relu.default"), "cuda:0")
 
 
 def test_attention_is_the_devices_own_where_only_its_result_is_read() -> None:

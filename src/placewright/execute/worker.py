@@ -126,11 +126,11 @@ class Worker:
             timeout=datetime.timedelta(seconds=spec.timeout_s),
         )
         self.parcels = Parcels()
-        own = [spec.layout.devices[d].torch_device for d in spec.layout.crew(spec.rank)]
-        for gpu in [name for name in own if name.startswith("cuda")][:1]:
-            torch.cuda.set_device(gpu)
+        self.places = [spec.layout.devices[d].torch_device for d in spec.layout.crew(spec.rank)]
+        if self.places[0].startswith("cuda"):  # else whatever names no device touches the first GPU
+            torch.cuda.set_device(self.places[0])
         self.crew = Crew(Exchange(spec.layout, spec.rank, spec.links, _direct_group(spec)))
-        self.speed_probes = [SpeedProbe(torch_device) for torch_device in own]
+        self.speed_probes: list[SpeedProbe] = []
         self.first_probe_s: list[float] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
 
@@ -182,6 +182,7 @@ class Worker:
 
     def slowness(self) -> list[float]:
         """How many times slower each device is than when it was first asked."""
+        self.speed_probes = self.speed_probes or [SpeedProbe(place) for place in self.places]
         seconds = [probe.seconds(self.stretch) for probe in self.speed_probes]
         self.first_probe_s = self.first_probe_s or seconds
         return [now / first for now, first in zip(seconds, self.first_probe_s, strict=True)]
