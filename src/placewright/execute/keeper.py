@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from placewright.execute.dialling import dial
 from placewright.execute.host import Host
 from placewright.execute.process import WorkerProcess
 from placewright.execute.worker import WorkerSpec
@@ -84,17 +84,3 @@ def _told(
         worker.end()
     lead.send(("ended", None))
     return None
-
-
-def dial(port: int, secret: bytes) -> Connection:
-    """A connection to the lead, who proves to know the secret as we do."""
-    connection = Client((os.environ["MASTER_ADDR"], port), authkey=secret)
-    assert isinstance(connection, Connection)
-    at_once(connection)
-    return connection
-
-
-def at_once(connection: Connection) -> None:
-    """Small messages are not kept back to be sent together."""
-    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as twin:
-        twin.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -13,6 +13,7 @@ Where no Ray cluster is running, one is started on this machine for as long as t
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,21 +22,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, MissingDependencyError, WorkerError
 from placewright.execute import parcels
 from placewright.execute.actors import RayWorker
 from placewright.execute.group import WorkerGroup
 from placewright.execute.host import Host
+from placewright.execute.ray_needs import JOIN, needed, told
 from placewright.execute.specs import emulated, worker_specs
-
-JOIN = "ray start --address HEAD:6379"
 
 START_S = 60.0
 """An actor that Ray has not placed by then finds no machine."""
-
-_SHARE = 0.001
-"""Of a node's resource: enough to be placed there, and any number of devices may be."""
 
 _LONGEST_WAIT_S = 3600.0
 """A wait without a limit wakes up once an hour."""
@@ -170,7 +167,8 @@ class RayGroup(WorkerGroup):
         try:
             return self._ray.get(call)
         except errors.RayTaskError as error:
-            raise self._first_cause(rank, str(error)) from None
+            words = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's colours
+            raise self._first_cause(rank, words) from None
         except errors.RayError as error:
             raise self._death(rank, error) from None
 
@@ -180,8 +178,10 @@ class RayGroup(WorkerGroup):
         return self.died(gone[0], "Ray has lost its process") if gone else self.raised(rank, words)
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
+        """Ray explains at length; the first sentence of its last paragraph is what happened."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return self.died(rank, lines[-1] if lines else type(error).__name__)
+        how = lines[-1].partition(". ")[0] if lines else type(error).__name__
+        return self.died(rank, how)
 
     def _lost(self, call: Any) -> bool:
         try:
@@ -204,63 +204,16 @@ class RayGroup(WorkerGroup):
         raise InputError(
             "Ray finds no machine for a device",
             where=f"{self._cluster.name}: device {self._cluster.device_names[rank]!r}",
-            by=f"needs {_told(needs[rank])}; all of Ray's machines have {_told(offered)}, "
+            by=f"needs {told(needs[rank])}; all of Ray's machines have {told(offered)}, "
             f"waited {START_S:.0f} s",
             hint=f"`ray status` shows what is free; another machine joins by `{JOIN} ...`",
         )
 
 
-def needed(cluster: Cluster, offered: Mapping[str, float]) -> list[dict[str, Any]]:
-    """What each device's actor asks of Ray, as ``options``.
-
-    Parameters
-    ----------
-    offered
-        Ray's resources; where one is named as a node of the cluster, all nodes must have one.
-
-    Raises
-    ------
-    InputError
-        Some nodes have a machine of their name and others have none, or there are fewer CPUs
-        than cores.
-    """
-    nodes = [node.name for node in cluster.nodes]
-    cores, cpus = sum(device.cores for device in cluster.devices), offered.get("CPU", 0)
-    if cores > cpus:
-        raise InputError(
-            "Ray's machines have too few CPUs",
-            where=cluster.name,
-            by=f"its devices ask for {cores} cores and Ray has {cpus:g}",
-            hint=f"start another machine: `{JOIN} --num-cpus {cores - int(cpus)}`",
-        )
-    named = any(node in offered for node in nodes)
-    absent = [node for node in nodes if named and node not in offered]
-    if absent:
-        raise InputError(
-            f"Ray has no machine for node {absent[0]!r}",
-            where=cluster.name,
-            by=f"resources are {_told(offered)}",
-            hint=f"start it with `{JOIN} --resources '{{\"{absent[0]}\": 1}}'`",
-        )
-    return [_need(device, named) for device in cluster.devices]
-
-
-def _need(device: Device, named: bool) -> dict[str, Any]:
-    need: dict[str, Any] = {"num_cpus": device.cores, "max_restarts": 0}
-    if device.kind == "gpu":
-        need["num_gpus"] = 1
-    return need | (
-        {"resources": {device.node: _SHARE}} if named else {"scheduling_strategy": "SPREAD"}
-    )
-
-
-def _told(resources: Mapping[str, Any]) -> str:
-    shown = {k: v for k, v in resources.items() if not k.startswith("node:") and "memory" not in k}
-    return ", ".join(f"{key} {value}" for key, value in sorted(shown.items(), key=str))
-
-
 def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Of several workers that fail, one is told of: Ray need not print the others.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
         return import_module("ray")
     except ModuleNotFoundError:

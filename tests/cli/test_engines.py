@@ -1,0 +1,40 @@
+"""``placewright operators run --engine``: who serves, and what is refused before any work."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.execute import keeper
+from tests.cli.speak import speak
+
+RUN = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--engine")
+
+
+def test_ranks_beyond_the_first_only_serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They capture nothing, say nothing and end well."""
+    served = []
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(keeper, "serve", lambda: served.append(True))
+    said = speak(capsys, *RUN, "torchrun")
+    assert (said.code, said.out, said.err, served) == (0, "", "", [True])
+
+
+def test_without_torchrun_the_command_to_start_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At once: nothing is captured or profiled first."""
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    said = speak(capsys, *RUN, "torchrun")
+    assert (said.code, said.out) == (1, "")
+    assert "torchrun --nproc-per-node 2 -m placewright operators run" in said.err
+
+
+def test_an_unknown_engine_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """The four that there are, are named."""
+    said = speak(capsys, *RUN, "slurm")
+    assert said.code == 2
+    for name in ("local", "testbed", "torchrun", "ray"):
+        assert name in said.err
