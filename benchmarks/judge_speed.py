@@ -130,15 +130,23 @@ def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 
 
+def short(problem: OperatorProblem) -> OperatorProblem:
+    """The same with devices that hold 0.6 of all bytes, so that these have to be counted."""
+    every = problem.tensor_bytes.sum() + problem.resident_bytes.sum()
+    return problem.asked(memory_bytes=np.full(problem.m, 0.6 * every))
+
+
 def lines(problem: OperatorProblem) -> Lines:
     """What is measured on a problem, and how many placements each plays."""
     judge, count = Judge(problem), max(1, OPERATORS // problem.n)
+    counting = Judge(short(problem))
     order = problem.topology.order
     random, walk = random_rows(problem, count), walk_rows(problem, count)
     moves = 10 * count
     return {
         "random, upward rank": (lambda: judge.many(random), count),
         "random, fixed order": (lambda: judge.many(random, order), count),
+        "random, upward rank, bytes counted": (lambda: counting.many(random), count),
         "walk, upward rank": (lambda: judge.many(walk), count),
         "walk, fixed order": (lambda: judge.many(walk, order), count),
         "surrogate, after a move": (surrogate(problem, moves), moves),

@@ -13,19 +13,15 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators._costs import Costs
+from placewright.operators._swift_problem import facts_of, pairs_of, tensors_and_edges, views_of
 from placewright.operators._swift_rows import (
     CELL,
     CHANGE,
     DEVICE,
-    EDGE,
-    FACTS,
     KNOWN,
     LANE,
     OPERATOR,
-    PAIR,
     REQUEST,
-    TENSOR,
-    VIEW,
 )
 
 LINE_BYTES = 64
@@ -133,18 +129,18 @@ class Swift(NamedTuple):
 def make_swift(costs: Costs, channels: int) -> Swift:
     """A problem laid out for `placewright.operators._swift_play.play`."""
     n, m = costs.compute_s.shape
-    tensors, edges = _tensors(costs)
+    tensors, edges = tensors_and_edges(costs)
     off = ~np.eye(m, dtype=np.bool_)
     finite = np.isfinite(costs.latency_s + costs.seconds_per_byte) & (costs.channel >= 0)
     problem = {
-        "facts": _facts(costs, tensors),
+        "facts": facts_of(costs, tensors),
         "edges": edges,
-        "pairs": _pairs(costs, channels, off),
+        "pairs": pairs_of(costs, channels),
         "sources": _index(np.flatnonzero(np.diff(costs.in_offsets) == 0)),
         "topological": _index(costs.order),
         "compute_s": costs.compute_s.ravel().copy(),
         "tensors": tensors,
-        "views": _views(costs, tensors, edges),
+        "views": views_of(costs, tensors, edges),
         "resident_bytes": costs.resident_bytes.copy(),
         "memory_bytes": costs.memory_bytes.copy(),
     }
@@ -166,63 +162,6 @@ def _with_columns(parts: dict[str, Any]) -> Swift:
     return Swift(**parts | {"ready_s": ops["ready_s"], "change_s": changes["at_s"]})
 
 
-def _tensors(costs: Costs) -> tuple[Any, Any]:
-    """Tensors by producer and, by tensor, their edges."""
-    tensors = np.zeros(len(costs.producer), dtype=TENSOR)
-    k = costs.out_tensors
-    length = np.diff(costs.offsets)[k]
-    tensors["last"] = np.cumsum(length)
-    tensors["first"] = tensors["last"] - length
-    tensors["maker"] = costs.producer[k]
-    tensors["home_bytes"], tensors["kept_bytes"] = costs.home_bytes[k], costs.kept_bytes[k]
-    edges = np.zeros(len(costs.consumers), dtype=EDGE)
-    at = np.repeat(costs.offsets[k] - tensors["first"], length) + np.arange(len(edges))
-    edges["consumer"] = costs.consumers[at]
-    edges["tensor"] = np.repeat(np.arange(len(k)) + 1, length)
-    edges["bytes"] = np.repeat(costs.tensor_bytes[k], length)
-    return tensors, edges
-
-
-def _facts(costs: Costs, tensors: Any) -> Any:
-    """One row per operator, and one for none."""
-    facts = np.zeros(len(costs.order) + 1, dtype=FACTS)
-    ends = np.append(0, tensors["last"])[costs.out_offsets]
-    facts["first"][:-1], facts["last"][:-1] = ends[:-1], ends[1:]
-    facts["inputs"][:-1] = np.diff(costs.in_offsets)
-    facts["alone"] = _apart(costs.channel)
-    facts["alone"][:-1] &= np.diff(costs.out_offsets) <= 1
-    return facts
-
-
-def _apart(channel: IntArray) -> bool:
-    """Whether every device sends to each other device over another channel."""
-    linked = (np.sort(row[row >= 0]) for row in channel)
-    return all((np.diff(row) > 0).all() for row in linked)
-
-
-def _pairs(costs: Costs, channels: int, off: Any) -> Any:
-    m = len(off)
-    pairs = np.zeros(m * m, dtype=PAIR)
-    lane = np.where(off, costs.channel, channels + np.arange(m)[:, None])
-    pairs["latency_s"] = np.where(off, costs.latency_s, 0.0).ravel()
-    pairs["seconds_per_byte"] = np.where(off, costs.seconds_per_byte, 0.0).ravel()
-    pairs["lane"] = np.where(lane < 0, 0, lane).ravel()
-    return pairs
-
-
-def _views(costs: Costs, tensors: Any, edges: Any) -> Any:
-    """Each view, what it is a view of, and the edge over which its producer reads that."""
-    at = np.empty(len(costs.out_tensors), dtype=np.int64)
-    at[costs.out_tensors] = np.arange(len(at))
-    views = np.zeros(len(costs.views), dtype=VIEW)
-    views["tensor"], views["of"] = at[costs.views], at[costs.alias[costs.views]]
-    for view in views:
-        base = tensors[view["of"]]
-        readers = edges["consumer"][base["first"] : base["last"]]
-        view["edge"] = base["first"] + np.argmax(readers == tensors["maker"][view["tensor"]])
-    return views
-
-
 def _seats(n: int) -> int:
     return SEATS if n <= MOST_SEATED else 1
 
@@ -236,17 +175,17 @@ def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
         "devices": _rows(seats * m, DEVICE),
         "lane": _rows(seats * lanes, LANE),
         "known": _rows(room, KNOWN),
-        "early": _index(np.zeros(room)),
+        "early": _indices(room),
         "bits": np.zeros((seats * m, words), dtype=np.uint64),
         "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),
-        "ranked": _index(np.zeros(seats * (n + 1))),
+        "ranked": _indices(seats * (n + 1)),
         "rank": np.zeros(n),
         "ranked_key": np.zeros(n),
-        "cell": _index(np.zeros(n)),
-        "cell_end": _index(np.zeros(n + 1)),
-        "crowd_end": _index(np.zeros(n + 1)),
+        "cell": _indices(n),
+        "cell_end": _indices(n + 1),
+        "crowd_end": _indices(n + 1),
         "requests": _rows(most, REQUEST),
-        "request_of": _index(np.zeros(most)),
+        "request_of": _indices(most),
         "left": np.zeros(seats, dtype=np.int64),
         "last_s": np.zeros(seats),
     }
@@ -258,11 +197,11 @@ def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
     return {
         "start_s": np.zeros(_seats(n) * (n + 1)),
         "came_s": np.zeros(_seats(n) * edges),
-        "copy": _index(np.zeros(edges)),
+        "copy": _indices(edges),
         "until_s": np.zeros(copies),
         "changes": _rows(2 * copies + 1, CHANGE),
         "cells": _rows(m * (1 + 2 * copies // m), CELL),
-        "by_time": _index(np.zeros(2 * copies + 1)),
+        "by_time": _indices(2 * copies + 1),
     }
 
 
@@ -277,6 +216,10 @@ def _copy(array: Any) -> Any:
     copy = _rows(array.size, array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def _indices(count: int) -> Any:
+    return np.zeros(count, dtype=np.uint32)
 
 
 def _index(values: Any) -> Any:
