@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, MissingDependencyError, WorkerError
+from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.execute import ray_engine
 from placewright.execute.ray_engine import Ray
 from placewright.execute.ray_needs import needed
@@ -124,3 +125,24 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ray_engine, "import_module", absent)
     with pytest.raises(MissingDependencyError, match=r"placewright\[ray\]"):
         Ray(DUO)
+
+
+def test_an_address_that_does_not_answer_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray is started here only where no other was named."""
+    asked = []
+
+    def init(address: str, **options: Any) -> None:
+        asked.append(address)
+        if address == "auto":
+            raise ConnectionError("nobody there")
+
+    silent = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+    monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(RunError, match="no Ray cluster answers"):
+        Ray(DUO).__enter__()
+    monkeypatch.delenv("RAY_ADDRESS")
+    with Ray(DUO):
+        assert asked == ["auto", "auto", "local"]

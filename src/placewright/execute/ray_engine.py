@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, MissingDependencyError, WorkerError
+from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.execute import parcels
 from placewright.execute.actors import RayWorker
 from placewright.execute.group import WorkerGroup
@@ -60,7 +60,7 @@ class Ray:
     def __init__(self, cluster: Cluster, *, emulate: bool = True) -> None:
         self._cluster, self._emulate = cluster, emulate
         self._ray = _imported()
-        self._own = False
+        self._own = False  # a caller's Ray outlives the engine
 
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
@@ -90,7 +90,14 @@ class Ray:
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             self._ray.init(address="auto", **quiet)
-        except ConnectionError:
+        except ConnectionError as error:
+            if "RAY_ADDRESS" in os.environ:
+                raise RunError(
+                    "no Ray cluster answers",
+                    where=f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}",
+                    by=str(error).strip().splitlines()[0],
+                    hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
+                ) from None
             cores = sum(device.cores for device in self._cluster.devices)
             cpus = max(cores, os.cpu_count() or 1)
             self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
