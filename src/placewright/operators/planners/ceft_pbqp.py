@@ -12,6 +12,7 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners._byte_prices import within_memories
 from placewright.operators.planners._local_search import Start, improve, score_all, score_plan
 from placewright.operators.planners._placement_pbqp import PlacementGraph, placement_graph
 from placewright.operators.planners._priced import Desk, by_load, desk
@@ -67,6 +68,9 @@ class CeftPbqp:
       `CeftCpop`; by mean costs: `Heft`, `HeftContended`, `Cpop`, `Peft`) and of the trivial plans
       (single devices, round robin, stretches of the topological order), and improves them by
       local moves on the judge, critical operators first. So it is never worse than any of these.
+    - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
+      the least at which the plan fits (`_byte_prices`); what that gives is improved like the rest,
+      with half as many moves again.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
     of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a
@@ -80,6 +84,8 @@ class CeftPbqp:
         How many of the best candidates are improved, in rounds that halve their number.
     price_rounds, price_step
         Rounds of V1 and the exponent of its price updates.
+    halvings
+        Of the interval in which the least price of bytes lies.
     heat
         First temperature of the moves, in mean operator times.
     branch_limit
@@ -92,6 +98,7 @@ class CeftPbqp:
     starts: int = 8
     price_rounds: int = 6
     price_step: float = 1.0
+    halvings: int = 6
     heat: float = 0.3
     branch_limit: int = 4
     resolve_effort: float = 2.5e5
@@ -128,7 +135,11 @@ class CeftPbqp:
             lower_bound=0.0,
             elapsed_s=time.perf_counter() - begun,
         )
-        best = self._moved(d, candidates, context)
+        best = self._moved(d, candidates, self.effort, context)
+        short = self._byte_priced(d, context)
+        if short:
+            other = self._moved(d, short, self.effort / 2, context)
+            best = min(best, other, key=lambda s: s.score)
         return self._answer(d, best, factors)
 
     def resolve(
@@ -179,10 +190,19 @@ class CeftPbqp:
         scored = score_all(d.judge, [p for p in places if _open(d, p)]) + listed(d, context)
         return sorted(scored, key=lambda s: s.score), factors
 
-    def _moved(self, d: Desk, candidates: list[Start], context: Context) -> Start:
+    def _byte_priced(self, d: Desk, context: Context) -> list[Start]:
+        """PBQP with prices of bytes, where memory is short; best first."""
+        costs = d.costs(d.problem.compute_s)
+        try:
+            places = within_memories(d, costs, self.halvings, context.deadline_s)
+        except InfeasibleError:
+            return []  # no link for some tensor: other candidates may still find a way
+        return sorted(score_all(d.judge, places), key=lambda s: s.score)
+
+    def _moved(self, d: Desk, candidates: list[Start], effort: float, context: Context) -> Start:
         """V3: rounds of walks; each keeps the better half and takes half of the moves left."""
         best, field = candidates[0], _apart(candidates, self.starts)
-        left, walks = self._moves(d.problem, self.effort), 0
+        left, walks = self._moves(d.problem, effort), 0
         while field:
             share = left // 2 if len(field) > 1 else left
             heat = self.heat if walks == 0 else self.heat / 10
