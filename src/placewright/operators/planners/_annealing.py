@@ -10,9 +10,6 @@ from placewright.compiled import compiled
 TRIES = 20
 """Draws until somebody of the fullest device is found, else the last drawn is taken."""
 
-POWER = 12.0
-"""A high power stands for the maximum, and sees devices that are nearly full."""
-
 
 @compiled
 def somebody(place: IntArray, load: FloatArray) -> int:
@@ -29,8 +26,14 @@ def somebody(place: IntArray, load: FloatArray) -> int:
 
 @compiled
 def energy(load: FloatArray, scale: float) -> float:
-    """Sum of the loads over `scale`, each to the power `POWER`."""
+    """Sum of the loads over `scale`, each to the power 12.
+
+    A high power stands for the maximum, and sees devices that are nearly full; multiplied out it
+    costs a tenth of a general power.
+    """
     total = 0.0
     for d in range(len(load)):
-        total += (load[d] / scale) ** POWER
+        cube = (load[d] / scale) ** 3
+        sixth = cube * cube
+        total += sixth * sixth
     return total

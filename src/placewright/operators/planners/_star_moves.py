@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.compiled import compiled, released
 from placewright.operators.planners._annealing import energy, somebody
 from placewright.operators.planners._contraction import Contraction
 from placewright.operators.planners._free_cuts import slot_kinds
@@ -40,8 +40,22 @@ class Board(NamedTuple):
     moved: FloatArray
 
 
-def anneal_slots(c: Contraction, slot: IntArray, *, moves: int, heat: float, seed: int) -> IntArray:
-    """Slots of the nodes, no worse than `slot`, which fits."""
+def anneal_slots(
+    c: Contraction,
+    slot: IntArray,
+    *,
+    moves: int,
+    heat: float,
+    seed: int,
+    halt: IntArray | None = None,
+) -> IntArray:
+    """Slots of the nodes, no worse than `slot`, which fits.
+
+    Parameters
+    ----------
+    halt
+        Shape (1,); another thread ends the walk by writing a one.
+    """
     kinds = slot_kinds(c)
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     for e, members in enumerate(c.members):
@@ -56,7 +70,8 @@ def anneal_slots(c: Contraction, slot: IntArray, *, moves: int, heat: float, see
         *_csr([list(members) for members in c.members]),
         c.moved_bytes,
     )
-    return _walk(board, slot.astype(np.int64), moves, heat, seed)
+    stop = np.zeros(1, dtype=np.int64) if halt is None else halt
+    return _walk(board, slot.astype(np.int64), moves, heat, seed, stop)
 
 
 def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
@@ -64,8 +79,10 @@ def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
     return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
 
 
-@compiled
-def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntArray:
+@released
+def _walk(
+    b: Board, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
+) -> IntArray:
     """Best placement met, by the largest load."""
     np.random.seed(seed)
     n, m = b.work.shape
@@ -80,6 +97,8 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         return best
     before = np.zeros(m)
     for step in range(moves):
+        if halt[0]:
+            break
         warmth = heat * (1.0 - step / moves) + 1e-9
         v = somebody(place, load)
         to, other = _target(b, v, place, m), -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -23,8 +24,8 @@ from placewright.operators.planners._free_cuts import (
     too_large,
 )
 from placewright.operators.planners._ideals import Chain
+from placewright.operators.planners._slot_walks import HEATS, annealed, beside
 from placewright.operators.planners._stages import best_stages
-from placewright.operators.planners._star_moves import anneal_slots
 from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
@@ -45,14 +46,6 @@ from placewright.operators.problem import (
 from placewright.planning import INTERRUPTED, Context
 from placewright.solvers.cp_sat import MISSING, installed
 
-HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
-"""First temperatures of annealing; a device at the largest load has energy 1."""
-MOVES = 100
-"""Of each walk, per pair of nodes; at most `MOST_MOVES`."""
-MOST_MOVES = 4_000_000
-PATIENCE = 2
-"""Walks without a better plan after which no more are made."""
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -66,9 +59,9 @@ class Exact:
     (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
     forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
     be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
-    one for what goes in and one for what goes out (`_free_cuts`). Before it placements are annealed
-    (`_star_moves`); before it and in the last quarter of the time three devices at a time are
-    planned anew (`_trios`).
+    one for what goes in and one for what goes out (`_free_cuts`). Before it and beside it
+    placements are annealed (`_slot_walks`); before it and in the last quarter of the time three
+    devices at a time are planned anew (`_trios`).
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
@@ -164,15 +157,27 @@ class Exact:
         slot = None if first is None else slots_of(c, first)
         plans = [] if first is None else [first]
         stopped = False
+
+        def worth(slot: IntArray) -> float:
+            return load_of(problem, plan_of(c, slot))
+
         if slot is not None and small:
-            slot = _annealed(problem, c, slot, context.seed, early)
+            slot = annealed(c, slot, worth, seed=context.seed, deadline_s=early)
             slot, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=early)
             plans.append(plan_of(c, slot))
         bound, found = 0.0, None
         if not stopped:
-            value = c.most_s if slot is None else load_of(problem, plan_of(c, slot))
-            until = until if small and slot is not None else context.deadline_s
-            found, bound, stopped = best_cuts(c, slot, value, seed=context.seed, deadline_s=until)
+            value = c.most_s if slot is None else worth(slot)
+            aside = None
+            if small and slot is not None:
+                aside = beside(c, slot, worth, seed=context.seed + len(HEATS))
+            until = context.deadline_s if aside is None else until
+            with aside or nullcontext() as walks:
+                found, bound, stopped = best_cuts(
+                    c, slot, value, seed=context.seed, deadline_s=until
+                )
+                if walks is not None and time.perf_counter() >= until:
+                    plans.append(plan_of(c, walks()))
             plans += [] if found is None else [plan_of(c, found)]
         if small and found is not None and not stopped and time.perf_counter() >= until:
             slot = slots_of(c, best_of(problem, plans, 0.0))
@@ -182,24 +187,6 @@ class Exact:
             plans.append(plan_of(c, slot))
         plan = best_of(problem, plans, bound)
         return replace(plan, note=INTERRUPTED) if stopped else plan
-
-
-def _annealed(
-    problem: OperatorProblem, c: Contraction, slot: IntArray, seed: int, deadline_s: float
-) -> IntArray:
-    """The best of some walks from there, each from the best so far or from the start."""
-    first, best, idle = slot, slot, 0
-    value, moves = load_of(problem, plan_of(c, slot)), min(MOVES * c.nodes**2, MOST_MOVES)
-    for walk, heat in enumerate(HEATS):
-        if time.perf_counter() >= deadline_s or idle == PATIENCE:
-            break
-        origin = best if walk % 2 else first
-        found = anneal_slots(c, origin, moves=moves, heat=heat, seed=seed + walk)
-        reached = load_of(problem, plan_of(c, found))
-        idle = 0 if reached < value else idle + 1
-        if reached < value:
-            best, value = found, reached
-    return best
 
 
 def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
