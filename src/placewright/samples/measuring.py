@@ -18,6 +18,7 @@ from placewright.arrays import FloatArray
 from placewright.samples._processes import answers
 from placewright.samples._trainer import Recipe, steps_of
 from placewright.samples._trial import Trial, TrialSpec, trial_main
+from placewright.samples._trial_move import slowed
 from placewright.samples.images import images
 from placewright.samples.problem import SampleProblem
 from placewright.samples.shards import Shard
@@ -40,11 +41,14 @@ class Speeds:
     exchange_s
         What a step takes beyond its slowest node: the gradients' exchange, and that in each step
         another node may be late.
+    slowed
+        Shape (n,): how many times as long as its links say a sample takes from each node.
     """
 
     seconds_per_sample: FloatArray
     step_s: FloatArray
     exchange_s: float
+    slowed: FloatArray
 
     def of(self, problem: SampleProblem, batch: int) -> SampleProblem:
         """The problem with these speeds; its steps have `batch` samples."""
@@ -53,11 +57,13 @@ class Speeds:
             seconds_per_sample=self.seconds_per_sample,
             fixed_s=steps * self.step_s,
             sync_s=steps * self.exchange_s,
+            send_s=problem.send_s * self.slowed[:, None],
+            receive_s=problem.receive_s * self.slowed[:, None],
         )
 
 
 def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -> Speeds:
-    """Speeds of the nodes of a testbed, all of them busy, and of their exchange.
+    """Speeds of the nodes of a testbed, all of them busy, of their exchange, and of files.
 
     Raises
     ------
@@ -77,10 +83,11 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
             TrialSpec(spec, tuple(map(int, size))) for spec, size in zip(told, sizes, strict=True)
         ]
         trials: list[Trial] = answers(trial_main, specs, LONGEST_S)
-    return _fitted(sizes.astype(np.float64), trials)
+        times = slowed(problem, seats, folder / "moved")
+    return _fitted(sizes.astype(np.float64), trials, times)
 
 
-def _fitted(sizes: FloatArray, trials: list[Trial]) -> Speeds:
+def _fitted(sizes: FloatArray, trials: list[Trial], times: FloatArray) -> Speeds:
     """Lines through the mean times; what steps take beyond the slowest mean is the exchange.
 
     Long steps scatter more: the lines keep relative distances small.
@@ -91,5 +98,5 @@ def _fitted(sizes: FloatArray, trials: list[Trial]) -> Speeds:
     step_s = np.array([(t.compute_s + t.exchange_s).mean(axis=1) for t in trials]).mean(axis=0)
     beyond_s = np.maximum(step_s - own_s.max(axis=0), 0.0)
     return Speeds(
-        np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(beyond_s.mean())
+        np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(beyond_s.mean()), times
     )
