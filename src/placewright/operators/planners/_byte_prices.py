@@ -23,8 +23,8 @@ from placewright.operators.planners._starts import first_places
 CHEAP = 1.0 / 64
 """The first price: all bytes together cost this share of all time."""
 
-DOUBLINGS = 14
-"""Of prices, at most, until the plan fits."""
+RAISES = 8
+"""Of prices, at most, until the plan fits; each makes them four times as high."""
 
 TILTS = (1.0, -1.0, 0.0)
 """Bytes weigh ``1 + tilt * (place - 1/2)``, place from 0 at the beginning of the graph to 1."""
@@ -54,7 +54,10 @@ def within_memories(
     found: list[IntArray] = []
     for tilted in _tilted(d):
         low, high, places = _bracketed(tilted, costs_s, over, deadline_s)
-        found += places + _bisected(tilted, costs_s, low, high, halvings, deadline_s)
+        found += places
+        if len(places) == RAISES:
+            break  # no price is high enough: what tensors hold is too much, whatever bytes cost
+        found += _bisected(tilted, costs_s, low, high, halvings, deadline_s)
     return found
 
 
@@ -68,12 +71,12 @@ def _tilted(d: Desk) -> Iterator[Desk]:
 def _bracketed(
     d: Desk, costs_s: FloatArray, over: BoolArray, deadline_s: float
 ) -> tuple[FloatArray, FloatArray, list[IntArray]]:
-    """Prices of devices that are over are doubled until all fits: the last two, and placements."""
+    """Prices of devices that are over are raised until all fits: the last two, and placements."""
     unit = CHEAP * costs_s.min(axis=1).sum() / max(1.0, d.group_bytes.sum())
     low, places = np.zeros(d.problem.m), []
     high = low
-    for _ in range(DOUBLINGS):
-        low, high = high, np.where(over, np.maximum(2 * high, unit), high)
+    for _ in range(RAISES):
+        low, high = high, np.where(over, np.maximum(4 * high, unit), high)
         place, over = _tried(d, costs_s, high)
         places.append(place)
         if not over.any() or time.perf_counter() >= deadline_s:
