@@ -11,10 +11,23 @@ import socket
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 
+LOOPBACK = "127.0.0.1"
+
+
+def on_one_machine() -> bool:
+    """Whether torchrun has started all its processes here: then nobody else is listened to."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+
+
+def listening(backlog: int, secret: bytes) -> Listener:
+    """Where the lead is dialled: on loopback unless there are other machines."""
+    return Listener((LOOPBACK if on_one_machine() else "", 0), backlog=backlog, authkey=secret)
+
 
 def dial(port: int, secret: bytes) -> Connection:
     """A connection to the lead, who proves to know the secret as we do."""
-    connection = Client((os.environ["MASTER_ADDR"], port), authkey=secret)
+    lead = LOOPBACK if on_one_machine() else os.environ["MASTER_ADDR"]
+    connection = Client((lead, port), authkey=secret)
     assert isinstance(connection, Connection)
     _at_once(connection)
     return connection

@@ -21,7 +21,7 @@ from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
-from placewright.execute.dialling import accepted
+from placewright.execute.dialling import accepted, listening
 from placewright.execute.host import Host
 from placewright.execute.keeper import PORT_KEY, SECRET_KEY, keep, store
 from placewright.execute.seating import seating
@@ -59,7 +59,7 @@ class Torchrun:
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
         secret = secrets.token_hex(32).encode()
-        self._listener = Listener(("", 0), backlog=2 * self._world, authkey=secret)
+        self._listener = listening(2 * self._world, secret)
         port = int(self._listener.address[1])
         meeting = store()
         meeting.set(PORT_KEY, str(port))
