@@ -138,14 +138,25 @@ class Told:
 
 
 def train_main(spec: TrainerSpec, told: Connection) -> None:
-    """Train, and answer with a `Told`."""
+    """Train, and answer with a `Told`; end without a word where a neighbour is lost."""
     sit(spec.seat)
-    with joined(spec) as dist:
+    with joined(spec) as dist, _quiet_ends():
         trainer = _Trainer(spec, dist)
         first = spec.first_epoch
         epochs = tuple(trainer.epoch(first + e) for e in range(spec.recipe.epochs))
         parameters = trainer.learner.parameters()
         told.send(Told(epochs, parameters, trainer.compute_s, trainer.visited))
+
+
+@contextmanager
+def _quiet_ends() -> Iterator[None]:
+    """Whoever loses a neighbour need not say so: the neighbour's end is what is told."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise SystemExit(1) from None
 
 
 @contextmanager
