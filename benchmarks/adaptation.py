@@ -25,7 +25,7 @@ from placewright.capture.model import capture_source
 from placewright.capture.source import load_model
 from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.execute.local import Local
+from placewright.execute.engines.local import Local
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.run import execution_order

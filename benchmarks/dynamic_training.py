@@ -30,7 +30,7 @@ from placewright.capture.state import initial_state
 from placewright.capture.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
-from placewright.execute.local import Local
+from placewright.execute.engines.local import Local
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan

@@ -32,7 +32,7 @@ from placewright.capture.source import ModelSource, mean_square
 from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.execute.eager import run_eager
-from placewright.execute.local import Local
+from placewright.execute.engines.local import Local
 from placewright.execute.session import Session
 from placewright.profile.build import profile
 from placewright.testbed.testbed import Testbed

@@ -31,7 +31,7 @@ from placewright.capture.source import load_model
 from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.detect import gpu_texts
-from placewright.execute.local import Local
+from placewright.execute.engines.local import Local
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single, compare_with_eager, running
 from placewright.profile.build import profile

@@ -8,8 +8,8 @@ import pytest
 from placewright.adapt.survivors import cluster_of, problem_of
 from placewright.adapt.watch import RECENT, Watch
 from placewright.errors import InfeasibleError
-from placewright.execute.session import StepRecord
 from placewright.execute.crew import StepLog
+from placewright.execute.session import StepRecord
 from tests.adapt.jobs import TRIO, job
 
 

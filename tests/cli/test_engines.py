@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.execute import keeper
+from placewright.execute.engines import keeper
 from tests.cli.speak import speak
 
 RUN = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--engine")

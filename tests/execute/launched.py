@@ -14,9 +14,9 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import WorkerError
-from placewright.execute.keeper import is_lead, serve
+from placewright.execute.engines.keeper import is_lead, serve
+from placewright.execute.engines.torchrun import Torchrun
 from placewright.execute.session import Session
-from placewright.execute.torchrun import Torchrun
 from tests.execute.chain import answer, diamond
 
 DUO = Cluster(

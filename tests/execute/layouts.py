@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from placewright.cluster.cluster import Cluster
-from placewright.execute.local import Local, LocalGroup
-from placewright.execute.ways import Layout, backend_of
+from placewright.execute.engines.local import Local, LocalGroup
+from placewright.execute.messages.ways import Layout, backend_of
 
 
 @dataclass(frozen=True, slots=True)

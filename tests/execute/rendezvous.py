@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from placewright.execute.partition import turn
-from placewright.execute.sharing import Share
+from placewright.execute.step.partition import turn
+from placewright.execute.step.sharing import Share
 
 Action = tuple[str, tuple[int, int]]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import combinations
 from multiprocessing.connection import Connection
 
-from placewright.execute.process import main_hidden
+from placewright.execute.engines.process import main_hidden
 from placewright.testbed.seat import NodeSeat
 
 PORT = 29499

@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 
 from placewright.execute.emulation import Stretch
-from placewright.execute.exchange import Exchange
-from placewright.execute.partition import Message, Part
-from placewright.execute.sequence import CompiledShare, Spans, compile_share
-from placewright.execute.sharing import Share
-from placewright.execute.slots import CompiledPart
+from placewright.execute.messages.exchange import Exchange
+from placewright.execute.step.partition import Message, Part
+from placewright.execute.step.sequence import CompiledShare, Spans, compile_share
+from placewright.execute.step.sharing import Share
+from placewright.execute.step.slots import CompiledPart
 from placewright.graph.graph import TensorSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placewright.execute.partition import Message, Part
+from placewright.execute.step.partition import Message, Part
 
 
 def state_moves(

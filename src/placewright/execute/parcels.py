@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.execute.group import WorkerGroup
+    from placewright.execute.engines.group import WorkerGroup
 
 PIECE_BYTES = 16 << 20
 """A few of them are in memory at a time."""

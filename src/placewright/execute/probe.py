@@ -7,9 +7,9 @@ import time
 import torch
 
 from placewright.execute.emulation import Stretch
-from placewright.execute.partition import Message
-from placewright.execute.timers import timer_of
-from placewright.execute.transport import Courier, Mailbox
+from placewright.execute.messages.transport import Courier, Mailbox
+from placewright.execute.step.partition import Message
+from placewright.execute.step.timers import timer_of
 from placewright.graph.graph import TensorSpec
 
 WORK_S = 0.03

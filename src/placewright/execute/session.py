@@ -15,18 +15,18 @@ from safetensors.torch import load_file, save, save_file
 
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster
-from placewright.execute.clock import aligned
 from placewright.execute.crew import StepLog
-from placewright.execute.engine import Engine
-from placewright.execute.group import WorkerGroup
+from placewright.execute.engines.engine import Engine
+from placewright.execute.engines.group import WorkerGroup
+from placewright.execute.engines.local import Local
 from placewright.execute.host import Host
-from placewright.execute.local import Local
+from placewright.execute.messages.ways import Layout
+from placewright.execute.messages.wire import wire_bytes
 from placewright.execute.migration import random_home, state_moves
-from placewright.execute.partition import Part, partition
 from placewright.execute.probe import link_line
-from placewright.execute.sharing import Share, shares
-from placewright.execute.ways import Layout
-from placewright.execute.wire import wire_bytes
+from placewright.execute.step.clock import aligned
+from placewright.execute.step.partition import Part, partition
+from placewright.execute.step.sharing import Share, shares
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 

@@ -10,7 +10,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
 from placewright.execute.emulation import ShapedLink
 from placewright.execute.host import Host
-from placewright.execute.ways import Layout
+from placewright.execute.messages.ways import Layout
 from placewright.execute.worker import WorkerSpec
 
 

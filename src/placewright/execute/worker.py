@@ -26,10 +26,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from placewright.execute.crew import Crew, StepLog
 from placewright.execute.emulation import ShapedLink, Stretch, precise_sleeps
-from placewright.execute.exchange import Exchange
+from placewright.execute.messages.exchange import Exchange
+from placewright.execute.messages.ways import Layout
 from placewright.execute.parcels import Parcels
 from placewright.execute.probe import LinkSeconds, SpeedProbe, link_seconds
-from placewright.execute.ways import Layout
 from placewright.graph.graph import TensorSpec
 from placewright.testbed.seat import NodeSeat
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.capture.source import ModelSource
-    from placewright.execute.engine import Engine
+    from placewright.execute.engines.engine import Engine
     from placewright.execute.session import Session, StepRecord
 
 CHECKED_STEPS = 3

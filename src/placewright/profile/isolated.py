@@ -16,8 +16,8 @@ import torch
 from placewright.arrays import FloatArray
 from placewright.capture.program_calls import materialise, resolve_target
 from placewright.errors import InputError
-from placewright.execute.elsewhere import elsewhere
-from placewright.execute.timers import timer_of
+from placewright.execute.step.elsewhere import elsewhere
+from placewright.execute.step.timers import timer_of
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Instruction, Program, Ref
 

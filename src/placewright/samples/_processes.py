@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from placewright.errors import WorkerError
-from placewright.execute.process import main_hidden
+from placewright.execute.engines.process import main_hidden
 from placewright.testbed.seat import NodeSeat
 
 PRELOADED = ("torch", "placewright.samples._trainer", "placewright.samples._mover")

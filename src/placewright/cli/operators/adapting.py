@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from placewright.adapt.run import AdaptiveRun
     from placewright.adapt.timeline import Timeline
     from placewright.cli.sources import Loaded
-    from placewright.execute.engine import Engine
+    from placewright.execute.engines.engine import Engine
     from placewright.result import Result
 
 
@@ -75,7 +75,7 @@ def _run(
 def _reach(engine: Engine) -> dict[str, Any]:
     """On a testbed, how to find out who can still talk to whom."""
     from placewright.adapt.reach import all_talk
-    from placewright.execute.local import Local
+    from placewright.execute.engines.local import Local
 
     seats = engine.seats if isinstance(engine, Local) else None
     if seats is None:

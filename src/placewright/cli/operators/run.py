@@ -39,7 +39,7 @@ from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
-    from placewright.execute.engine import Engine
+    from placewright.execute.engines.engine import Engine
     from placewright.result import Measurement, Result
 
 OptionalPlan = Annotated[
@@ -107,6 +107,7 @@ def run(
     from placewright.cli.sources import Ask, load
     from placewright.operators.run import as_json
     from placewright.report.terminal import run_table
+    from placewright.result import Status
     from placewright.solve import solve
 
     if serves(engine):
@@ -123,6 +124,8 @@ def run(
             result = solve(
                 loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter
             )
+        if result.status is Status.INTERRUPTED:
+            face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
     timeline = None
     with workers as up:
         measured, baseline = _measure(

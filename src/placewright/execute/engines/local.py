@@ -1,0 +1,157 @@
+"""Workers that are children of this process, on this machine or on nodes of its testbed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.cluster.cluster import Cluster
+from placewright.execute.engines.piped import PipedGroup
+from placewright.execute.engines.process import WorkerProcess
+from placewright.execute.host import Host
+from placewright.execute.messages.ways import crews
+from placewright.execute.specs import check_can_run, emulated, worker_specs
+from placewright.execute.worker import WorkerSpec
+
+if TYPE_CHECKING:
+    from placewright.testbed.seat import NodeSeat
+
+TESTBED = "CPU quotas and links of a testbed on one machine"
+
+RENDEZVOUS_PORT = 29500
+"""Free in a testbed, whose nodes have networks of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The engine that needs nothing: worker processes of this machine.
+
+    Attributes
+    ----------
+    seats
+        By device, where the cluster is up as a testbed.
+    emulate
+        Wait where devices and links are slower than this machine.
+    together
+        One process for all GPUs of a node, or one each; see `ways.crews`.
+    driven_by
+        The rank that drives each device, where it is not left to `together`.
+    """
+
+    seats: Mapping[str, NodeSeat] | None = None
+    emulate: bool = True
+    together: bool | None = None
+    driven_by: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return "local" if self.seats is None else "testbed"
+
+    def group(self, cluster: Cluster) -> LocalGroup:
+        """Workers for the devices of `cluster`; nothing is started yet.
+
+        Raises
+        ------
+        UnsupportedError
+            A device that this machine can neither be nor emulate.
+        """
+        host = Host.here()
+        hosts = [host] * len(cluster.devices)
+        if self.seats is None:
+            specs = worker_specs(
+                cluster, hosts, emulate=self.emulate, processes=self.processes(cluster)
+            )
+            return LocalGroup(specs, host)
+        check_can_run(cluster, hosts)
+        plain = worker_specs(cluster, hosts, emulate=False)
+        return LocalGroup(
+            [replace(s, cores=(), seat=self.seats[s.device_name]) for s in plain], host
+        )
+
+    def processes(self, cluster: Cluster) -> list[int]:
+        """The rank that drives each device."""
+        if self.driven_by is not None:
+            return list(self.driven_by)
+        devices = cluster.devices
+        nodes, gpu = [d.node for d in devices], [d.kind == "gpu" for d in devices]
+        return crews(nodes, gpu, together=self.together)
+
+    def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
+        """What is emulated, in words; empty if nothing."""
+        return TESTBED if self.seats else emulated(cluster, hosts, emulate=self.emulate)
+
+
+class LocalGroup(PipedGroup):
+    """One worker process per device. Whatever happens to the caller, none outlives it.
+
+    Parameters
+    ----------
+    specs
+        One per device; the rendezvous is filled in here.
+    """
+
+    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="placewright-")
+        seat = specs[0].seat
+        inside = f"tcp://{seat.address}:{RENDEZVOUS_PORT}" if seat is not None else ""
+        rendezvous = inside or f"file://{self._folder.name}/rendezvous"
+        self.specs = tuple(replace(spec, rendezvous=rendezvous) for spec in specs)
+        self.hosts = (host,) * len(specs)
+        self.names = tuple(spec.device_name for spec in specs)
+        self.connections = []
+        self._workers: list[WorkerProcess] = []
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """By rank."""
+        return [worker.process for worker in self._workers]
+
+    def start(self) -> None:
+        """See `WorkerGroup.start`."""
+        for spec in self.specs:
+            ours, theirs = Pipe()
+            self.connections.append(ours)
+            self._workers.append(WorkerProcess(spec, theirs))
+        self.answers(float("inf"))
+
+    def watched(self, rank: int) -> int:
+        """See `PipedGroup.watched`."""
+        return self._workers[rank].sentinel
+
+    def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
+        """See `PipedGroup.exit_code`."""
+        return self._workers[rank].exit_code(patience_s)
+
+    def hand_out(self, file: Path) -> list[str]:
+        """The file itself: workers see the same disk."""
+        return [str(file)] * len(self.specs)
+
+    def collect(self, verb: str, files: Sequence[Path]) -> None:
+        """Workers write where the caller reads."""
+        self.order(verb, [(str(file),) for file in files])
+
+    def close(self) -> None:
+        """See `WorkerGroup.close`."""
+        for worker in self._workers:
+            worker.cut()
+        deadline = time.monotonic() + 5.0
+        for worker in self._workers:
+            worker.end(max(0.0, min(0.5, deadline - time.monotonic())))
+        self._folder.cleanup()
+
+
+@contextmanager
+def on_testbed(cluster: Cluster) -> Iterator[Local]:
+    """The cluster as a testbed, which is brought up if it is not, and workers on its nodes."""
+    from placewright.testbed.testbed import Testbed
+
+    with Testbed.up(cluster) as bed:
+        yield Local({name: bed.seat(name) for name in cluster.device_names})

@@ -1,0 +1,136 @@
+"""Workers that torchrun has started, on this machine and on others.
+
+    torchrun --nproc-per-node 2 -m placewright operators run ... --engine torchrun
+
+Rendezvous and membership are torchrun's. Orders, state and results go through the connections
+that keepers and workers have dialled (see `placewright.execute.engines.keeper`), tensors from
+worker to worker through torch.distributed; no disk is shared.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, Listener
+from types import FrameType, TracebackType
+from typing import Any
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError, RunError
+from placewright.execute.engines.dialling import accepted, listening
+from placewright.execute.engines.keeper import PORT_KEY, SECRET_KEY, keep, store
+from placewright.execute.engines.seating import seating
+from placewright.execute.engines.torchrun_group import TorchrunGroup
+from placewright.execute.host import Host
+from placewright.execute.specs import emulated, worker_specs
+
+
+class Torchrun:
+    """The engine, in the process of rank 0; a context manager that the keepers dial.
+
+    Parameters
+    ----------
+    cluster
+        Its devices are served by torchrun's processes, one each.
+
+    Raises
+    ------
+    InputError
+        This is not a process of torchrun's, or there are more or fewer of them than devices.
+    """
+
+    name = "torchrun"
+
+    def __init__(self, cluster: Cluster, *, emulate: bool = True) -> None:
+        self._cluster, self._emulate = cluster, emulate
+        self._world = _world(cluster)
+        self._sessions = 0
+        self._seats: dict[str, int] = {}
+        self._keepers: dict[int, Connection] = {}
+        self._hosts: dict[int, Host] = {}
+        self._listener: Listener
+        self._before: Any = signal.SIG_DFL
+
+    def __enter__(self) -> Torchrun:
+        # torchrun's way to end us when another rank fails
+        self._before = signal.signal(signal.SIGTERM, _leave)
+        secret = secrets.token_hex(32).encode()
+        self._listener = listening(2 * self._world, secret)
+        port = int(self._listener.address[1])
+        meeting = store()
+        meeting.set(PORT_KEY, str(port))
+        meeting.set(SECRET_KEY, secret.decode())
+        threading.Thread(target=keep, args=(port, secret), daemon=True).start()
+        while len(self._keepers) < self._world:
+            connection = accepted(self._listener)
+            rank, host = connection.recv()
+            self._keepers[rank], self._hosts[rank] = connection, host
+        self._seats = seating(self._cluster, [self._hosts[r] for r in range(self._world)])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for keeper in self._keepers.values():
+            keeper.close()
+        self._listener.close()
+        signal.signal(signal.SIGTERM, self._before)
+
+    def group(self, cluster: Cluster) -> TorchrunGroup:
+        """Workers for devices of the cluster, each with its keeper.
+
+        Raises
+        ------
+        UnsupportedError
+            A device that its host can neither be nor emulate.
+        """
+        self._sessions += 1
+        ranks = [self._seats[name] for name in cluster.device_names]
+        hosts = [self._hosts[rank] for rank in ranks]
+        specs = [
+            replace(spec, rendezvous="env://", session=str(self._sessions))
+            for spec in worker_specs(cluster, hosts, emulate=self._emulate)
+        ]
+        keepers = [self._keepers[rank] for rank in ranks]
+        return TorchrunGroup(specs, hosts, keepers, self._listener)
+
+    def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
+        """What is emulated, in words; empty if nothing."""
+        return emulated(cluster, hosts, emulate=self._emulate)
+
+
+def _world(cluster: Cluster) -> int:
+    """How many processes torchrun has started: one per device."""
+    devices, where = len(cluster.devices), cluster.name
+    again = f"torchrun --nproc-per-node {devices} -m placewright operators run ..."
+    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
+        raise InputError(
+            "--engine torchrun needs processes that torchrun has started",
+            where=where,
+            by="RANK and WORLD_SIZE are not set",
+            hint=f"start it with {again}",
+        )
+    world = int(os.environ["WORLD_SIZE"])
+    if world != devices:
+        raise InputError(
+            f"torchrun has started {world} processes for {devices} devices",
+            where=where,
+            by=f"{abs(world - devices)} too {'many' if world > devices else 'few'}",
+            hint=f"start it with {again}, or so many over all nodes",
+        )
+    return world
+
+
+def _leave(number: int, frame: FrameType | None) -> Any:
+    raise RunError(
+        "torchrun has ended this run",
+        by=f"signal {number}",
+        hint="another rank has failed: torchrun tells below which one and how",
+    )

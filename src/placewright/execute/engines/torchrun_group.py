@@ -1,0 +1,104 @@
+"""The workers of one session under torchrun, as the lead sees them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+
+from placewright.execute import parcels
+from placewright.execute.engines.dialling import accepted
+from placewright.execute.engines.piped import PipedGroup
+from placewright.execute.host import Host
+from placewright.execute.worker import WorkerSpec
+
+_END_S = 10.0
+"""A keeper takes less to end its worker."""
+
+
+class TorchrunGroup(PipedGroup):
+    """One worker per device, a child of the device's keeper.
+
+    Parameters
+    ----------
+    keepers
+        By rank, connections to those who start the workers.
+    listener
+        Where workers dial.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        hosts: Sequence[Host],
+        keepers: Sequence[Connection],
+        listener: Listener,
+    ) -> None:
+        self.specs, self.hosts = tuple(specs), tuple(hosts)
+        self.names = tuple(spec.device_name for spec in specs)
+        self.connections = []
+        self._keepers, self._listener = tuple(keepers), listener
+        self._codes: dict[int, int | None] = {}
+
+    def start(self) -> None:
+        """See `WorkerGroup.start`."""
+        for rank, keeper in enumerate(self._keepers):
+            if not _tell(keeper, self.specs[rank]):
+                raise self.died(rank, "with the process that torchrun had started")
+        found: dict[int, Connection] = {}
+        while len(found) < len(self.specs):
+            connection = accepted(self._listener)
+            found[connection.recv()] = connection
+        self.connections = [found[rank] for rank in range(len(self.specs))]
+        self.answers(float("inf"))
+
+    def watched(self, rank: int) -> Connection:
+        """See `PipedGroup.watched`."""
+        return self._keepers[rank]
+
+    def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
+        """See `PipedGroup.exit_code`; a keeper that is gone took its worker along."""
+        if rank not in self._codes and wait([self._keepers[rank]], timeout=patience_s):
+            self._codes[rank] = _told(self._keepers[rank])[1]
+        return self._codes.get(rank)
+
+    def hand_out(self, file: Path) -> list[str]:
+        """A copy for every worker, sent in pieces."""
+        return parcels.hand_out(self, file)
+
+    def collect(self, verb: str, files: Sequence[Path]) -> None:
+        """What workers write comes back in pieces."""
+        parcels.collect(self, verb, files)
+
+    def close(self) -> None:
+        """See `WorkerGroup.close`; the keepers stay."""
+        for keeper in self._keepers:
+            _tell(keeper, None)
+        for keeper in self._keepers:
+            while wait([keeper], timeout=_END_S) and _told(keeper)[0] == "died":
+                pass
+        for connection in self.connections:
+            connection.close()
+
+
+GONE = ("gone", -int(signal.SIGKILL))
+"""What is noted of a keeper that says nothing any more."""
+
+
+def _tell(keeper: Connection, spec: WorkerSpec | None) -> bool:
+    """Have a worker started or, told nothing, ended; whether the keeper is there."""
+    try:
+        keeper.send(spec)
+    except OSError:
+        return False
+    return True
+
+
+def _told(keeper: Connection) -> tuple[str, int | None]:
+    """What a keeper says of its worker: that it died and how, or that it has ended it."""
+    try:
+        said: tuple[str, int | None] = keeper.recv()
+    except (EOFError, OSError):
+        return GONE
+    return said

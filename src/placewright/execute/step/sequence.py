@@ -1,0 +1,112 @@
+"""The step of one process: the slots of all its devices, one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from placewright.execute.emulation import Stretch
+from placewright.execute.messages.exchange import Exchange
+from placewright.execute.messages.ways import Layout
+from placewright.execute.step.sharing import Share
+from placewright.execute.step.slots import CompiledPart, Registers, Slot, call, compile_part
+from placewright.execute.step.timers import Timer, timer_of
+
+Spans = tuple[tuple[float, ...], ...]
+"""By part: start and end of every operator, ``time.perf_counter()`` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledShare:
+    """A share that can be executed step after step.
+
+    Attributes
+    ----------
+    turns
+        Slot, registers and part of every operation.
+    timers
+        By part.
+    """
+
+    parts: tuple[CompiledPart, ...]
+    turns: tuple[tuple[Slot, Registers, int], ...]
+    timers: tuple[Timer, ...]
+
+    @torch.no_grad()
+    def run(self, exchange: Exchange) -> None:
+        """One step at full speed."""
+        for slot, registers, _ in self.turns:
+            for message in slot.posts:
+                exchange.post(message)
+            for register, message in slot.waits:
+                registers[register] = exchange.take(message)
+            call(slot, registers)
+            for register, message in slot.sends:
+                exchange.send(message, registers[register])
+            for register in slot.frees:
+                registers[register] = None
+        self.settle()
+
+    @torch.no_grad()
+    def run_watched(self, exchange: Exchange, stretch: Stretch | None) -> Spans:
+        """One step; when each operator ran.
+
+        With `stretch`, each operator also takes its emulated time.
+        """
+        cpu, marks = time.thread_time, [list[Any]() for _ in self.parts]
+        for timer in self.timers:
+            timer.start()
+        for slot, registers, part in self.turns:
+            timer, noted = self.timers[part], marks[part]
+            for message in slot.posts:
+                exchange.post(message)
+            if slot.waits and stretch is not None:
+                stretch.pay()
+            for register, message in slot.waits:
+                registers[register] = exchange.take(message)
+            noted.append(timer.mark())
+            before = cpu()
+            call(slot, registers)
+            leaving = [(message, registers[register]) for register, message in slot.sends]
+            for register in slot.frees:  # giving memory back takes time: it belongs to the span
+                registers[register] = None
+            if stretch is not None:
+                stretch.add(cpu() - before)
+                if leaving:
+                    stretch.pay()
+            noted.append(timer.mark())
+            for message, tensor in leaving:
+                exchange.send(message, tensor)
+        if stretch is not None:
+            stretch.pay()
+        self.settle()
+        return tuple(t.seconds(noted) for t, noted in zip(self.timers, marks, strict=True))
+
+    def settle(self) -> None:
+        """Wait until every device has done what it was asked for."""
+        for timer in self.timers:
+            timer.settle()
+
+
+def compile_share(
+    share: Share, state: Mapping[int, Mapping[str, torch.Tensor]], layout: Layout
+) -> CompiledShare:
+    """Resolve operations and registers.
+
+    Parameters
+    ----------
+    state
+        By device every program input of its part, in that device's memory.
+    """
+    places = [layout.devices[part.device].torch_device for part in share.parts]
+    parts = tuple(
+        compile_part(part, state[part.device], place)
+        for part, place in zip(share.parts, places, strict=True)
+    )
+    slots = [iter(part.slots) for part in parts]
+    turns = tuple((next(slots[k]), parts[k].registers, k) for k in share.turns)
+    return CompiledShare(parts, turns, tuple(map(timer_of, places)))

@@ -1,0 +1,50 @@
+"""Several devices in one process: their parts become one sequence, in the predicted order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placewright.execute.messages.posting import posted
+from placewright.execute.step.partition import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one process does in a step.
+
+    Attributes
+    ----------
+    parts
+        One per device that it drives.
+    turns
+        For every step of the sequence the part (its position in `parts`) whose next step it is.
+    """
+
+    parts: tuple[Part, ...]
+    turns: tuple[int, ...]
+
+
+def shares(parts: Sequence[Part], order: Sequence[int], processes: Sequence[int]) -> list[Share]:
+    """One share per process, from one part per device.
+
+    Parameters
+    ----------
+    order
+        Every operator of the graph once, producers before consumers. A process keeps it, so
+        that what one of its devices makes is there when another one needs it.
+    processes
+        The rank of every device's process.
+    """
+    crews: list[list[int]] = [[] for _ in range(max(processes) + 1)]
+    for device, process in enumerate(processes):
+        crews[process].append(device)
+    parts = posted(parts, order)
+    home = {step.operator: part.device for part in parts for step in part.steps}
+    return [_share([parts[d] for d in crew], order, home) for crew in crews]
+
+
+def _share(parts: Sequence[Part], order: Sequence[int], home: dict[int, int]) -> Share:
+    place = {part.device: k for k, part in enumerate(parts)}
+    turns = (place[home[i]] for i in order if home.get(i) in place)
+    return Share(tuple(parts), tuple(turns))
