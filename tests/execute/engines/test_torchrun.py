@@ -16,7 +16,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.execute.engines.torchrun import Torchrun
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
 
 
