@@ -15,6 +15,9 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.execute.session import Session, operator_seconds
 from placewright.graph.graph import Graph
 
+MOST_STEPS = 56
+"""Of a step so short that the time would not end them."""
+
 
 def in_place_seconds(
     graph: Graph,
@@ -23,6 +26,7 @@ def in_place_seconds(
     cores: int = 1,
     gpu: int | None = None,
     steps: int = 7,
+    seconds: float = 2.5,
     warmup: int = 2,
 ) -> FloatArray:
     """Median seconds of each operator on `cores` threads of this machine, or on one of its GPUs.
@@ -33,6 +37,9 @@ def in_place_seconds(
         Real tensors for the program inputs (see `placewright.capture.state`).
     gpu
         Number of the GPU.
+    steps, seconds
+        So many steps at least, and more of them until so much time is spent: what else a machine
+        does comes in bursts, which the median of a short step's few would take for its cost.
 
     Returns
     -------
@@ -45,4 +52,7 @@ def in_place_seconds(
     with Session(graph, Cluster(tuple(devices), name="profiling"), state) as session:
         session.load([len(devices) - 1] * len(graph.operators), everything)
         session.run(warmup)
-        return operator_seconds(session.run(steps, watched=True), len(graph.operators))
+        records = session.run(steps, watched=True)
+        while sum(record.duration_s for record in records) < seconds and len(records) < MOST_STEPS:
+            records += session.run(steps, watched=True)
+        return operator_seconds(records, len(graph.operators))
