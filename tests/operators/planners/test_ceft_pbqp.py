@@ -16,6 +16,7 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners._variants import LISTED
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning import Context, Planner
@@ -93,6 +94,14 @@ def training_step(layers: int, memory_bytes: float) -> OperatorProblem:
         memory_bytes=[memory_bytes, memory_bytes],
         colocation=[min(i, n - 1 - i) for i in range(n)],
     )
+
+
+@pytest.mark.parametrize("memory_bytes", [500.0, 620.0, 700.0])
+def test_never_worse_than_pbqp_where_memory_is_short(memory_bytes: float) -> None:
+    """PBQP's own way into the memories is among the starts."""
+    problem = training_step(20, memory_bytes)
+    found = score(problem, QUICK(problem, Context()))
+    assert found <= score(problem, Pbqp()(problem, Context()))
 
 
 def test_fits_where_no_single_device_does() -> None:

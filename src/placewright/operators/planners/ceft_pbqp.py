@@ -24,6 +24,7 @@ from placewright.operators.planners._variants import (
     slack_aware,
     with_paths,
 )
+from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 
@@ -69,8 +70,8 @@ class CeftPbqp:
       (single devices, round robin, stretches of the topological order), and improves them by
       local moves on the judge, critical operators first. So it is never worse than any of these.
     - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
-      the least at which the plan fits (`_byte_prices`); what that gives is improved like the rest,
-      with half as many moves again.
+      the least at which the plan fits (`_byte_prices`); what that and `Pbqp` give is improved like
+      the rest, with half as many moves again.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
     of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a
@@ -197,7 +198,10 @@ class CeftPbqp:
             places = within_memories(d, costs, self.halvings, context.deadline_s)
         except InfeasibleError:
             return []  # no link for some tensor: other candidates may still find a way
-        return sorted(score_all(d.judge, places), key=lambda s: s.score)
+        if not places:
+            return []
+        plain = score_plan(d.judge, Pbqp()(d.problem, context))
+        return sorted([plain, *score_all(d.judge, places)], key=lambda s: s.score)
 
     def _moved(self, d: Desk, candidates: list[Start], effort: float, context: Context) -> Start:
         """V3: rounds of walks; each keeps the better half and takes half of the moves left."""
