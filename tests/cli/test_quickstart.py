@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from placewright.cli import quickstart
+from placewright.trace import Trace
 from tests.cli.speak import speak
 
 
@@ -25,3 +29,25 @@ def test_quickstart_runs_and_reports(
         for kind in ("", "-training")
         for end in (".html", "-trace.json.gz", "-plan.json")
     }
+
+
+@pytest.mark.parametrize(
+    ("end_s", "said"), [(1.2, "busy 20% longer than profiled"), (1.0, "waiting for each other")]
+)
+def test_a_broken_promise_has_a_reason(end_s: float, said: str) -> None:
+    """Devices that are busy longer than profiled, or else what lies between the operators."""
+    trace = Trace(
+        lanes=("a", "a -> b"),
+        devices=1,
+        labels=("op", "t"),
+        lane=np.array([0, 1]),
+        label=np.array([0, 1]),
+        start_s=np.zeros(2),
+        end_s=np.array([end_s, 9.0]),
+        title="measured",
+    )
+    outcome: Any = SimpleNamespace(
+        measured=SimpleNamespace(trace=trace),
+        result=SimpleNamespace(judgement=SimpleNamespace(busy_s=np.array([1.0]))),
+    )
+    assert said in quickstart._why(outcome)

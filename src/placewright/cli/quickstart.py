@@ -154,6 +154,18 @@ def _verdict(outcome: Outcome) -> str:
         promised = outcome.single.value / outcome.result.value
         return (
             f"{title}: no speed-up {told}; {promised:.2f}x was predicted and did not come true "
-            f"here: use {outcome.single.planner}."
+            f"here ({_why(outcome)}): use {outcome.single.planner}."
         )
     return f"{title}: {alone / plan:.2f}x the speed of the best single device {told}."
+
+
+def _why(outcome: Outcome) -> str:
+    """What the measured step shows about a promise that did not come true."""
+    trace, judged = outcome.measured.trace, outcome.result.judgement
+    assert trace is not None
+    on_devices = trace.lane < trace.devices
+    busy_s = float((trace.end_s - trace.start_s)[on_devices].sum())
+    longer = busy_s / float(judged.busy_s.sum()) - 1.0
+    if longer > 0.03:
+        return f"devices were busy {longer:.0%} longer than profiled: they slow each other"
+    return "operators took what they should, waiting for each other took longer"
