@@ -83,7 +83,8 @@ def plans_of(problem: OperatorProblem, seconds: float) -> dict[str, OperatorPlan
 
 def dynamic_plan(job: Job, plan: OperatorPlan, steps: int) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved."""
-    others = rivals(job.problem, plan)
+    policy = Policy(sample_every=5)
+    others = rivals(job.problem, plan, float("inf"), policy.least_gain)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(
@@ -91,7 +92,7 @@ def dynamic_plan(job: Job, plan: OperatorPlan, steps: int) -> tuple[OperatorPlan
             Path(folder),
             plan=plan,
             rivals=others,
-            policy=Policy(sample_every=5),
+            policy=policy,
             snapshot_every=10**6,
         ) as run,
     ):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from placewright.result import Judgement
+
 INTERRUPTED = "interrupted"
 """`note` of a plan that a planner hands back because it was interrupted."""
 
@@ -94,7 +96,7 @@ class Wing:
     problem_type: type
     planners: Callable[[Any], Mapping[str, Planner]]
     portfolio: Callable[[Any], Sequence[str]]
-    judge: Callable[[Any, Any], Any]
+    judge: Callable[[Any, Any], Judgement]
     bounds: Callable[[Any], Mapping[str, float]]
     describe: Callable[[Any], str] = field(default=lambda problem: str(problem.objective))
     late_bounds: Callable[[Any], Mapping[str, float]] = field(default=lambda problem: {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placewright.adapt.decide import Policy
-from placewright.adapt.rivals import CLOSE, MOST, rivals, too_short, worth_trying
+from placewright.adapt.rivals import CLOSE, MOST, rivals, worth_trying
 from placewright.adapt.run import AdaptiveRun
 from placewright.adapt.timeline import Kind
 from placewright.adapt.tryout import STEPS_EACH
@@ -21,7 +21,7 @@ def test_rivals_are_judged_nearly_as_good_and_differ() -> None:
     """Every rival is within `CLOSE` of the plan, no placement comes twice, the best come first."""
     _, given = job()
     plan = solve(given.problem, "heft").plan
-    others = rivals(given.problem, plan)
+    others = rivals(given.problem, plan, float("inf"), 0.05)
     values = [judge(given.problem, other).value for other in others]
     assert values == sorted(values)
     assert len(others) < MOST
@@ -41,8 +41,7 @@ def test_a_short_run_tries_nothing_and_an_endless_one_everything() -> None:
     assert counts == sorted(counts)
     assert counts[:2] == [1, 1]
     assert counts[-1] == 3
-    assert too_short(50, 0.05)
-    assert not too_short(1e5, 0.05)
+    assert rivals(given.problem, plan, 50, 0.05) == ()
 
 
 def test_a_run_tries_its_rivals_and_trains_as_if_it_had_not(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_quickstart_runs_and_reports(
 
 
 @pytest.mark.parametrize(
-    ("end_s", "said"), [(1.2, "busy 20% longer than profiled"), (1.0, "waiting for each other")]
+    ("end_s", "said"), [(1.2, "busy 20% longer side by side"), (1.0, "waiting for each other")]
 )
 def test_a_broken_promise_has_a_reason(end_s: float, said: str) -> None:
     """Devices that are busy longer than profiled, or else what lies between the operators."""

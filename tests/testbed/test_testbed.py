@@ -102,6 +102,9 @@ def test_a_killed_emulator_is_seen_and_revived(duo: Testbed) -> None:
     assert inside.run(duo.seat("left"), UNREACHABLE, duo.address("right"))
     Testbed.up(duo.cluster)
     assert duo.alive
+    duo.kill_emulator()
+    assert not duo.alive
+    Testbed.up(duo.cluster)
     assert conversation_s(duo, "left", "right") > 0
 
 

@@ -23,13 +23,24 @@ QUICK = ("ceft+pbqp",)
 """Planners that `auto` asks late and that take milliseconds all the same."""
 
 
-def rivals(problem: OperatorProblem, plan: OperatorPlan) -> tuple[OperatorPlan, ...]:
+def rivals(
+    problem: OperatorProblem, plan: OperatorPlan, steps: float, likely_gain: float
+) -> tuple[OperatorPlan, ...]:
     """Plans of the quick planners that are judged nearly as good as `plan`, best first.
+
+    Parameters
+    ----------
+    steps
+        Of the run, which may be too short to pay even for one rival that moves nothing.
+    likely_gain
+        See `worth_trying`.
 
     Returns
     -------
     Without `plan` itself, each placement once, at most ``MOST - 1``.
     """
+    if likely_gain * steps <= STEPS_EACH * CLOSE:
+        return ()
     limit = judge(problem, plan).value * (1.0 + CLOSE)
     seen = {plan.placement.tobytes()}
     found: list[tuple[float, OperatorPlan]] = []
@@ -42,11 +53,6 @@ def rivals(problem: OperatorProblem, plan: OperatorPlan) -> tuple[OperatorPlan, 
             found.append((judged.value, made))
     found.sort(key=lambda pair: pair[0])
     return tuple(made for _, made in found[: MOST - 1])
-
-
-def too_short(steps: float, likely_gain: float) -> bool:
-    """Whether a run of so many steps could not even pay for one rival that moves nothing."""
-    return likely_gain * steps <= STEPS_EACH * CLOSE
 
 
 def worth_trying(

@@ -10,7 +10,7 @@ import torch
 
 from placewright.adapt.decide import Policy
 from placewright.adapt.replan import Replanner
-from placewright.adapt.rivals import rivals, too_short
+from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Timeline
 from placewright.capture.feed import leaves_of
@@ -89,9 +89,9 @@ class Trainer:
         policy = policy or Policy()
         planned = float("inf") if steps is None else float(steps)
         others: tuple[OperatorPlan, ...] = ()
-        if adapt and steps is not None and not too_short(steps, policy.least_gain):
+        if adapt and steps is not None:
             plan = plan or Replanner().whole(problem)
-            others = rivals(problem, plan)
+            others = rivals(problem, plan, steps, policy.least_gain)
         self.run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),

@@ -167,5 +167,5 @@ def _why(outcome: Outcome) -> str:
     busy_s = float((trace.end_s - trace.start_s)[on_devices].sum())
     longer = busy_s / float(judged.busy_s.sum()) - 1.0
     if longer > 0.03:
-        return f"devices were busy {longer:.0%} longer than profiled: they slow each other"
+        return f"devices were busy {longer:.0%} longer side by side than profiled alone"
     return "operators took what they should, waiting for each other took longer"

@@ -105,7 +105,7 @@ def _end_with_parent(lifeline: Connection) -> None:
 
 
 class Worker:
-    """One device of the cluster."""
+    """The devices of the cluster that this process drives, and what they are told."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec

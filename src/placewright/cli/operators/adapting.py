@@ -51,7 +51,7 @@ def _run(
     from functools import partial
 
     from placewright.adapt.decide import Policy
-    from placewright.adapt.rivals import rivals, too_short
+    from placewright.adapt.rivals import rivals
     from placewright.adapt.run import AdaptiveRun, Job
     from placewright.execute.session import Session
 
@@ -66,7 +66,7 @@ def _run(
         **_reach(engine),
     )
     policy = Policy()
-    others = () if too_short(steps, policy.least_gain) else rivals(loaded.problem, result.plan)
+    others = rivals(loaded.problem, result.plan, steps, policy.least_gain)
     return AdaptiveRun(
         job, folder, plan=result.plan, rivals=others, policy=policy, steps=steps, seed=seed
     )
