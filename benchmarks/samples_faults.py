@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from placewright.errors import RunError
-from placewright.samples._mover import Fault
-from placewright.samples.dealing import deal
+from placewright.samples.data.dealing import deal
+from placewright.samples.data.images import images
 from placewright.samples.generate import generate
-from placewright.samples.images import images
-from placewright.samples.moving import move
+from placewright.samples.moving.move import move
+from placewright.samples.moving.mover import Fault
 from placewright.solve import solve
 
 NODES, SPEED = 6, 100.0

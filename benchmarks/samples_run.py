@@ -23,14 +23,14 @@ import numpy as np
 
 from placewright.planning import Context
 from placewright.report.text import percent, plain_table, seconds
-from placewright.samples._trainer import Recipe
 from placewright.samples.files import problem_from
-from placewright.samples.measuring import measure
-from placewright.samples.on_testbed import nodes_up
+from placewright.samples.measuring.speeds import measure
+from placewright.samples.nodes.on_testbed import nodes_up
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners import planners
 from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
+from placewright.samples.training.recipe import Recipe
 from placewright.solve import solve
 from placewright.testbed.requirements import missing
 from placewright.testbed.seat import NodeSeat

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.samples._master import Master, Prices
-from placewright.samples._pricing import bound_and_columns, price
-from placewright.samples._program import all_moves, program_of
-from placewright.samples._relaxation import relaxation
 from placewright.samples.bounds import bounds, late_bounds
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.problem import Batches, Overlap
+from placewright.samples.relaxation.columns import relaxation
+from placewright.samples.relaxation.master import Master, Prices
+from placewright.samples.relaxation.pricing import bound_and_columns, price
+from placewright.samples.relaxation.program import all_moves, program_of
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright.samples._trainer import Recipe
-from placewright.samples.dealing import deal
-from placewright.samples.images import images
+from placewright.samples.data.dealing import deal
+from placewright.samples.data.images import images
+from placewright.samples.data.shards import audit
 from placewright.samples.replanning import Adaptive, Trouble
-from placewright.samples.shards import audit
+from placewright.samples.training.recipe import Recipe
 from tests.samples.tiny import tiny
 
 torch = pytest.importorskip("torch")

@@ -44,7 +44,7 @@ def _models() -> dict[str, Any]:
     from placewright.cluster.files import ClusterFile
     from placewright.graph.files import GraphFile
     from placewright.operators._formats import PlanFile, ProblemFile
-    from placewright.samples._formats import SampleFile, SamplePlanFile
+    from placewright.samples.formats.schema import SampleFile, SamplePlanFile
 
     return {
         "cluster": ClusterFile,

@@ -6,8 +6,8 @@ import numpy as np
 
 from placewright.report.svg import device_class, drawing, label, tag, ticks
 from placewright.report.text import seconds
-from placewright.samples._finish import waits_for_all
 from placewright.samples.judge import SampleJudgement
+from placewright.samples.judging.ends import waits_for_all
 from placewright.samples.problem import Overlap
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 150.0

@@ -11,9 +11,9 @@ import numpy as np
 from placewright.boundary import parse_json, parse_yaml, read_text, validate
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.result import Result, head_json
-from placewright.samples._formats import MoveEntry, SampleFile, SamplePlanFile
-from placewright.samples._reading import problem_of
-from placewright.samples._writing import problem_json
+from placewright.samples.formats.reading import problem_of
+from placewright.samples.formats.schema import MoveEntry, SampleFile, SamplePlanFile
+from placewright.samples.formats.writing import problem_json
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import SamplePlan, check_plan, nothing
 from placewright.samples.problem import SampleProblem

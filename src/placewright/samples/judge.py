@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.samples._finish import node_end_s, training_s, transfer_s
-from placewright.samples._ports import Played, play
-from placewright.samples._timeline import timeline
+from placewright.samples.judging.ends import node_end_s, training_s, transfer_s
+from placewright.samples.judging.ports import Played, play
+from placewright.samples.judging.timeline import timeline
 from placewright.samples.plan import SamplePlan, check_plan, held_after
 from placewright.samples.problem import Ports, SampleProblem
 from placewright.trace import Trace

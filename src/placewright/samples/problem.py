@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
-from placewright.samples._check import check_problem
+from placewright.samples.checks import check_problem
 
 
 class Overlap(StrEnum):

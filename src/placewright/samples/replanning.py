@@ -16,17 +16,18 @@ import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.errors import RunError
-from placewright.samples._processes import NodeLeft
-from placewright.samples._subset import subset, with_rates
-from placewright.samples._trainer import Epoch, Recipe
-from placewright.samples.dealing import counted, held_by
-from placewright.samples.images import Images
-from placewright.samples.moving import move
+from placewright.samples.data.dealing import counted, held_by
+from placewright.samples.data.images import Images
+from placewright.samples.data.shards import Shard
+from placewright.samples.moving.move import move
+from placewright.samples.nodes.processes import NodeLeft
 from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
-from placewright.samples.shards import Shard
-from placewright.samples.training import Since, Trained, train
+from placewright.samples.subset import subset, with_rates
+from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.train import Since, Trained, train
+from placewright.samples.training.trainer import Epoch
 from placewright.solve import solve
 from placewright.testbed.seat import NodeSeat
 

@@ -16,16 +16,16 @@ from typing import Any
 
 from placewright.errors import UnknownNameError
 from placewright.planning import Context, Progress, silent
-from placewright.samples._trainer import Recipe
-from placewright.samples.dealing import deal
-from placewright.samples.images import Images
+from placewright.samples.data.dealing import deal
+from placewright.samples.data.images import Images
+from placewright.samples.data.pictures import pictures
 from placewright.samples.judge import judge
-from placewright.samples.moving import move
-from placewright.samples.pictures import pictures
+from placewright.samples.moving.move import move
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.proportional import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
-from placewright.samples.training import Trained, train
+from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.train import Trained, train
 from placewright.testbed.seat import NodeSeat
 
 EMULATED = "speeds of nodes and links"
@@ -129,7 +129,7 @@ def run(
     seats
         Where the nodes sit in a testbed: nothing is emulated, files are of real size.
     kind
-        Of images: see `placewright.samples.pictures`.
+        Of images: see `placewright.samples.data.pictures`.
 
     Raises
     ------

@@ -11,10 +11,10 @@ from placewright.cli.face import Face
 from placewright.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from placewright.samples._trainer import Recipe
-    from placewright.samples.on_testbed import Nodes
+    from placewright.samples.nodes.on_testbed import Nodes
     from placewright.samples.problem import SampleProblem
     from placewright.samples.replanning import Step, Trouble
+    from placewright.samples.training.recipe import Recipe
 
 
 def run_adaptively(
@@ -29,8 +29,8 @@ def run_adaptively(
     trouble: Sequence[Trouble],
 ) -> list[Step]:
     """All epochs, each told as it ends; Ctrl-C ends the run with those that have ended."""
-    from placewright.samples.dealing import deal
-    from placewright.samples.pictures import pictures
+    from placewright.samples.data.dealing import deal
+    from placewright.samples.data.pictures import pictures
     from placewright.samples.replanning import Adaptive
 
     data, test = pictures(problem, images, recipe.seed)

@@ -38,7 +38,7 @@ def generate(
 
     [cyan]placewright samples generate heavy --nodes 20 --seed 1 -o nodes.yaml -q[/cyan]
     """
-    from placewright.samples._writing import problem_json
+    from placewright.samples.formats.writing import problem_json
     from placewright.samples.generate import generate as make
 
     face = Face(format, output, quiet, verbose)

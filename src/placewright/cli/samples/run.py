@@ -107,11 +107,11 @@ def run(
     """
     from placewright.report.samples_epochs import epochs_json, epochs_table
     from placewright.report.samples_runs import runs_json, runs_table
-    from placewright.samples._trainer import Recipe
-    from placewright.samples.measuring import measure
-    from placewright.samples.on_testbed import nodes_up
+    from placewright.samples.measuring.speeds import measure
+    from placewright.samples.nodes.on_testbed import nodes_up
     from placewright.samples.run import PEERS, known_peers
     from placewright.samples.run import run as carry_out
+    from placewright.samples.training.recipe import Recipe
 
     face = Face(format, output, quiet, verbose)
     problem = load(file, "A", relay, epochs)

@@ -7,7 +7,7 @@ from typing import final
 
 from placewright.errors import InputError
 from placewright.planning import Context
-from placewright.samples._state import clock_of, exact_clock, spread
+from placewright.samples.balance.state import clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners._takes import without_mix

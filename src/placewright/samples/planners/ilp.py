@@ -8,13 +8,13 @@ from typing import final
 import numpy as np
 
 from placewright.planning import Context
-from placewright.samples._program import all_moves
-from placewright.samples._relaxation import merged, relaxation
-from placewright.samples._state import State, with_classes
-from placewright.samples._whole import Engine, whole_plan
+from placewright.samples.balance.state import State, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.planners.lp import Lp
 from placewright.samples.problem import SampleProblem
+from placewright.samples.relaxation.columns import merged, relaxation
+from placewright.samples.relaxation.program import all_moves
+from placewright.samples.relaxation.whole import Engine, whole_plan
 
 MOST_MOVES = 20_000
 """Columns from which branching is hopeless and memory is better used otherwise."""
@@ -28,7 +28,7 @@ class Ilp:
     After T.-C. Yang, NTHU 2020 (see `greedy`); the formulas are ours. Its bound is proved by
     branching where that is better than the relaxation's; with a label mix the relaxation's alone
     is taken, as solvers keep the mix by a hair more than the judge. Exponential; stops at the time
-    limit. CP-SAT counts in ticks: see `placewright.samples._whole_numbers`.
+    limit. CP-SAT counts in ticks: see `placewright.samples.relaxation.cp_sat`.
     """
 
     engine: Engine = "highs"

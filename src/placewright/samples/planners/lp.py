@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from placewright.planning import Context
-from placewright.samples._relaxation import Relaxation, relaxation
-from placewright.samples._rounding import whole_flow
-from placewright.samples._state import State
-from placewright.samples._whole import whole_plan
+from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
+from placewright.samples.relaxation.columns import Relaxation, relaxation
+from placewright.samples.relaxation.rounding import whole_flow
+from placewright.samples.relaxation.whole import whole_plan
 
 
 @final

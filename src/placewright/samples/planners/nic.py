@@ -10,8 +10,8 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.planning import Context
-from placewright.samples._finish import waits_for_all
-from placewright.samples._state import State
+from placewright.samples.balance.state import State
+from placewright.samples.judging.ends import waits_for_all
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners._takes import without_mix
 from placewright.samples.planners.proportional import in_order

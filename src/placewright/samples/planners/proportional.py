@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.planning import Context
-from placewright.samples._state import State
+from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners._takes import without_mix
 from placewright.samples.problem import SampleProblem

@@ -1,0 +1,1 @@
+"""Images, who holds which of them, and their files."""

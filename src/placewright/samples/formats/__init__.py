@@ -1,0 +1,1 @@
+"""What a file of nodes and links may say, read and written."""

@@ -1,0 +1,1 @@
+"""What nodes and links are really worth: a few steps, a few files."""

@@ -1,0 +1,1 @@
+"""Samples move for real: files over sockets, none lost."""

@@ -1,0 +1,191 @@
+"""Samples really move: one process per node, files over sockets, until each is where it belongs.
+
+A process that dies is started again and goes on; a link that breaks is opened again. At the end
+every sample is on exactly one node, or it is an error.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.errors import RunError, WorkerError
+from placewright.samples.data.dealing import held_by
+from placewright.samples.data.shards import Shard, audit
+from placewright.samples.moving.mover import Fault, MoverSpec, Sent, move_main
+from placewright.samples.moving.transfers import transfers_of
+from placewright.samples.nodes.processes import PORT, start
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import SampleProblem
+from placewright.testbed.seat import NodeSeat
+
+MOST_RESTARTS = 5
+"""Per node: a process that dies more often is ill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How the move went.
+
+    Attributes
+    ----------
+    move_s
+        Seconds from the first transfer to the last.
+    restarts
+        Processes that died and were started again.
+    sample_s
+        Shape (n, n): seconds of one sample as measured, ``nan`` where none went.
+    """
+
+    move_s: float
+    restarts: int
+    sample_s: FloatArray
+
+
+def move(
+    problem: SampleProblem,
+    plan: SamplePlan,
+    shards: list[Shard],
+    digests: dict[int, str],
+    *,
+    speed: float = 1.0,
+    seats: Sequence[NodeSeat] = (),
+    faults: Mapping[int, Fault] | None = None,
+    limit_s: float = 600.0,
+) -> Moved:
+    """Carry the moves of a plan out.
+
+    Parameters
+    ----------
+    speed
+        How many times faster than the problem says the links are emulated.
+    seats
+        Where the nodes sit in a testbed, whose links are as slow as they are by themselves.
+    faults
+        Trouble on purpose, by node.
+
+    Raises
+    ------
+    RunError
+        A sample is lost, doubled or damaged; a process keeps dying; it takes too long.
+    """
+    for shard in shards:
+        shard.forget()
+    held = held_by(problem, shards)
+    transfers = transfers_of(problem, plan, float("inf") if seats else speed, held)
+    addresses = _addresses(problem.n, seats)
+    specs = [
+        MoverSpec(
+            i,
+            shards[i].folder,
+            addresses,
+            tuple(t for t in transfers if t.source == i),
+            (faults or {}).get(i),
+            seats[i] if seats else None,
+        )
+        for i in range(problem.n)
+    ]
+    with _Movers(specs) as movers:
+        start = time.perf_counter()
+        movers.go(start + limit_s)
+        moved = Moved(time.perf_counter() - start, movers.restarts, movers.sample_s())
+    audit(shards, digests)
+    return moved
+
+
+class _Movers:
+    """The processes; whatever happens to the caller, none outlives it."""
+
+    def __init__(self, specs: list[MoverSpec]) -> None:
+        self.specs, self.restarts = specs, 0
+        self.sent: dict[int, Sent] = {}
+        self.processes: list[BaseProcess] = []
+        self.pipes: list[Connection] = []
+
+    def __enter__(self) -> _Movers:
+        try:
+            for spec in self.specs:
+                process, pipe = start(move_main, spec)
+                self.processes.append(process)
+                self.pipes.append(pipe)
+            for pipe in self.pipes:
+                pipe.recv()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def go(self, deadline_s: float) -> None:
+        """Let them send, until all have done so."""
+        for pipe in self.pipes:
+            pipe.send("go")
+        open_nodes = set(range(len(self.specs)))
+        while open_nodes:
+            left_s = deadline_s - time.perf_counter()
+            if left_s <= 0:
+                raise RunError("the move takes too long", by=f"{len(open_nodes)} nodes still send")
+            wait([self.pipes[i] for i in open_nodes], timeout=min(left_s, 0.5))
+            open_nodes = {i for i in open_nodes if not self._done(i)}
+
+    def sample_s(self) -> FloatArray:
+        """Seconds over samples, of every pair that has been at it."""
+        taken, count = np.zeros((2, len(self.specs), len(self.specs)))
+        for i, sent in self.sent.items():
+            for j, samples, seconds in sent.spans:
+                taken[i, j] += seconds
+                count[i, j] += samples
+        each_s: FloatArray = np.where(count > 0, taken / np.maximum(count, 1), np.nan)
+        return each_s
+
+    def _done(self, i: int) -> bool:
+        """Whether node i has sent everything; one that has died starts again."""
+        try:
+            if self.pipes[i].poll():
+                self.sent[i] = self.pipes[i].recv()
+            return i in self.sent
+        except (EOFError, OSError):
+            self._again(i)
+            return False
+
+    def _again(self, i: int) -> None:
+        self.processes[i].join(timeout=5.0)
+        self.restarts += 1
+        if self.restarts > MOST_RESTARTS * len(self.specs):
+            raise WorkerError("a moving process keeps dying", where=f"node {i}")
+        self.processes[i], self.pipes[i] = start(move_main, replace(self.specs[i], fault=None))
+        self.pipes[i].recv()
+        self.pipes[i].send("go")
+
+    def _end(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            process.kill()
+            process.join(timeout=5.0)
+
+
+def _addresses(count: int, seats: Sequence[NodeSeat]) -> tuple[tuple[str, int], ...]:
+    if seats:
+        return tuple((seat.address, PORT) for seat in seats)
+    return tuple(("127.0.0.1", port) for port in _free_ports(count))
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,177 @@
+"""One node's process while samples move: it sends its transfers and takes what others send.
+
+The sender sends one transfer at a time, in order, a few files per message; what it no longer has
+has been taken over already, so that a transfer goes on where it was cut. A link is as slow as
+the problem says: the sender waits out what the files would take, and the receiver serves one
+connection at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+
+from placewright.samples.data.shards import Shard, checksum
+from placewright.samples.nodes.processes import sit
+from placewright.testbed.seat import NodeSeat
+
+FILES_PER_MESSAGE = 16
+RETRY_S = 0.02
+ON_THE_WAY = 2
+"""Messages that are sent before the first is confirmed: a link does not stand still."""
+KEY = b"placewright"
+BROKEN = (OSError, EOFError, AuthenticationError)
+"""What a cut link or a dead neighbour looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Samples from one node to another.
+
+    Attributes
+    ----------
+    number
+        Its place in the order of all transfers.
+    samples, brought_by
+        Which, and the transfer that brings each to the source first, -1 where none does.
+    sample_s, latency_s
+        What the link takes.
+    """
+
+    number: int
+    source: int
+    target: int
+    samples: tuple[int, ...]
+    brought_by: tuple[int, ...]
+    sample_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Trouble on purpose: at this message the process dies, or the link is cut.
+
+    `late`: not before it is sent, but when the other side has taken it and we do not act on that.
+    """
+
+    message: int
+    kill: bool
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoverSpec:
+    """What one process is told; `addresses` by node."""
+
+    node: int
+    folder: Path
+    addresses: tuple[tuple[str, int], ...]
+    transfers: tuple[Transfer, ...]
+    fault: Fault | None = None
+    seat: NodeSeat | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """All is sent; ``(target, samples, seconds)`` of each connection."""
+
+    spans: tuple[tuple[int, int, float], ...]
+
+
+def move_main(spec: MoverSpec, told: Connection) -> None:
+    """Get ready, send everything when told to, say so; receive until told to stop."""
+    sit(spec.seat)
+    shard = Shard(spec.folder)
+    listener = Listener(spec.addresses[spec.node], backlog=64, authkey=KEY)
+    threading.Thread(target=_receive, args=(listener, shard), daemon=True).start()
+    told.send("ready")
+    told.recv()
+    sender = _Sender(spec, shard)
+    for transfer in spec.transfers:
+        while not sender.bring(transfer):
+            time.sleep(RETRY_S)
+    told.send(Sent(tuple(sender.spans)))
+    with suppress(EOFError):
+        told.recv()
+
+
+class _Sender:
+    """Sends transfers to their end, whatever breaks on the way."""
+
+    def __init__(self, spec: MoverSpec, shard: Shard) -> None:
+        self.spec, self.shard = spec, shard
+        self.messages = self.confirmed = 0
+        self.spans: list[tuple[int, int, float]] = []
+
+    def bring(self, transfer: Transfer) -> bool:
+        """Send what is left of a transfer; ``False`` where it must be tried again."""
+        for sample, first in zip(transfer.samples, transfer.brought_by, strict=True):
+            if first >= 0 and not self.shard.arrived(first, sample):
+                return False
+        left = [s for s in transfer.samples if self.shard.content(s) is not None]
+        if not left:
+            return True
+        try:
+            with Client(self.spec.addresses[transfer.target], authkey=KEY) as link:
+                time.sleep(transfer.latency_s)
+                begun = time.perf_counter()
+                unconfirmed: deque[list[int]] = deque()
+                for k in range(0, len(left), FILES_PER_MESSAGE):
+                    unconfirmed.append(left[k : k + FILES_PER_MESSAGE])
+                    self._message(link, transfer, unconfirmed[-1])
+                    if len(unconfirmed) > ON_THE_WAY:
+                        self._confirm(link, unconfirmed.popleft())
+                while unconfirmed:
+                    self._confirm(link, unconfirmed.popleft())
+                self.spans.append((transfer.target, len(left), time.perf_counter() - begun))
+        except BROKEN:
+            return False
+        return True
+
+    def _message(self, link: Connection, transfer: Transfer, samples: list[int]) -> None:
+        """A few files, as slowly as an emulated link is."""
+        begun = time.perf_counter()
+        self.messages += 1
+        self._trouble(self.messages, late=False)
+        contents = [self.shard.content(sample) or b"" for sample in samples]
+        files = [(s, c, checksum(c)) for s, c in zip(samples, contents, strict=True)]
+        link.send((transfer.number, files))
+        left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
+        time.sleep(max(0.0, left_s))
+
+    def _confirm(self, link: Connection, samples: list[int]) -> None:
+        """Files are ours until the other side says that it has them."""
+        link.recv()
+        self.confirmed += 1
+        self._trouble(self.confirmed, late=True)
+        for sample in samples:
+            self.shard.drop(sample)
+
+    def _trouble(self, message: int, *, late: bool) -> None:
+        fault = self.spec.fault
+        if fault is None or fault.message != message or fault.late != late:
+            return
+        if fault.kill:
+            os._exit(9)
+        raise ConnectionError("cut on purpose")
+
+
+def _receive(listener: Listener, shard: Shard) -> None:
+    """One connection after another, as a port does."""
+    while True:
+        try:
+            with listener.accept() as link:
+                while True:
+                    transfer, files = link.recv()
+                    for sample, content, digest in files:
+                        shard.accept(transfer, sample, content, digest)
+                    link.send("taken")
+        except BROKEN:
+            continue

@@ -1,0 +1,1 @@
+"""Where the nodes are: processes, alone or on a testbed."""

@@ -1,0 +1,1 @@
+"""Moving samples as a linear program: rows, columns, prices, rounding, whole numbers."""

@@ -1,0 +1,121 @@
+"""Moving samples as a linear program, by families of rows; columns are moves.
+
+Let ``x[i, j, c]`` be samples of class c that move from i to j, ``out_i``, ``in_i`` the seconds that
+node i's port sends and receives and ``held_i`` its samples afterwards: all linear in x. Each *time
+row* says that one of the times is at least ``u out_i + v in_i + weight_i held_i + fixed_i``; each
+*limit row* keeps stock, storage or label mix. The rows are few and known, the columns are many, so
+that a program may hold a part of them: see `placewright.samples.relaxation.columns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.samples.judging.ends import waits_for_all
+from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeRows:
+    """``time >= out_weight out_i + in_weight in_i + weight_i held_i + fixed_i`` for every i.
+
+    `time` is 0 or 1: transfers and training may have a time each. With `ranked`, node i's time is
+    not that one but its own number of steps.
+    """
+
+    time: int
+    out_weight: float
+    in_weight: float
+    weight: FloatArray
+    fixed: FloatArray
+    ranked: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Columns: from `source` to `target`, of `sample_class`."""
+
+    source: IntArray
+    target: IntArray
+    sample_class: IntArray
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def where(self, chosen: BoolArray) -> Moves:
+        """Some of them."""
+        return Moves(self.source[chosen], self.target[chosen], self.sample_class[chosen])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The rows of a problem.
+
+    Attributes
+    ----------
+    times
+        How many times the objective adds up: 1, or 2 (transfers, then training).
+    stock
+        Shape (n, k): samples that may leave a node (with relays: net of what arrives).
+    stored
+        Nodes whose storage is limited.
+    mixed
+        Whether label-mix rows are there.
+    """
+
+    problem: SampleProblem
+    times: int
+    rows: tuple[TimeRows, ...]
+    stock: IntArray
+    stored: IntArray
+    mixed: bool
+
+    @property
+    def ranks(self) -> FloatArray:
+        """Equal batches: shape (n,), what one more step costs, slowest nodes first (`order`)."""
+        work = self.problem.work_s[self.order]
+        steps: FloatArray = work - np.append(work[1:], 0.0)
+        return steps
+
+    @property
+    def order(self) -> IntArray:
+        """Nodes, the slowest first."""
+        return np.argsort(-self.problem.work_s, kind="stable")
+
+    @property
+    def constant_s(self) -> float:
+        """What the objective has beside the times and the prices."""
+        return self.problem.epochs * self.problem.sync_s
+
+
+def program_of(problem: SampleProblem) -> Program:
+    """The rows of `problem`; queued ports are relaxed to ideal ones."""
+    zero, fixed = np.zeros(problem.n), problem.epochs * problem.fixed_s
+    sides = [(1.0, 1.0)] if problem.duplex is Duplex.HALF else [(1.0, 0.0), (0.0, 1.0)]
+    joined = problem.overlap is Overlap.STAGGERED and not waits_for_all(problem)
+    if joined:
+        rows = [TimeRows(0, u, v, problem.work_s, fixed) for u, v in sides]
+    else:
+        training = 1 if waits_for_all(problem) else 0
+        rows = [TimeRows(0, u, v, zero, zero) for u, v in sides]
+        equal = problem.batches is Batches.EQUAL
+        weight = np.ones(problem.n) if equal else problem.work_s
+        rows.append(TimeRows(training, 0.0, 0.0, weight, zero if equal else fixed, equal))
+    return Program(
+        problem=problem,
+        times=2 if waits_for_all(problem) else 1,
+        rows=tuple(rows),
+        stock=problem.samples - problem.keep,
+        stored=np.flatnonzero(np.isfinite(problem.storage)),
+        mixed=bool(np.isfinite(problem.label_mix)),
+    )
+
+
+def all_moves(problem: SampleProblem) -> Moves:
+    """Every move over a link, of every class of which its source may ever have a sample."""
+    linked = np.isfinite(problem.send_s) & np.isfinite(problem.receive_s)
+    stock = np.broadcast_to(problem.relay, problem.samples.shape) | (problem.samples > problem.keep)
+    return Moves(*np.nonzero(linked[:, :, None] & stock[:, None, :]))

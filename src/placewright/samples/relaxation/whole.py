@@ -1,0 +1,77 @@
+"""Moves of whole samples, by HiGHS or by CP-SAT."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import SampleProblem
+from placewright.samples.relaxation.cp_sat import solve_whole
+from placewright.samples.relaxation.master import Master
+from placewright.samples.relaxation.program import Moves, program_of
+
+Engine = Literal["highs", "cp-sat"]
+
+GAP = 1e-4
+"""Relative distance from its bound at which a solver stops."""
+
+
+def whole_plan(
+    problem: SampleProblem,
+    moves: Moves,
+    deadline_s: float,
+    *,
+    start: FloatArray | None = None,
+    every: bool = False,
+    engine: Engine = "highs",
+    seed: int = 0,
+) -> SamplePlan:
+    """The best plan of whole samples that uses only `moves`, as good as time allows.
+
+    Parameters
+    ----------
+    start
+        Shape (moves,): a plan to start from.
+    every
+        Whether `moves` are all moves there are, so that the solver's bound holds for every plan.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing was found.
+    MissingDependencyError
+        The engine is not installed.
+    """
+    master = Master(program_of(problem), whole=True)
+    master.add(moves)
+    if engine == "highs":
+        found = _by_highs(master, start, deadline_s)
+    else:
+        found = solve_whole(master, start, deadline_s, GAP, seed)
+    if found is None:
+        raise InfeasibleError("no plan of whole samples was found", where=problem.name)
+    count, proved_s = found
+    kept = np.flatnonzero(count)
+    return SamplePlan(
+        moves.source[kept],
+        moves.target[kept],
+        count[kept],
+        moves.sample_class[kept],
+        proved_s if every else 0.0,
+    )
+
+
+def _by_highs(
+    master: Master, start: FloatArray | None, deadline_s: float
+) -> tuple[IntArray, float] | None:
+    master.solver.setOptionValue("mip_rel_gap", GAP)
+    if start is not None:
+        master.start_from(start)
+    master.solve(deadline_s)
+    if not master.has_answer or master.missing > 1e-6:
+        return None
+    return np.rint(master.flow()).astype(np.int64), master.proved_s

@@ -1,0 +1,1 @@
+"""Nodes train for real: synchronous SGD on gloo."""

@@ -1,0 +1,85 @@
+"""Files that really move between processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewright.errors import RunError
+from placewright.samples.data.dealing import deal
+from placewright.samples.data.images import images
+from placewright.samples.data.shards import Shard, audit, checksum
+from placewright.samples.judge import judge
+from placewright.samples.moving.move import move
+from placewright.samples.moving.mover import Fault
+from placewright.samples.moving.transfers import transfers_of
+from placewright.samples.plan import SamplePlan
+from tests.samples.tiny import tiny
+
+FAST = 1e4
+
+
+def plan() -> SamplePlan:
+    """Node 0 gives to 1, who passes some of it on to 2; 2 gives to 0 as well."""
+    return SamplePlan(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([60, 25, 5]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_when_processes_die_and_links_break(seed: int, tmp_path: Path) -> None:
+    """Every sample ends on exactly one node, unharmed, where the plan wants it."""
+    problem = tiny([80, 3, 20], relay=True)
+    rng = np.random.default_rng(seed)
+    faults = {
+        node: Fault(int(rng.integers(1, 5)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
+        for node in range(3)
+        if rng.random() < 0.8
+    }
+    shards, digests = deal(problem, images(103, seed), tmp_path)
+    moved = move(problem, plan(), shards, digests, speed=FAST, faults=faults)
+    counts = [len(shard.samples()) for shard in shards]
+    assert counts == judge(problem, plan()).held[:, 0].tolist()
+    assert moved.restarts <= sum(fault.kill for fault in faults.values())
+
+
+def test_a_relay_waits_for_what_it_passes_on() -> None:
+    """The transfer from 1 to 2 names the transfer that brings its samples."""
+    transfers = transfers_of(tiny([80, 3, 20], relay=True), plan())
+    passed = [t for t in transfers if t.source == 1]
+    first = next(t.number for t in transfers if t.source == 0)
+    assert sum(len(t.samples) for t in passed) == 25
+    assert first in {number for t in passed for number in t.brought_by}
+    for transfer in transfers:
+        assert all(number < transfer.number for number in transfer.brought_by)
+
+
+def test_a_second_copy_is_thrown_away(tmp_path: Path) -> None:
+    """What arrived once and went on does not come back."""
+    shard = Shard(tmp_path / "a")
+    shard.create()
+    content = b"sample"
+    shard.accept(0, 7, content, checksum(content))
+    shard.drop(7)
+    shard.accept(0, 7, content, checksum(content))
+    assert shard.samples() == []
+    with pytest.raises(RunError, match="damaged"):
+        shard.accept(1, 8, b"other", checksum(content))
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"), [("lose", "is lost"), ("double", "two nodes"), ("damage", "is damaged")]
+)
+def test_the_audit_finds_every_harm(harm: str, told: str, tmp_path: Path) -> None:
+    """Lost, doubled, damaged."""
+    shards, digests = deal(tiny([3, 2]), images(5), tmp_path)
+    audit(shards, digests)
+    first = shards[0].folder / "samples" / "0.npz"
+    if harm == "double":
+        (shards[1].folder / "samples" / "0.npz").write_bytes(first.read_bytes())
+    elif harm == "damage":
+        first.write_bytes(b"nothing")
+    else:
+        shards[0].drop(0)
+    with pytest.raises(RunError, match=told):
+        audit(shards, digests)
