@@ -80,7 +80,7 @@ class Adaptation:
             A worker was lost meanwhile.
         """
         if self.tryout is not None:
-            self._try(self.tryout, record.duration_s, step)
+            self._try(self.tryout, record.duration_s, step, remaining)
             return
         self._since_sample += 1
         left = self.drift.note(record.duration_s)
@@ -98,20 +98,23 @@ class Adaptation:
         elif watched and self.drift.settled:
             self._consider(step, remaining, alarmed=False)
 
-    def _try(self, tryout: Tryout, seconds: float, step: int) -> None:
+    def _try(self, tryout: Tryout, seconds: float, step: int, remaining: float) -> None:
         """A step of the tryout; at its end the fastest plan comes into force."""
         if not tryout.took(seconds):
             return
-        turn = tryout.next()
-        if turn is None:
-            turn, self.tryout = tryout.best, None
-            medians = tryout.medians()
-            gain = 1.0 - medians[turn] / medians[0]
-            kept = "the first one stays" if turn == 0 else f"number {turn + 1} is {gain:.1%} faster"
-            self._note(step, Kind.TRY, f"{len(medians)} plans tried: {kept}", measured_gain=gain)
-        plan = tryout.plans[turn]
+        turn = tryout.next(remaining)
+        plan = tryout.plans[tryout.best if turn is None else turn]
         if plan is not self.plan:
-            self._put(plan, move_cost(self.problem, self.plan, plan)[0])
+            tryout.moved(self._put(plan, move_cost(self.problem, self.plan, plan)[0])[0])
+        if turn is None:
+            self._end_tryout(tryout, step)
+
+    def _end_tryout(self, tryout: Tryout, step: int) -> None:
+        """Go on with what was measured: what steps should take, and which plans were slower."""
+        self.tryout = None
+        self.drift.expect(tryout.standings.median_s(tryout.best))
+        self._refused |= {p.placement.tobytes() for p in tryout.plans if p is not self.plan}
+        self._note(step, Kind.TRY, tryout.told())
 
     def _raise_alarm(self, step: int) -> None:
         self._note(

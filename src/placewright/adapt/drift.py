@@ -47,6 +47,12 @@ class Drift:
         self._first.clear()
         self._past.clear()
 
+    def expect(self, seconds: float) -> None:
+        """The plan in force was measured before: its reference is known."""
+        self.restart()
+        self._first += [seconds] * SETTLING
+        self.reference_s = seconds
+
     def accept(self) -> None:
         """What steps take now is the new reference: a further change is seen at once."""
         self.reference_s = self.recent_s

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from placewright.adapt.decide import move_cost
-from placewright.adapt.tryout import STEPS_EACH
+from placewright.adapt.decide import WARM_UP_STEPS, move_cost
+from placewright.adapt.standings import likely_gain
+from placewright.adapt.tryout import LEAST_STEPS
 from placewright.errors import PlacewrightError
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -13,80 +14,97 @@ from placewright.operators.planners import LAST, planners
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
 
-CLOSE = 0.15
+CLOSE = 0.2
 """Predictions that differ by less than this may well be in another order in reality."""
 
-MOST = 4
+PREDICTION_ERROR = 0.1
+"""Standard error of one prediction against another."""
+
+MOST = 5
 """Plans that are tried in all."""
+
+NAMED = ("ceft+pbqp", "heft")
+"""Planners whose plans are tried before others that are predicted to be better: a sure hand each.
+The best single device is one of them."""
 
 QUICK = ("ceft+pbqp",)
 """Planners that `auto` asks late and that take milliseconds all the same."""
 
 
 def rivals(
-    problem: OperatorProblem, plan: OperatorPlan, steps: float, likely_gain: float
+    problem: OperatorProblem,
+    plan: OperatorPlan,
+    steps: float,
+    *,
+    known: Iterable[OperatorPlan] = (),
 ) -> tuple[OperatorPlan, ...]:
-    """Plans of the quick planners that are judged nearly as good as `plan`, best first.
+    """Plans that are judged nearly as good as `plan` or better, best first.
 
     Parameters
     ----------
     steps
         Of the run, which may be too short to pay even for one rival that moves nothing.
-    likely_gain
-        See `worth_trying`.
+    known
+        Plans that are at hand and want to be tried, from planners that take longer.
 
     Returns
     -------
-    Without `plan` itself, each placement once, at most ``MOST - 1``.
+    Without `plan` itself, each placement once, at most ``MOST - 1``: `known` ones, the best single
+    device and those of `NAMED` planners first, then others of the quick planners.
     """
-    if likely_gain * steps <= STEPS_EACH * CLOSE:
+    value = judge(problem, plan).value
+    if likely_gain(0.0, PREDICTION_ERROR) * steps * value <= _turn_s(value, CLOSE):
         return ()
-    limit = judge(problem, plan).value * (1.0 + CLOSE)
+    first, others = _quick_plans(problem)
     seen = {plan.placement.tobytes()}
-    found: list[tuple[float, OperatorPlan]] = []
-    for made in _quick_plans(problem):
-        if made.placement.tobytes() in seen:
-            continue
-        seen.add(made.placement.tobytes())
-        judged = judge(problem, made)
-        if judged.feasible and judged.value <= limit:
-            found.append((judged.value, made))
-    found.sort(key=lambda pair: pair[0])
-    return tuple(made for _, made in found[: MOST - 1])
+    fitting: list[tuple[int, float, int, OperatorPlan]] = []
+    for wanted, made in enumerate(((*known, *first), others)):
+        for each in made:
+            judged = judge(problem, each)
+            if judged.feasible and each.placement.tobytes() not in seen:
+                seen.add(each.placement.tobytes())
+                fitting.append((wanted, judged.value, len(fitting), each))
+    limit = min([value, *[row[1] for row in fitting]]) * (1.0 + CLOSE)
+    close = sorted(row for row in fitting if row[1] <= limit)[: MOST - 1]
+    return tuple(row[-1] for row in sorted(close, key=lambda row: row[1:3]))
 
 
 def worth_trying(
-    problem: OperatorProblem,
-    plans: Sequence[OperatorPlan],
-    remaining_steps: float,
-    *,
-    likely_gain: float,
-) -> int:
-    """How many of `plans`, the first in force, a run of so many steps should try.
+    problem: OperatorProblem, plans: Sequence[OperatorPlan], remaining_steps: float
+) -> tuple[OperatorPlan, ...]:
+    """Those of `plans`, the first in force, that a run of so many steps can afford to try.
 
-    Parameters
-    ----------
-    likely_gain
-        Share of a step that trying is expected to save. What it costs: twice the moves from plan
-        to plan, and `STEPS_EACH` steps of each rival that are as slow as `CLOSE` allows.
+    What a rival may gain, from its predicted value and `PREDICTION_ERROR`, must pay for the move
+    to it and back and for a turn that is as much slower as predicted.
     """
-    step_s = judge(problem, plans[0]).value
-    for count in range(len(plans), 1, -1):
-        tried = plans[:count]
-        round_trip = zip(tried, [*tried[1:], tried[0]], strict=True)
-        moves_s = sum(move_cost(problem, a, b)[0] for a, b in round_trip)
-        cost_s = 2.0 * moves_s + (count - 1) * STEPS_EACH * CLOSE * step_s
-        if likely_gain * step_s * remaining_steps > cost_s:
-            return count
-    return 1
+    values = [judge(problem, plan).value for plan in plans]
+    tried = [plans[0]]
+    for plan, value in zip(plans[1:], values[1:], strict=True):
+        behind = value / values[0] - 1.0
+        gain_s = likely_gain(behind, PREDICTION_ERROR) * values[0] * remaining_steps
+        moves_s = move_cost(problem, plans[0], plan)[0] + move_cost(problem, plan, plans[0])[0]
+        if gain_s > moves_s + _turn_s(value, behind):
+            tried.append(plan)
+    return tuple(tried)
 
 
-def _quick_plans(problem: OperatorProblem) -> list[OperatorPlan]:
-    made = []
+def _turn_s(step_s: float, behind: float) -> float:
+    """Seconds that a first turn costs: cold steps, and those of a plan that is behind."""
+    return step_s * (WARM_UP_STEPS + max(0.0, behind) * LEAST_STEPS)
+
+
+def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[OperatorPlan]]:
+    """Of the best single device and the `NAMED` planners; of all other quick ones."""
+    made: dict[str, OperatorPlan] = {}
     for name, planner in planners(problem).items():
         if planner.supports(problem) is None and (name not in LAST or name in QUICK):
             try:
-                made.append(planner(problem, Context(judge=judge)))
+                made[name] = planner(problem, Context(judge=judge))
             except PlacewrightError:
                 continue  # it does not fit, or a package is not installed
-    return made
+    singles = [name for name in made if name.startswith("only:")]
+    judged = {name: judge(problem, made[name]) for name in singles}
+    fitting = [name for name in singles if judged[name].feasible]
+    best = min(fitting, key=lambda name: judged[name].value, default="")
+    first = [name for name in (*NAMED, *([best] if best else [])) if name in made]
+    return [made[name] for name in first], [p for name, p in made.items() if name not in first]

@@ -214,10 +214,8 @@ class AdaptiveRun:
         """Only in the beginning, and with as many plans as the steps that are left pay for."""
         if not self.adapt or not self.rivals or self.timeline.plans > 1:
             return None
-        plans = (plan, *self.rivals)
-        left, gain = self.steps - self.done, self.policy.least_gain
-        count = worth_trying(problem, plans, left, likely_gain=gain)
-        return Tryout(plans[:count]) if count > 1 else None
+        plans = worth_trying(problem, (plan, *self.rivals), self.steps - self.done)
+        return Tryout(plans) if len(plans) > 1 else None
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""

@@ -91,7 +91,7 @@ class Trainer:
         others: tuple[OperatorPlan, ...] = ()
         if adapt and steps is not None:
             plan = plan or Replanner().whole(problem)
-            others = rivals(problem, plan, steps, policy.least_gain)
+            others = rivals(problem, plan, steps)
         self.run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),

@@ -66,7 +66,7 @@ def _run(
         **_reach(engine),
     )
     policy = Policy()
-    others = rivals(loaded.problem, result.plan, steps, policy.least_gain)
+    others = rivals(loaded.problem, result.plan, steps)
     return AdaptiveRun(
         job, folder, plan=result.plan, rivals=others, policy=policy, steps=steps, seed=seed
     )
