@@ -20,7 +20,7 @@ from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import Images
 from placewright.samples.data.pictures import pictures
 from placewright.samples.judge import judge
-from placewright.samples.moving.move import move
+from placewright.samples.moving.move import Moved, move
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.proportional import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
@@ -45,6 +45,8 @@ class SampleRun:
         The judge's word; ``None`` for peers that it does not know.
     move_s, train_s
         Until every sample was where it belongs, and all epochs after that.
+    moved
+        How the move went; ``None`` where nothing moved.
     """
 
     name: str
@@ -55,6 +57,7 @@ class SampleRun:
     trained: Trained
     speed: float
     real: bool = False
+    moved: Moved | None = None
 
     @property
     def measured_s(self) -> float:
@@ -180,19 +183,20 @@ class _Ground:
         size = problem.sample_bytes if seats else 0.0
         with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
             shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
-            move_s = 0.0
+            moved = None
             if len(moves.count):
-                move_s = move(problem, moves, shards, digests, speed=speed, seats=seats).move_s
+                moved = move(problem, moves, shards, digests, speed=speed, seats=seats)
             trained = train(problem, shards, how, self.test, speed, seats=seats)
         return SampleRun(
             name=name,
             predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
-            move_s=move_s * speed,
+            move_s=moved.move_s * speed if moved else 0.0,
             train_s=trained.train_s * speed,
             moved_samples=int(moves.count.sum()),
             trained=trained,
             speed=speed,
             real=bool(seats),
+            moved=moved,
         )
 
 

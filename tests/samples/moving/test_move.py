@@ -83,3 +83,16 @@ def test_the_audit_finds_every_harm(harm: str, told: str, tmp_path: Path) -> Non
         shards[0].drop(0)
     with pytest.raises(RunError, match=told):
         audit(shards, digests)
+
+
+def test_classes_for_one_neighbour_share_a_connection() -> None:
+    """Without relays what a node sends to another in a row is one transfer; nothing is left out."""
+    problem = tiny([[20, 20], [5, 5], [1, 1]])
+    two = SamplePlan(
+        np.array([0, 0, 0, 0]), np.array([1, 1, 2, 2]), np.array([4, 3, 2, 1]), np.array([0, 1] * 2)
+    )
+    first, second = transfers_of(problem, two)
+    assert (first.target, len(first.samples)) == (1, 7)
+    assert (second.target, len(second.samples)) == (2, 3)
+    assert len({*first.samples, *second.samples}) == 10
+    assert len(transfers_of(problem.asked(relay=True), two)) == 4

@@ -51,7 +51,7 @@ def test_files_move_over_shaped_links_and_nodes_train() -> None:
         send_s=np.array([[np.inf, 0.1], [0.1, np.inf]]),
         sample_bytes=400_000.0,
     )
-    recipe = Recipe(epochs=1, batch=100, channels=32, depth=3)  # steps of several quota periods
+    recipe = Recipe(epochs=1, batch=20, channels=16, depth=2, enlarged=4)  # several quota periods
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
     with nodes_up(problem) as up:
         measured = measure(problem, recipe, up.seats).of(problem, recipe.batch)

@@ -36,7 +36,7 @@ def slowed(problem: SampleProblem, seats: Sequence[NodeSeat], folder: Path) -> F
         if not len(source):
             continue
         target = (source + 1) % n
-        taken_s = _moved(
+        taken_s = files_moved(
             problem,
             SamplePlan(source, target, np.full(len(source), FILES)),
             seats,
@@ -46,16 +46,17 @@ def slowed(problem: SampleProblem, seats: Sequence[NodeSeat], folder: Path) -> F
     return times
 
 
-def _moved(
+def files_moved(
     problem: SampleProblem, plan: SamplePlan, seats: Sequence[NodeSeat], folder: Path
 ) -> FloatArray:
-    """Seconds of one sample, shape (n, n), of files that nobody keeps."""
+    """Seconds of one sample, shape (n, n), of files that nobody keeps; ``nan`` where none go."""
     n = problem.n
+    most = int(np.bincount(plan.source, plan.count, minlength=n).max())
     trial = problem.asked(
-        samples=np.full((n, 1), FILES),
+        samples=np.full((n, 1), most),
         keep=np.zeros((n, 1), dtype=np.int64),
         storage=np.full(n, np.inf),
         class_names=("samples",),
     )
-    shards, digests = deal(trial, images(n * FILES), folder, file_bytes=problem.sample_bytes)
+    shards, digests = deal(trial, images(n * most), folder, file_bytes=problem.sample_bytes)
     return move(trial, plan, shards, digests, seats=seats).sample_s

@@ -15,19 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from placewright.arrays import FloatArray
-from placewright.samples.data.images import images
-from placewright.samples.data.shards import Shard
 from placewright.samples.measuring.moves import slowed
-from placewright.samples.measuring.steps import Trial, TrialSpec, trial_main
-from placewright.samples.nodes.processes import answers
+from placewright.samples.measuring.steps import Trial, take_steps
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe, steps_of
-from placewright.samples.training.train import trainers
 from placewright.testbed.seat import NodeSeat
 
 SCALES = (0.5, 1.0, 3.0)
 """Of a balanced share: small and large steps."""
-LONGEST_S = 120.0
+REPEATS = 20
+WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +70,9 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
     speed = 1.0 / problem.seconds_per_sample
     balanced = recipe.batch * speed / speed.sum()
     sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
+    trials = take_steps(problem, recipe, seats, np.repeat(sizes, WARM_UP + REPEATS, axis=1))
     with tempfile.TemporaryDirectory(prefix="placewright-") as name:
-        folder, nobody = Path(name), []
-        for i in range(problem.n):
-            nobody.append(Shard(folder / f"{i}"))
-            nobody[-1].create()
-        told = trainers(problem, nobody, recipe, images(1), folder, seats=seats)
-        specs = [
-            TrialSpec(spec, tuple(map(int, size))) for spec, size in zip(told, sizes, strict=True)
-        ]
-        trials: list[Trial] = answers(trial_main, specs, LONGEST_S)
-        times = slowed(problem, seats, folder / "moved")
+        times = slowed(problem, seats, Path(name))
     return _fitted(sizes.astype(np.float64), trials, times)
 
 
@@ -92,11 +81,17 @@ def _fitted(sizes: FloatArray, trials: list[Trial], times: FloatArray) -> Speeds
 
     Long steps scatter more: the lines keep relative distances small.
     """
-    own_s = np.array([t.compute_s.mean(axis=1) for t in trials])
+    own_s = np.array([_means(t.compute_s) for t in trials])
     fits = [np.polyfit(x, y, 1, w=1 / y) for x, y in zip(sizes, own_s, strict=True)]
     lines = np.array(fits)
-    step_s = np.array([(t.compute_s + t.exchange_s).mean(axis=1) for t in trials]).mean(axis=0)
+    step_s = np.array([_means(t.compute_s + t.exchange_s) for t in trials]).mean(axis=0)
     beyond_s = np.maximum(step_s - own_s.max(axis=0), 0.0)
     return Speeds(
         np.maximum(lines[:, 0], 1e-9), np.maximum(lines[:, 1], 0.0), float(beyond_s.mean()), times
     )
+
+
+def _means(step_s: FloatArray) -> FloatArray:
+    """Shape (scales,): of the steps after the first few of a size."""
+    means: FloatArray = step_s.reshape(len(SCALES), -1)[:, WARM_UP:].mean(axis=1)
+    return means

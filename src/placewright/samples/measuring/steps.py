@@ -1,26 +1,33 @@
-"""One node's process while speeds are measured: a few synchronous steps, timed in two parts."""
+"""A few synchronous steps of all nodes, timed in two parts: own gradients, exchange."""
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.arrays import FloatArray, IntArray
 from placewright.samples.data.images import images
-from placewright.samples.nodes.processes import sit
+from placewright.samples.data.shards import Shard
+from placewright.samples.nodes.processes import answers, sit
+from placewright.samples.problem import SampleProblem
 from placewright.samples.training.learner import Learner
+from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.train import trainers
 from placewright.samples.training.trainer import TrainerSpec, joined
+from placewright.testbed.seat import NodeSeat
 
-REPEATS = 14
-WARM_UP = 2
+LONGEST_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialSpec:
-    """What one process is told: its samples of a step, small and large steps."""
+    """What one process is told; its samples of each step, those that warm it up too."""
 
     trainer: TrainerSpec
     sizes: tuple[int, ...]
@@ -28,7 +35,7 @@ class TrialSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """Seconds of its own gradients and of the exchange, shape (sizes, repeats)."""
+    """Shape (steps,): seconds of its own gradients, and of the exchange."""
 
     compute_s: FloatArray
     exchange_s: FloatArray
@@ -41,12 +48,30 @@ def trial_main(spec: TrialSpec, told: Connection) -> None:
         learner = Learner(spec.trainer.recipe)
         drawn = images(max(spec.sizes), spec.trainer.rank)
         learner.load({s: (drawn.pixels[s], int(drawn.labels[s])) for s in range(len(drawn))})
-        spans = [
-            [_step(learner, dist, size) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
-            for size in spec.sizes
+        times = np.array([_step(learner, dist, size) for size in spec.sizes])
+        told.send(Trial(times[:, 0], times[:, 1]))
+
+
+def take_steps(
+    problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat], sizes: IntArray
+) -> list[Trial]:
+    """What each node's steps cost, shape of `sizes` (n, steps): samples of each.
+
+    Raises
+    ------
+    WorkerError
+        A process died, or the nodes do not reach each other in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="placewright-") as name:
+        nobody = [Shard(Path(name) / f"{i}") for i in range(problem.n)]
+        for shard in nobody:
+            shard.create()
+        told = trainers(problem, nobody, recipe, images(1), Path(name), seats=seats)
+        specs = [
+            TrialSpec(spec, tuple(map(int, size))) for spec, size in zip(told, sizes, strict=True)
         ]
-        times = np.array(spans)
-        told.send(Trial(times[:, :, 0], times[:, :, 1]))
+        trials: list[Trial] = answers(trial_main, specs, LONGEST_S)
+    return trials
 
 
 def _step(learner: Learner, dist: object, size: int) -> tuple[float, float]:

@@ -42,11 +42,14 @@ class Moved:
         Processes that died and were started again.
     sample_s
         Shape (n, n): seconds of one sample as measured, ``nan`` where none went.
+    spans
+        ``(source, target, samples, from, to)`` of each connection that went through.
     """
 
     move_s: float
     restarts: int
     sample_s: FloatArray
+    spans: tuple[tuple[int, int, int, float, float], ...] = ()
 
 
 def move(
@@ -93,9 +96,10 @@ def move(
         for i in range(problem.n)
     ]
     with _Movers(specs) as movers:
-        start = time.perf_counter()
-        movers.go(start + limit_s)
-        moved = Moved(time.perf_counter() - start, movers.restarts, movers.sample_s())
+        begun = time.perf_counter()
+        movers.go(begun + limit_s)
+        took_s = time.perf_counter() - begun
+        moved = Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
     audit(shards, digests)
     return moved
 
@@ -141,11 +145,20 @@ class _Movers:
         """Seconds over samples, of every pair that has been at it."""
         taken, count = np.zeros((2, len(self.specs), len(self.specs)))
         for i, sent in self.sent.items():
-            for j, samples, seconds in sent.spans:
-                taken[i, j] += seconds
+            for j, samples, begun, ended in sent.spans:
+                taken[i, j] += ended - begun
                 count[i, j] += samples
         each_s: FloatArray = np.where(count > 0, taken / np.maximum(count, 1), np.nan)
         return each_s
+
+    def spans(self, zero_s: float) -> tuple[tuple[int, int, int, float, float], ...]:
+        """Every connection, in the order of their starts."""
+        spans = [
+            (i, j, samples, begun - zero_s, ended - zero_s)
+            for i, sent in self.sent.items()
+            for j, samples, begun, ended in sent.spans
+        ]
+        return tuple(sorted(spans, key=lambda span: span[3]))
 
     def _done(self, i: int) -> bool:
         """Whether node i has sent everything; one that has died starts again."""

@@ -23,6 +23,8 @@ from placewright.samples.nodes.processes import sit
 from placewright.testbed.seat import NodeSeat
 
 FILES_PER_MESSAGE = 16
+MESSAGE_BYTES = 128 * 1024
+"""Files are large or small: while one message is on the way, the last is written."""
 RETRY_S = 0.02
 ON_THE_WAY = 2
 """Messages that are sent before the first is confirmed: a link does not stand still."""
@@ -80,9 +82,9 @@ class MoverSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """All is sent; ``(target, samples, seconds)`` of each connection."""
+    """All is sent; ``(target, samples, from, to)`` of each connection, by the machine's clock."""
 
-    spans: tuple[tuple[int, int, float], ...]
+    spans: tuple[tuple[int, int, float, float], ...]
 
 
 def move_main(spec: MoverSpec, told: Connection) -> None:
@@ -108,7 +110,7 @@ class _Sender:
     def __init__(self, spec: MoverSpec, shard: Shard) -> None:
         self.spec, self.shard = spec, shard
         self.messages = self.confirmed = 0
-        self.spans: list[tuple[int, int, float]] = []
+        self.spans: list[tuple[int, int, float, float]] = []
 
     def bring(self, transfer: Transfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
@@ -123,17 +125,22 @@ class _Sender:
                 time.sleep(transfer.latency_s)
                 begun = time.perf_counter()
                 unconfirmed: deque[list[int]] = deque()
-                for k in range(0, len(left), FILES_PER_MESSAGE):
-                    unconfirmed.append(left[k : k + FILES_PER_MESSAGE])
+                few = self._files_per_message(left[0])
+                for k in range(0, len(left), few):
+                    unconfirmed.append(left[k : k + few])
                     self._message(link, transfer, unconfirmed[-1])
                     if len(unconfirmed) > ON_THE_WAY:
                         self._confirm(link, unconfirmed.popleft())
                 while unconfirmed:
                     self._confirm(link, unconfirmed.popleft())
-                self.spans.append((transfer.target, len(left), time.perf_counter() - begun))
+                self.spans.append((transfer.target, len(left), begun, time.perf_counter()))
         except BROKEN:
             return False
         return True
+
+    def _files_per_message(self, sample: int) -> int:
+        size = len(self.shard.content(sample) or b"")
+        return max(1, min(FILES_PER_MESSAGE, MESSAGE_BYTES // max(1, size)))
 
     def _message(self, link: Connection, transfer: Transfer, samples: list[int]) -> None:
         """A few files, as slowly as an emulated link is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from dataclasses import replace
 
 from placewright.samples.data.dealing import Held, numbered
 from placewright.samples.judging.ports import play
@@ -17,7 +18,8 @@ def transfers_of(
 ) -> list[Transfer]:
     """The transfers of a plan, in the order of their start.
 
-    A node sends on what has reached it last, and keeps what it held at the start.
+    A node sends on what has reached it last, and keeps what it held at the start. Without relays
+    a node sends all classes to a neighbour over one connection.
 
     Parameters
     ----------
@@ -53,4 +55,23 @@ def transfers_of(
             )
         )
         heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
-    return transfers
+    return transfers if problem.relay else _joined(transfers)
+
+
+def _joined(transfers: list[Transfer]) -> list[Transfer]:
+    """Transfers that a node sends to one neighbour in a row, as one."""
+    joined: list[Transfer] = []
+    latest: dict[int, int] = {}
+    for one in transfers:
+        at = latest.get(one.source)
+        if at is not None and joined[at].target == one.target:
+            before = joined[at]
+            joined[at] = replace(
+                before,
+                samples=before.samples + one.samples,
+                brought_by=before.brought_by + one.brought_by,
+            )
+        else:
+            latest[one.source] = len(joined)
+            joined.append(one)
+    return joined

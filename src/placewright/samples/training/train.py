@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,15 @@ class Trained:
     ----------
     seconds_per_sample
         Shape (n,): as measured, in the run's own time; ``nan`` where a node visited nothing.
+    spans_s
+        Shape (n, steps, 3): when each step began, had its own gradients, ended; the first at 0.
+        Empty of one node alone.
     """
 
     epochs: tuple[Epoch, ...]
     parameters: FloatArray
     seconds_per_sample: FloatArray
+    spans_s: FloatArray = field(default_factory=lambda: np.zeros((0, 0, 3)))
 
     @property
     def train_s(self) -> float:
@@ -90,9 +94,9 @@ def train(
             for spec in specs
         ]
         told = answers(train_main, specs, LONGEST_S)
-    return Trained(
-        told[0].epochs, told[0].parameters, _sample_s(problem, told, recipe, bool(seats))
-    )
+    each_s = _sample_s(problem, told, recipe, bool(seats))
+    spans_s = np.array([t.spans_s for t in told])
+    return Trained(told[0].epochs, told[0].parameters, each_s, spans_s - spans_s.min())
 
 
 def _sample_s(problem: SampleProblem, told: list[Told], recipe: Recipe, real: bool) -> FloatArray:

@@ -89,12 +89,15 @@ class Told:
         As it saw them; the test images are looked at by the fastest node alone.
     compute_s, visited
         Seconds of its own gradients, and samples that they were of.
+    spans_s
+        Shape (steps, 3): when each step began, had its gradients, ended; by the machine's clock.
     """
 
     epochs: tuple[Epoch, ...]
     parameters: FloatArray
     compute_s: float
     visited: int
+    spans_s: FloatArray
 
 
 def train_main(spec: TrainerSpec, told: Connection) -> None:
@@ -104,8 +107,8 @@ def train_main(spec: TrainerSpec, told: Connection) -> None:
         trainer = _Trainer(spec, dist)
         first = spec.first_epoch
         epochs = tuple(trainer.epoch(first + e) for e in range(spec.recipe.epochs))
-        parameters = trainer.learner.parameters()
-        told.send(Told(epochs, parameters, trainer.compute_s, trainer.visited))
+        parameters, spans_s = trainer.learner.parameters(), np.array(trainer.spans_s)
+        told.send(Told(epochs, parameters, trainer.compute_s, trainer.visited, spans_s))
 
 
 @contextmanager
@@ -149,6 +152,7 @@ class _Trainer:
         if spec.parameters is not None:
             self.learner.start_from(spec.parameters)
         self.compute_s, self.visited = 0.0, 0
+        self.spans_s: list[tuple[float, float, float]] = []
         self._warm_up()
 
     def epoch(self, number: int) -> Epoch:
@@ -196,7 +200,8 @@ class _Trainer:
         loss = self.learner.gradients(part)
         work_s = float(self.spec.work[self.spec.rank]) * len(part)
         self._wait(work_s - (time.perf_counter() - start))
-        self.compute_s += time.perf_counter() - start
+        computed = time.perf_counter()
+        self.compute_s += computed - start
         self.visited += len(part)
         recipe = self.recipe
         if recipe.local_steps == 1 and not recipe.whole_epochs:
@@ -209,6 +214,7 @@ class _Trainer:
                 self.learner.average(self.dist, len(self.samples))
         if due:
             self._wait(self.spec.sync_s)
+        self.spans_s.append((start, computed, time.perf_counter()))
         return loss
 
     def _wait(self, seconds: float) -> None:
