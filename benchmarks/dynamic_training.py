@@ -1,12 +1,21 @@
 """The paper's comparison: training steps on unlike boards, planners side by side, for real.
 
-    python benchmarks/dynamic_training.py [--models alexnet] [--clusters boards]
+    python benchmarks/dynamic_training.py [--models alexnet] [--clusters boards] [--json FILE]
+    python benchmarks/dynamic_training.py --json FILE --table
 
 Three clusters as testbeds on this machine (root): two unlike boards; one strong board with two
 weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
 steps each, so that all of them meet the same noise; there are more rounds where steps are short.
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
-tryout is over and another --adapt-steps steps are done.
+tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
+was calibrated on the boards: a few whole steps on each alone.
+
+How far a plan is above the fastest is taken from halves: every second round says which plan is the
+fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
+of both counts. The smallest of several noisy medians would be too small a rival.
+
+With --json, pairs that the file has are not measured again, so that a run can be taken up later;
+--table only prints what is there.
 """
 
 from __future__ import annotations
@@ -15,11 +24,14 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from placewright.adapt.decide import Policy
 from placewright.adapt.rivals import rivals
@@ -37,21 +49,39 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 from placewright.profile.build import profile
+from placewright.profile.calibration import calibrated
+from placewright.profile.table import ProfileTable
 from placewright.solve import compare, solve
 from placewright.testbed.testbed import Testbed
 
-STATIC = (
-    "ceft+pbqp",
-    "heft",
-    "cpop",
-    "round-robin",
-    "metis",
-    "topological-split",
-)
+STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-split")
 """`topological-split` is the layer split by load that an expert draws."""
 
 FAR = 1.5
 """Times as long as the best plan: further turns would tell nothing."""
+
+HOPELESS = 10.0
+"""Times as long as the best plan, predicted: not carried out."""
+
+NAN = float("nan")
+
+Turns: TypeAlias = list[list[float]]
+"""Step seconds of a plan, a list for each of its turns."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan of one pair of model and cluster; NaN where it was not carried out."""
+
+    model: str
+    cluster: str
+    plan: str
+    predicted_s: float
+    measured_s: float
+    spread: float
+    over_best: float
+    steps: int
+    moves: int = 0
 
 
 def star(name: str, speeds: Mapping[str, float], bandwidth: float) -> Cluster:
@@ -63,7 +93,7 @@ def star(name: str, speeds: Mapping[str, float], bandwidth: float) -> Cluster:
 
 CLUSTERS = {
     "boards": star("boards", {"a": 0.9, "b": 0.5}, 1.25e8),
-    "strong+weak": star("strong-weak", {"strong": 0.9, "w1": 0.3, "w2": 0.3}, 2.5e7),
+    "strong-weak": star("strong-weak", {"strong": 0.9, "w1": 0.3, "w2": 0.3}, 2.5e7),
     "mixed": star("mixed", {"a": 0.6, "b": 0.4, "c": 0.3, "d": 0.2}, 1.25e8),
 }
 
@@ -81,10 +111,18 @@ def plans_of(problem: OperatorProblem, seconds: float) -> dict[str, OperatorPlan
     return plans
 
 
-def dynamic_plan(job: Job, plan: OperatorPlan, steps: int) -> tuple[OperatorPlan, int]:
-    """What a run with adaptation comes to, and how often it moved."""
+def dynamic_plan(
+    job: Job, plan: OperatorPlan, known: Iterable[OperatorPlan], steps: int
+) -> tuple[OperatorPlan, int]:
+    """What a run with adaptation comes to, and how often it moved.
+
+    Parameters
+    ----------
+    known
+        Plans to try in the first steps, beside those of the quick planners.
+    """
     policy = Policy(sample_every=5)
-    others = rivals(job.problem, plan, float("inf"), policy.least_gain)
+    others = rivals(job.problem, plan, float("inf"), known=known)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(
@@ -107,65 +145,125 @@ def dynamic_plan(job: Job, plan: OperatorPlan, steps: int) -> tuple[OperatorPlan
 
 def measured(
     job: Job, plans: Mapping[str, OperatorPlan], asked: argparse.Namespace
-) -> dict[str, list[float]]:
+) -> dict[str, Turns]:
     """Step seconds of every plan, in turns, forwards and backwards.
 
     Names of one placement are measured once; one far behind has only the first turn.
     """
+    values = {name: judge(job.problem, plan).value for name, plan in plans.items()}
+    limit = HOPELESS * min(values.values())
     names: dict[bytes, list[str]] = {}
-    for name, plan in plans.items():
-        names.setdefault(plan.placement.tobytes(), []).append(name)
+    for name in sorted((n for n in plans if values[n] < limit), key=values.__getitem__):
+        names.setdefault(plans[name].placement.tobytes(), []).append(name)
     turns = [group[0] for group in names.values()]
-    found: dict[str, list[float]] = {name: [] for name in turns}
-    start, done = time.perf_counter(), 0
+    found: dict[str, Turns] = {name: [] for name in turns}
+    start, done, best = time.perf_counter(), 0, float("inf")
     with job.open(job.graph, job.cluster, job.state) as session:
         while done < asked.rounds or time.perf_counter() - start < asked.seconds:
             for name in turns if done % 2 == 0 else reversed(turns):
                 order = execution_order(job.problem, judge(job.problem, plans[name]))
                 session.load(plans[name].placement.tolist(), order)
                 session.run(1)
-                found[name] += [record.duration_s for record in session.run(asked.steps)]
-            best = min(float(np.median(t)) for t in found.values())
-            turns = [name for name in turns if np.median(found[name]) < FAR * best]
+                found[name].append(one_turn(session, asked.steps, FAR * best))
+                best = min(best, float(np.median(found[name][-1])))
+            turns = [name for name in turns if median(found[name]) < FAR * best]
             done += 1
     return {name: found[group[0]] for group in names.values() for name in group}
 
 
-def pair(model: str, cluster: Cluster, asked: argparse.Namespace) -> list[dict[str, object]]:
-    """All rows of one model on one cluster."""
+def median(turns: Turns) -> float:
+    """Of all steps of these turns."""
+    return float(np.median(np.concatenate(turns)))
+
+
+def one_turn(session: Session, steps: int, limit_s: float) -> list[float]:
+    """Seconds of so many steps; of one if that takes `limit_s`."""
+    times = [record.duration_s for record in session.run(1)]
+    if times[0] < limit_s:
+        times += [record.duration_s for record in session.run(steps - 1)]
+    return times
+
+
+def over_fastest(times: Mapping[str, Turns], name: str) -> float:
+    """How far the plan is above the fastest, each half of the rounds judging the other's choice."""
+    rounds = max(map(len, times.values()))
+    late = {n: t for n, t in times.items() if len(t) == rounds}
+    if name not in late:
+        least = min(median(t) for t in late.values())
+        return median(times[name]) / least - 1.0
+    ratios = []
+    for half in (0, 1):
+        chosen = {n: median(t[half::2]) for n, t in late.items()}
+        judged = {n: median(t[1 - half :: 2]) for n, t in late.items()}
+        ratios.append(judged[name] / judged[min(chosen, key=chosen.__getitem__)])
+    return float(np.mean(ratios)) - 1.0
+
+
+def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Iterator[list[Row]]:
+    """All rows of one model, cluster by cluster; it is captured and profiled once."""
     source = load_model(f"zoo:{model}", batch=asked.batch, training=True)
     graph = capture_source(source, training=True)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, cluster, state=state)
-    with Testbed.up(cluster) as bed:
-        seats = {d.name: bed.seat(d.name) for d in cluster.devices}
-        job = Job(graph, cluster, problem, state, open=partial(Session, engine=Local(seats)))
-        plans = plans_of(problem, asked.auto_seconds)
-        plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], asked.adapt_steps)
-        times = measured(job, plans, asked)
-    best = min(float(np.median(t)) for t in times.values())
-    return [
-        {
-            "model": model,
-            "cluster": cluster.name,
-            "plan": name + (f" ({moves} moves)" if name == "dynamic" else ""),
-            "predicted_s": judge(problem, plan).value,
-            "measured_s": float(np.median(times[name])),
-            "spread": float(np.std(times[name]) / np.mean(times[name])),
-            "over_best": float(np.median(times[name])) / best - 1,
-        }
-        for name, plan in plans.items()
-    ]
+    state, table = initial_state(source, graph.program), ProfileTable()
+    for cluster in clusters:
+        problem = profile(graph, cluster, state=state, table=table)
+        with Testbed.up(cluster) as bed:
+            seats = {d.name: bed.seat(d.name) for d in cluster.devices}
+            workers = partial(Session, engine=Local(seats))
+            with workers(graph, cluster, state) as session:
+                problem = calibrated(problem, session).problem
+            job = Job(graph, cluster, problem, state, open=workers)
+            plans = plans_of(problem, asked.auto_seconds)
+            plans["dynamic"], moves = dynamic_plan(
+                job, plans["ceft+pbqp"], (plans["auto"],), asked.adapt_steps
+            )
+            times = measured(job, plans, asked)
+        values = {name: judge(problem, plan).value for name, plan in plans.items()}
+        yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
 
 
-def summary(rows: list[dict[str, object]]) -> str:
+def row(
+    model: str, cluster: str, name: str, value: float, times: Mapping[str, Turns], moves: int
+) -> Row:
+    """What came of one plan."""
+    moves = moves if name == "dynamic" else 0
+    if name not in times:
+        return Row(model, cluster, name, value, NAN, NAN, NAN, 0, moves)
+    steps = np.concatenate(times[name])
+    spread = float(np.std(steps) / np.mean(steps))
+    over = over_fastest(times, name)
+    return Row(
+        model, cluster, name, value, float(np.median(steps)), spread, over, len(steps), moves
+    )
+
+
+def wide_table(rows: list[Row]) -> str:
+    """A line per pair: predicted / measured milliseconds of every plan."""
+    names = list(dict.fromkeys(r.plan for r in rows))
+    lines = [f"| model | cluster | {' | '.join(names)} | moves |", "|---" * (len(names) + 3) + "|"]
+    for pair in dict.fromkeys((r.model, r.cluster) for r in rows):
+        own = {r.plan: r for r in rows if (r.model, r.cluster) == pair}
+        cells = [_cell(own.get(name)) for name in names]
+        lines.append(f"| {' | '.join((*pair, *cells))} | {own['dynamic'].moves} |")
+    return "\n".join(lines)
+
+
+def _cell(found: Row | None) -> str:
+    if found is None:
+        return "-"
+    real = f"{found.measured_s * 1e3:.0f}" if found.steps else "-"
+    return f"{found.predicted_s * 1e3:.0f} / {real}"
+
+
+def summary(rows: list[Row]) -> str:
     """Prediction error and how often the dynamic plan and `auto` are the fastest."""
-    predicted = np.array([float(str(r["predicted_s"])) for r in rows])
-    real = np.array([float(str(r["measured_s"])) for r in rows])
-    error = np.median(np.abs(predicted / real - 1))
-    lines = [f"\nprediction: median error {error:.1%} over {len(rows)} runs"]
+    run = [r for r in rows if r.steps]
+    predicted, real = (
+        np.array([getattr(r, k) for r in run]) for k in ("predicted_s", "measured_s")
+    )
+    error, rank = np.median(np.abs(predicted / real - 1)), spearmanr(predicted, real).statistic
+    lines = [f"prediction: median error {error:.1%}, rank {rank:.3f} over {len(run)} runs"]
     for name in ("dynamic", "auto"):
-        over = [float(str(r["over_best"])) for r in rows if str(r["plan"]).startswith(name)]
+        over = [r.over_best for r in run if r.plan == name]
         within = sum(o <= 0.03 for o in over)
         lines.append(
             f"{name}: within 3 % of the fastest on {within} of {len(over)} pairs, "
@@ -178,7 +276,7 @@ def main() -> None:
     """Print the rows and the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(FACTORIES))
-    parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS))
+    parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS), choices=list(CLUSTERS))
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="at least")
     parser.add_argument("--seconds", type=float, default=40.0, help="rounds go on for so long")
@@ -186,22 +284,32 @@ def main() -> None:
     parser.add_argument("--adapt-steps", type=int, default=15)
     parser.add_argument("--auto-seconds", type=float, default=10.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    kept = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
+    rows = [Row(**content) for content in kept]
+    if not asked.table:
+        measure(rows, asked)
+    print(f"\n{wide_table(rows)}\n\n{summary(rows)}")
+
+
+def measure(rows: list[Row], asked: argparse.Namespace) -> None:
+    """Add the pairs that are not there yet, and keep each as it comes."""
+    there = {(r.model, r.cluster) for r in rows}
     print("| model | cluster | plan | predicted s | measured s | spread | over the fastest |")
     print("|---|---|---|---|---|---|---|")
-    for cluster in asked.clusters:
-        for model in asked.models:
-            rows += (found := pair(model, CLUSTERS[cluster], asked))
+    for model in asked.models:
+        missing = [CLUSTERS[c] for c in asked.clusters if (model, c) not in there]
+        for found in pairs(model, missing, asked) if missing else ():
+            rows += found
             for r in found:
                 print(
-                    f"| {r['model']} | {r['cluster']} | {r['plan']} | {r['predicted_s']:.3f} | "
-                    f"{r['measured_s']:.3f} | {r['spread']:.1%} | {r['over_best']:+.1%} |",
+                    f"| {r.model} | {r.cluster} | {r.plan} | {r.predicted_s:.3f} | "
+                    f"{r.measured_s:.3f} | {r.spread:.1%} | {r.over_best:+.1%} |",
                     flush=True,
                 )
             if asked.json:
-                asked.json.write_text(json.dumps(rows, indent=1))
-    print(summary(rows))
+                asked.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,7 @@ from placewright.cli.options import (
     TrainingOption,
     VerboseOption,
 )
+from placewright.cli.progress import STEPS
 from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -107,8 +109,6 @@ def run(
     from placewright.cli.sources import Ask, load
     from placewright.operators.run import as_json
     from placewright.report.terminal import run_table
-    from placewright.result import Status
-    from placewright.solve import solve
 
     if serves(engine):
         return
@@ -117,17 +117,10 @@ def run(
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
     loaded = load(asked, face)
     _check_runnable(loaded)
-    if plan is not None:
-        result = judged_plan(loaded.problem, plan)
-    else:
-        with face.meter(f"planning {loaded.problem.name}") as meter:
-            result = solve(
-                loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter
-            )
-        if result.status is Status.INTERRUPTED:
-            face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
     timeline = None
     with workers as up:
+        loaded = _calibrated(face, loaded, up)
+        result = _planned(face, loaded, plan, planner, time_limit, seed)
         measured, baseline = _measure(
             face,
             loaded,
@@ -164,6 +157,40 @@ def _check_runnable(loaded: Loaded) -> None:
         )
 
 
+def _calibrated(face: Face, loaded: Loaded, engine: Engine) -> Loaded:
+    """At the pace of the workers, where they are not simply processes of this machine."""
+    if engine.name == "local":
+        return loaded
+    from placewright.execute.session import Session
+    from placewright.profile.calibration import calibrated
+
+    assert loaded.graph is not None
+    assert loaded.cluster is not None
+    with (
+        face.meter("calibrating: whole steps on every device alone"),
+        Session(loaded.graph, loaded.cluster, loaded.state, engine) as session,
+    ):
+        found = calibrated(loaded.problem, session)
+    if found.asked:
+        face.note(f"whole steps take, beside the profile: {found}")
+    return replace(loaded, problem=found.problem)
+
+
+def _planned(
+    face: Face, loaded: Loaded, plan: Path | None, planner: str, time_limit: float, seed: int
+) -> Result:
+    from placewright.result import Status
+    from placewright.solve import solve
+
+    if plan is not None:
+        return judged_plan(loaded.problem, plan)
+    with face.meter(f"planning {loaded.problem.name}, at most {time_limit:g} s") as meter:
+        result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+    if result.status is Status.INTERRUPTED:
+        face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
+    return result
+
+
 def _measure(
     face: Face,
     loaded: Loaded,
@@ -181,13 +208,13 @@ def _measure(
     assert loaded.cluster is not None
     single = best_single(loaded.problem)
     with running(loaded.graph, loaded.cluster, loaded.state, engine) as runner:
-        with face.meter("running the plan") as meter:
+        with face.meter("running the plan", STEPS) as meter:
             source = loaded.model if check else None
             measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)
         if single is None:
             return measured, None
         if single.plan.placement.tolist() == result.plan.placement.tolist():
             return measured, (single.planner.removeprefix("only:"), measured)
-        with face.meter(f"running {single.planner}") as meter:
+        with face.meter(f"running {single.planner}", STEPS) as meter:
             alone = runner.measure(single, steps=steps, seed=seed, progress=meter)
     return measured, (single.planner.removeprefix("only:"), alone)
