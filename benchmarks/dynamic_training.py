@@ -60,6 +60,9 @@ STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-spli
 FAR = 1.5
 """Times as long as the best plan: further turns would tell nothing."""
 
+FAR_TURN_S = 3.0
+"""Spent on the turn of such a plan."""
+
 HOPELESS = 10.0
 """Times as long as the best plan, predicted: not carried out."""
 
@@ -176,11 +179,11 @@ def median(turns: Turns) -> float:
     return float(np.median(np.concatenate(turns)))
 
 
-def one_turn(session: Session, steps: int, limit_s: float) -> list[float]:
-    """Seconds of so many steps; of one if that takes `limit_s`."""
-    times = [record.duration_s for record in session.run(1)]
-    if times[0] < limit_s:
-        times += [record.duration_s for record in session.run(steps - 1)]
+def one_turn(session: Session, steps: int, far_s: float) -> list[float]:
+    """Seconds of so many steps; of those that end within `FAR_TURN_S` if they take `far_s`."""
+    times: list[float] = []
+    while len(times) < steps and (sum(times) < FAR_TURN_S or times[0] < far_s):
+        times += [record.duration_s for record in session.run(1)]
     return times
 
 
