@@ -43,8 +43,10 @@ def find(spec: str) -> Testbed:
 def find_or_make(spec: str) -> Testbed:
     """The testbed that is up for it, or a new one."""
     from placewright.cli.sources import find_cluster
+    from placewright.testbed.requirements import require
     from placewright.testbed.testbed import Testbed
 
+    require()
     named = [bed for bed in Testbed.all() if bed.cluster.name == spec]
     return named[0] if named else Testbed.up(find_cluster(spec))
 
