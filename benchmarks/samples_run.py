@@ -4,11 +4,12 @@ As root the nodes are those of a testbed: CPU quotas, shaped links, files that m
 handwritten digits that are spread unevenly, labels too. The slowest node holds most. Without root
 speeds and links are emulated by waiting.
 
-Each NAME is a planner, or none, lb-bsp or fedavg; all without. Every call measures the nodes'
-speeds first, plans with them, carries the plans out and adds what it measured to
-``benchmarks/results/samples_run.jsonl``. ``python benchmarks/samples_run.py table`` prints the
-latest run of every name. Seconds to the same loss: until the loss on the test images is at most
-`LOSS`, which every way to train reaches.
+Each NAME is a planner, or none, lb-bsp or fedavg; all without. `ROUNDS` times, one name after the
+other: a round measures the nodes' speeds first, plans with them, carries each plan out and adds
+what it measured to ``benchmarks/results/samples_run.jsonl`` as it comes. Called again, it goes on
+where it was stopped; ``fresh`` as the first word begins a new table. ``table`` alone prints the
+medians of what has been measured so far, and how far apart the runs were. Seconds to the same
+loss: until the loss on the test images is at most `LOSS`, which every way to train reaches.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from placewright.solve import solve
 from placewright.testbed.requirements import missing
 from placewright.testbed.seat import NodeSeat
 
+ROUNDS = 2
 RESULTS = Path(__file__).parent / "results" / "samples_run.jsonl"
 PLANNED = ("auto", "proportional", "greedy", "nic", "lp", "ilp", "ilp-cp-sat")
 PEERS = ("none", "lb-bsp", "fedavg")
@@ -80,20 +83,30 @@ def _labels(node: int) -> list[int]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Measure speeds, plan, run, keep, print."""
-    problem = nodes()
-    if missing():
-        carry_out(problem, names, ())
-    else:
-        with nodes_up(problem) as up:
-            shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
-            print("cores:", shares)
-            measured = measure(problem, RECIPE, up.seats).of(problem, RECIPE.batch)
-            carry_out(measured, names, up.seats)
+    """Round after round what has not been measured yet, then the table."""
+    for number in range(ROUNDS):
+        done = {row["name"] for row in kept() if row["round"] == number}
+        if left := [name for name in names if name not in done]:
+            one_round(number, left)
     show()
 
 
-def carry_out(problem: SampleProblem, names: Sequence[str], seats: Sequence[NodeSeat]) -> None:
+def one_round(number: int, names: Sequence[str]) -> None:
+    """Measure speeds, plan, run, keep."""
+    problem = nodes()
+    if missing():
+        carry_out(problem, names, (), number)
+        return
+    with nodes_up(problem) as up:
+        shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
+        print(f"round {number + 1} of {ROUNDS}: measuring speeds; cores: {shares}", flush=True)
+        measured = measure(problem, RECIPE, up.seats).of(problem, RECIPE.batch)
+        carry_out(measured, names, up.seats, number)
+
+
+def carry_out(
+    problem: SampleProblem, names: Sequence[str], seats: Sequence[NodeSeat], number: int
+) -> None:
     """Each of `names` on files of its own; results are kept."""
     print(np.round(1e3 * problem.seconds_per_sample, 2), "ms per sample")
     print(np.round(1e3 * problem.fixed_s, 1), "and", round(1e3 * problem.sync_s, 1), "ms per epoch")
@@ -102,10 +115,17 @@ def carry_out(problem: SampleProblem, names: Sequence[str], seats: Sequence[Node
         [one] = run(
             problem, None, others=plans, peers=() if plans else (name,), recipe=RECIPE, seats=seats
         )
-        data = one.as_json(0.0) | {"real": one.real, "profile": profile(problem)}
+        told = {"round": number, "real": one.real, "profile": profile(problem)}
         with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(data) + "\n")
+            file.write(json.dumps(one.as_json(0.0) | told) + "\n")
         print(f"{name}: {one.measured_s:.2f} s, predicted {one.predicted_s}", flush=True)
+
+
+def kept() -> list[dict[str, Any]]:
+    """All rows so far."""
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
 
 
 def planned(problem: SampleProblem, name: str) -> SamplePlan:
@@ -128,41 +148,53 @@ def profile(problem: SampleProblem) -> dict[str, Any]:
 
 
 def show() -> None:
-    """The latest run of every name."""
-    latest = {row["name"]: row for row in map(json.loads, RESULTS.read_text().splitlines())}
-    rows = [latest[name] for name in (*PLANNED, *PEERS) if name in latest]
+    """Medians of every name."""
+    rows = {name: [row for row in kept() if row["name"] == name] for name in (*PLANNED, *PEERS)}
     header = (
         "",
+        "runs",
         "predicted",
         "measured",
         "error",
-        "moved",
+        "errors",
         "moving",
         f"to loss {LOSS:g}",
         "",
         "best loss",
         "accuracy",
     )
-    still = latest.get("none")
-    print(plain_table(header, [_line(row, still) for row in rows], " rrrrrrrrr"))
+    slow = reached_s(rows["none"])
+    lines = [_line(name, runs, slow) for name, runs in rows.items() if runs]
+    print(plain_table(header, lines, " rrrrlrrrrr"))
 
 
-def _line(row: dict[str, Any], still: dict[str, Any] | None) -> tuple[str, ...]:
-    predicted, measured = row["predicted_s"], row["measured_s"]
-    reached = to_loss(row)
-    slow = to_loss(still) if still else None
+def _line(name: str, runs: list[dict[str, Any]], slow: float | None) -> tuple[str, ...]:
+    reached = reached_s(runs)
+    errors = [row["predicted_s"] / row["measured_s"] - 1 for row in runs if row["predicted_s"]]
     return (
-        row["name"],
-        "-" if predicted is None else seconds(predicted),
-        seconds(measured),
-        "-" if predicted is None else percent(predicted / measured - 1),
-        str(row["moved_samples"]),
-        seconds(row["move_s"]),
+        name,
+        str(len(runs)),
+        seconds(_median(runs, "predicted_s")) if errors else "-",
+        seconds(_median(runs, "measured_s")),
+        percent(median(errors)) if errors else "-",
+        " ".join(percent(error) for error in errors),
+        seconds(_median(runs, "move_s")),
         "-" if reached is None else seconds(reached),
         "-" if reached is None or slow is None else f"{slow / reached:.2f}x",
-        f"{row['best_loss']:.3f}",
-        percent(row["accuracy"]),
+        f"{_median(runs, 'best_loss'):.3f}",
+        percent(_median(runs, "accuracy")),
     )
+
+
+def _median(runs: list[dict[str, Any]], key: str) -> float:
+    return float(median(row[key] for row in runs))
+
+
+def reached_s(runs: list[dict[str, Any]]) -> float | None:
+    """Median seconds to `LOSS`; ``None`` where a run did not reach it."""
+    times = [to_loss(row) for row in runs]
+    known = [time_s for time_s in times if time_s is not None]
+    return float(median(known)) if known and len(known) == len(times) else None
 
 
 def to_loss(row: dict[str, Any]) -> float | None:
@@ -176,7 +208,11 @@ def to_loss(row: dict[str, Any]) -> float | None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["table"]:
+    asked = sys.argv[1:]
+    if asked == ["table"]:
         show()
     else:
-        main(sys.argv[1:] or (*PLANNED, *PEERS))
+        if asked[:1] == ["fresh"]:
+            RESULTS.unlink(missing_ok=True)
+            asked = asked[1:]
+        main(asked or (*PLANNED, *PEERS))

@@ -146,3 +146,15 @@ def test_trouble_that_is_none_is_refused(
     said = speak(capsys, "samples", "run", path, *asked)
     assert said.code == 1
     assert told in said.err
+
+
+def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the peers, and planned again."""
+    pytest.importorskip("torch")
+    path, page = tmp_path / "two.json", tmp_path / "run.html"
+    path.write_text(TWO)
+    asked = ("samples", "run", path, "--speed", 50, "--epochs", 1, "--report", page)
+    assert speak(capsys, *asked, "--peer", "none", "--planner", "lp").code == 0
+    assert "Predicted beside measured" in page.read_text(encoding="utf-8")
+    assert speak(capsys, *asked, "--adapt", "--planner", "lp").code == 0
+    assert "Samples of each node" in page.read_text(encoding="utf-8")

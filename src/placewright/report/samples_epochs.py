@@ -14,8 +14,8 @@ def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
     """Every epoch as data."""
     return {
         "engine": "torch.distributed gloo, one process per node",
-        "emulated": REAL if real else EMULATED,
-        "measured_s": _total_s(steps),
+        "emulated": emulated(real=real),
+        "measured_s": total_s(steps),
         "epochs": [
             {
                 "epoch": k,
@@ -24,6 +24,7 @@ def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
                 "moved_samples": step.moved,
                 "move_s": step.move_s,
                 "left": list(step.left),
+                "held": dict(step.held),
                 "lost_samples": step.lost,
                 "loss": step.epoch.loss,
                 "test_loss": step.epoch.test_loss,
@@ -60,12 +61,18 @@ def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
         for k, step in enumerate(steps, 1)
     ]
     lines = [
-        f"torch.distributed gloo, one process per node; emulated: {REAL if real else EMULATED}",
+        f"torch.distributed gloo, one process per node; emulated: {emulated(real=real)}",
         plain_table(header, rows, "rrrrlrrr"),
-        f"{seconds(_total_s(steps))} in all; processes start anew for every epoch, not counted",
+        f"{seconds(total_s(steps))} in all; processes start anew for every epoch, not counted",
     ]
     return "\n".join(lines)
 
 
-def _total_s(steps: Sequence[Step]) -> float:
+def total_s(steps: Sequence[Step]) -> float:
+    """Moving and training of all epochs."""
     return sum(step.epoch.seconds + step.move_s for step in steps)
+
+
+def emulated(*, real: bool) -> str:
+    """What was, in words."""
+    return REAL if real else EMULATED

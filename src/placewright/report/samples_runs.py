@@ -11,10 +11,10 @@ from placewright.samples.run import EMULATED, REAL, SampleRun
 
 def runs_json(runs: Sequence[SampleRun]) -> dict[str, Any]:
     """All runs as data; the loss to reach is the one that the plan and not moving both reach."""
-    loss = _loss(runs)
+    loss = loss_to_reach(runs)
     return {
         "engine": "torch.distributed gloo, one process per node",
-        "emulated": _emulated(runs),
+        "emulated": emulated(runs),
         "speed": runs[0].speed,
         "loss_to_reach": loss,
         "runs": [run.as_json(loss) for run in runs],
@@ -23,7 +23,7 @@ def runs_json(runs: Sequence[SampleRun]) -> dict[str, Any]:
 
 def runs_table(runs: Sequence[SampleRun]) -> str:
     """One line each, the plan first."""
-    loss = _loss(runs)
+    loss = loss_to_reach(runs)
     rows = [_row(run, loss) for run in runs]
     header = (
         "",
@@ -36,7 +36,7 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
         "accuracy",
     )
     lines = [
-        f"torch.distributed gloo, one process per node; emulated: {_emulated(runs)}",
+        f"torch.distributed gloo, one process per node; emulated: {emulated(runs)}",
         plain_table(header, rows, " rrrrrrr"),
     ]
     still = next((run for run in runs if run.name == "none"), None)
@@ -46,13 +46,14 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
     return "\n".join(lines)
 
 
-def _loss(runs: Sequence[SampleRun]) -> float:
+def loss_to_reach(runs: Sequence[SampleRun]) -> float:
     """On the test images. Peers that train otherwise may never reach it."""
     ours = [run for run in (runs[0], *runs) if run.name == "none" or run is runs[0]]
     return max(run.best_loss for run in ours)
 
 
-def _emulated(runs: Sequence[SampleRun]) -> str:
+def emulated(runs: Sequence[SampleRun]) -> str:
+    """What was, in words."""
     return REAL if runs[0].real else EMULATED
 
 

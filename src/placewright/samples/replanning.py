@@ -8,7 +8,7 @@ held then is gone with it, as every sample is on one node; what it had given awa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -65,6 +65,8 @@ class Step:
         Names of nodes that left in it; the epoch is the one that the others took.
     lost
         Samples that left with them.
+    held
+        Samples of each node that is left, by name, at the end of it.
     """
 
     epoch: Epoch
@@ -73,6 +75,7 @@ class Step:
     move_s: float
     left: tuple[str, ...]
     lost: int
+    held: Mapping[str, int]
 
 
 @final
@@ -150,7 +153,7 @@ class Adaptive:
             planned, self._since = due, Since(epoch + 1, trained.parameters)
             due = self._learn(trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
-            yield Step(one, planned, *moved, left, lost)
+            yield Step(one, planned, *moved, left, lost, self._held())
 
     def _plan(self, epochs: int) -> tuple[int, float]:
         """Plan from what is where, move if that is worth it; samples and seconds."""
@@ -217,6 +220,9 @@ class Adaptive:
         """The rest of the training, of those who are there, from what is where."""
         samples = counted(held_by(problem, self._shards()))
         return subset(problem, self.alive, samples).asked(epochs=epochs)
+
+    def _held(self) -> dict[str, int]:
+        return {self.problem.node_names[i]: len(self.shards[i].samples()) for i in self.alive}
 
     def _shards(self) -> list[Shard]:
         return [self.shards[i] for i in self.alive]

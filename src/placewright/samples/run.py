@@ -8,8 +8,9 @@ therefore the judge's word on overlap A with queued ports.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,12 +67,14 @@ class SampleRun:
 
     def seconds_to(self, loss: float) -> float | None:
         """Seconds until the loss on the test images is at most `loss`; ``None`` if it never is."""
-        elapsed = self.move_s
-        for epoch in self.trained.epochs:
-            elapsed += epoch.seconds * self.speed
-            if epoch.test_loss <= loss:
-                return elapsed
-        return None
+        ends_s = zip(self.epoch_ends_s, self.trained.epochs, strict=True)
+        return next((end_s for end_s, epoch in ends_s if epoch.test_loss <= loss), None)
+
+    @property
+    def epoch_ends_s(self) -> tuple[float, ...]:
+        """When each epoch ended, moving included."""
+        took_s = (epoch.seconds * self.speed for epoch in self.trained.epochs)
+        return tuple(accumulate(took_s, initial=self.move_s))[1:]
 
     @property
     def best_loss(self) -> float:
@@ -116,6 +119,7 @@ def run(
     seats: Sequence[NodeSeat] = (),
     kind: str = "auto",
     progress: Progress = silent,
+    ended: Callable[[SampleRun], None] = lambda run: None,
 ) -> list[SampleRun]:
     """The plan first, then other plans, then the peers, each on files of its own.
 
@@ -133,6 +137,8 @@ def run(
         Where the nodes sit in a testbed: nothing is emulated, files are of real size.
     kind
         Of images: see `placewright.samples.data.pictures`.
+    ended
+        Called with each run as it ends, for who may be interrupted.
 
     Raises
     ------
@@ -143,12 +149,13 @@ def run(
     asked = problem.asked(epochs=recipe.epochs)
     plans = dict(others) if plan is None else {"plan": plan, **others}
     ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(seats))
-    runs = []
+    done: list[SampleRun] = []
     for name in (*plans, *peers):
         progress(what=f"running {name}", value=float("inf"), lower_bound=0.0, elapsed_s=0.0)
         moves = plans.get(name) or _moves(asked, name)
-        runs.append(ground.carry_out(name, moves))
-    return runs
+        done.append(ground.carry_out(name, moves))
+        ended(done[-1])
+    return done
 
 
 def known_peers(names: Sequence[str]) -> tuple[str, ...]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.face import Face, write
 from placewright.cli.given import judged_plan
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
     QuietOption,
+    ReportOption,
     SeedOption,
     TimeLimitOption,
     VerboseOption,
@@ -25,6 +27,7 @@ from placewright.errors import InputError
 if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.samples.problem import SampleProblem
+    from placewright.samples.run import SampleRun
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -86,6 +89,7 @@ def run(
     ] = 1.0,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
+    report: ReportOption = None,
     format: FormatOption = "table",
     output: OutputOption = None,
     quiet: QuietOption = False,
@@ -104,8 +108,12 @@ def run(
     [/cyan]
 
     [cyan]placewright samples run nodes.yaml --adapt --slow n0:3:4 --kill n1:5[/cyan]
+
+    Ctrl-C ends it with the runs, or the epochs, that have ended.
     """
     from placewright.report.samples_epochs import epochs_json, epochs_table
+    from placewright.report.samples_epochs_page import samples_epochs_page
+    from placewright.report.samples_run_page import samples_run_page
     from placewright.report.samples_runs import runs_json, runs_table
     from placewright.samples.measuring.speeds import measure
     from placewright.samples.nodes.on_testbed import nodes_up
@@ -147,21 +155,36 @@ def run(
             data = epochs_json(steps, real=up is not None)
             face.show(lambda: data, lambda: epochs_table(steps, real=up is not None))
             face.keep(lambda: data)
+            real = up is not None
+            _keep_page(face, report, lambda: samples_epochs_page(problem, steps, real=real))
             return
         result = _planned(face, problem, plan, planner, time_limit, seed)
+        runs: list[SampleRun] = []
         with face.meter(f"running {problem.name}") as meter:
-            runs = carry_out(
-                problem,
-                result.plan,
-                recipe=recipe,
-                peers=peers,
-                speed=speed,
-                seats=seats,
-                kind=images,
-                progress=meter,
-            )
+            try:
+                carry_out(
+                    problem,
+                    result.plan,
+                    recipe=recipe,
+                    peers=peers,
+                    speed=speed,
+                    seats=seats,
+                    kind=images,
+                    progress=meter,
+                    ended=runs.append,
+                )
+            except KeyboardInterrupt:
+                if not runs:
+                    raise
+                face.note(f"interrupted after {len(runs)} of {1 + len(peers)} runs")
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))
+    _keep_page(face, report, lambda: samples_run_page(result, runs))
+
+
+def _keep_page(face: Face, path: Path | None, page: Callable[[], str]) -> None:
+    if path is not None:
+        face.kept(write(path, page()))
 
 
 def _planned(

@@ -70,7 +70,7 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
     speed = 1.0 / problem.seconds_per_sample
     balanced = recipe.batch * speed / speed.sum()
     sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
-    trials = take_steps(problem, recipe, seats, np.repeat(sizes, WARM_UP + REPEATS, axis=1))
+    trials = take_steps(problem, recipe, seats, np.tile(sizes, (1, WARM_UP + REPEATS)))
     with tempfile.TemporaryDirectory(prefix="placewright-") as name:
         times = slowed(problem, seats, Path(name))
     return _fitted(sizes.astype(np.float64), trials, times)
@@ -92,6 +92,6 @@ def _fitted(sizes: FloatArray, trials: list[Trial], times: FloatArray) -> Speeds
 
 
 def _means(step_s: FloatArray) -> FloatArray:
-    """Shape (scales,): of the steps after the first few of a size."""
-    means: FloatArray = step_s.reshape(len(SCALES), -1)[:, WARM_UP:].mean(axis=1)
+    """Shape (scales,): of all but the first steps; sizes take turns, so that noise hits all."""
+    means: FloatArray = step_s.reshape(-1, len(SCALES))[WARM_UP:].mean(axis=0)
     return means

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -60,7 +61,8 @@ def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -
 
 
 def sit(seat: NodeSeat | None) -> None:
-    """Enter a testbed, first thing in a fresh process; nothing where there is none."""
+    """First thing in a fresh process: Ctrl-C is for who started it; then into a testbed, if any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if seat is not None:
         seat.enter()
         os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
