@@ -87,6 +87,17 @@ def test_no_plan_says_why() -> None:
     assert math.isinf(full.value)
     assert isinstance(full.no_plan(interrupted=False), InfeasibleError)
     assert "3 bytes" in str(full.no_plan(interrupted=False))
+    two = tiny(
+        [[1.0, 1.0]] * 2,
+        [(0, 0.0, [1])],
+        resident_bytes=[4.0, 4.0],
+        memory_bytes=[5.0, 6.0],
+        latency_s=1.0,
+    )
+    nearest = race_of(two)
+    nearest.turn(Fixed("first", 0), Context(), tolerant=True)
+    nearest.turn(Fixed("nearer", 1), Context(), tolerant=True)
+    assert "'dev1' needs 2 bytes more" in str(nearest.no_plan(interrupted=False))
     refused = race_of(TWO)
     refused.turn(Fixed("far", 7), Context(), tolerant=True)
     assert isinstance(refused.no_plan(interrupted=False), UnsupportedError)

@@ -50,6 +50,7 @@ class Race:
     started_from: str = ""
     tried: list[Candidate] = field(default_factory=list)
     nearest_miss: str = ""
+    missed_by: float = math.inf
 
     @property
     def value(self) -> float:
@@ -107,10 +108,16 @@ class Race:
         note = plan.note or judgement.violation
         self.tried.append(Candidate(name, float(judgement.value), status, took_s, note))
         if not judgement.feasible:
-            self.nearest_miss = self.nearest_miss or judgement.violation
+            self._miss(judgement)
         elif judgement.value < self.value:
             self.started_from = self.best_planner if relayed else ""
             self.best, self.best_judgement, self.best_planner = plan, judgement, name
+
+    def _miss(self, judgement: Any) -> None:
+        """Note a plan that does not fit, where none has missed by less."""
+        over = float(getattr(judgement, "violation_bytes", math.inf))
+        if not self.nearest_miss or over < self.missed_by:
+            self.nearest_miss, self.missed_by = judgement.violation, over
 
     def status(self, interrupted: bool) -> Status:
         """What is known about the best plan."""

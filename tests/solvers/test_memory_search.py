@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_search_agrees_with_the_proof() -> None:
         proof, search = solve_pbqp_memory(problem), solve_pbqp_memory(problem, exact=False)
         assert proof.proved
         assert search.lower_bound <= proof.value <= search.value <= 1.02 * proof.value
+
+
+def test_a_solver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How to install it, and what was used instead."""
+    monkeypatch.setattr(
+        "placewright.solvers.memory_search.importlib.util.find_spec", lambda x: None
+    )
+    found = solve_pbqp_memory(grid(6, 3), rounds=1)
+    assert "pip install 'placewright[exact]'" in found.note
+    assert "instead" in found.note
 
 
 def test_passed_deadline_still_answers() -> None:

@@ -72,6 +72,8 @@ def solve(
     _must_fit(problem, found)
     if found.interrupted:
         face.note("interrupted: this is the best choice so far")
+    if found.note:
+        face.note(f"note: {found.note}")
     face.detail(f"{found.core} of {problem.n} nodes were left after reductions")
     data = _document(problem, found, seed, time.perf_counter() - began_s)
     face.show(lambda: data, lambda: _table(data))
@@ -123,6 +125,7 @@ def _document(
         "usage_limit": problem.limit,
         "nodes": problem.n,
         "nodes_after_reduction": found.core,
+        "note": found.note,
         "choices": found.choice.tolist(),
     }
 

@@ -92,10 +92,12 @@ def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
         )
     short = float(need.sum() - memory.sum())
     if short > 0:
+        device = problem.device_names[int(memory.argmax())]
         raise InfeasibleError(
             "resident bytes do not fit all devices together",
             where=problem.name,
-            by=f"{short:.0f} bytes over: {need.sum():.0f} of {memory.sum():.0f}",
+            by=f"{short:.0f} bytes over: {need.sum():.0f} of {memory.sum():.0f}; "
+            f"with all others full, {device!r} needs {short:.0f} bytes more than it has",
             hint="raise a memory limit, or add a device",
         )
     return fits

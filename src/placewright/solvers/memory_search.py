@@ -42,6 +42,11 @@ BRANCHES = 20_000
 LARGE_POOL = 1_000_000
 """Cores with more edge entries are searched, not proved by the linear program."""
 
+MISSING = (
+    "highspy is not installed (pip install 'placewright[exact]'): prices and search were used"
+    " instead"
+)
+
 PROOF_SHARE = 0.6
 """How much of the time that is left HiGHS may take; the rest is for search."""
 
@@ -67,6 +72,8 @@ class MemoryPbqpSolution:
         Largest usage over time of `choice`, and when.
     core
         Nodes that reductions left to decide.
+    note
+        What was missing for a proof, and what was used instead.
     """
 
     choice: IntArray
@@ -77,6 +84,7 @@ class MemoryPbqpSolution:
     peak: int
     moment: int
     core: int
+    note: str = ""
 
 
 def solve_pbqp_memory(
@@ -95,7 +103,7 @@ def solve_pbqp_memory(
     deadline_s
         ``time.perf_counter()`` value at which the best so far is handed back.
     exact
-        Let HiGHS prove the core, where the package is installed (extra ``exact``).
+        Let HiGHS prove the core; where it is not installed (extra ``exact``), `note` says so.
     rounds
         Annealing rounds where there is no proof; makes the effort the same on every machine.
         The same seed gives the same answer unless the deadline cuts the search.
@@ -119,7 +127,7 @@ def solve_pbqp_memory(
         search.prepare()
         search.price(FIRST_ASCENT)
         search.branch()
-        if exact and importlib.util.find_spec("highspy") is not None:
+        if exact:
             search.prove()
         search.price(ASCENT)
         for _ in range(rounds):
@@ -154,6 +162,7 @@ class _Search:
     began_s: float = field(default_factory=time.perf_counter)
     told_s: float = 0.0
     draws: int = 0
+    note: str = ""
 
     def running(self) -> bool:
         """Whether there is time, and something left to find."""
@@ -244,6 +253,9 @@ class _Search:
         assert prices is not None
         if not self.running() or len(core.arrays.pool) > LARGE_POOL:
             return
+        if importlib.util.find_spec("highspy") is None:
+            self.note = MISSING
+            return
         self.say("proving")
         upper = self.value
         narrow = core
@@ -309,7 +321,15 @@ class _Search:
         if lower == math.inf:
             raise _nothing_fits(p, peak, moment)
         return MemoryPbqpSolution(
-            choice, value, min(lower, value), proved, interrupted, peak, moment, len(core.nodes)
+            choice,
+            value,
+            min(lower, value),
+            proved,
+            interrupted,
+            peak,
+            moment,
+            len(core.nodes),
+            self.note,
         )
 
 

@@ -23,7 +23,7 @@ def test_walks_end_when_they_are_told_to() -> None:
     def value(slots: IntArray) -> float:
         return float(np.bincount(slots, c.work_s[np.arange(c.nodes), np.array(kinds)[slots]]).max())
 
-    alone = annealed(c, slot, value, seed=5, deadline_s=time.perf_counter() + 60.0, walks=1)
+    alone, _ = annealed(c, slot, value, seed=5, deadline_s=time.perf_counter() + 60.0, walks=1)
     with beside(c, slot, value, seed=5) as best:
         time.sleep(0.2)
         assert value(best()) <= value(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -132,6 +133,22 @@ def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) 
         result = solve(problem, Exact(few_ideals=0))
         assert result.status is Status.INTERRUPTED
         assert result.value <= most
+
+
+@pytest.mark.parametrize("phase", ["annealed", "by_trios", "best_cuts", "over_ideals"])
+def test_an_interrupt_in_any_phase_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Ctrl-C also comes where no solver waits: while one is built or a walk goes on."""
+
+    def pressed(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules[Exact.__module__], phase, pressed)
+    problem = star(4, memory_bytes=np.full(star(4).m, np.inf))
+    result = solve(problem, Exact())
+    assert result.status in (Status.INTERRUPTED, Status.OPTIMAL)
+    assert judge(problem, result.plan).feasible
 
 
 def test_a_claim_that_cannot_be_is_dropped() -> None:

@@ -32,8 +32,10 @@ def annealed(
     walks: int = len(HEATS),
     patience: int = PATIENCE,
     halt: IntArray | None = None,
-) -> IntArray:
+) -> tuple[IntArray, bool]:
     """The best of some walks from there, each from the best so far or from the start.
+
+    Beside it, whether Ctrl-C came.
 
     Parameters
     ----------
@@ -45,22 +47,25 @@ def annealed(
     first, best, least, idle = slot, slot, value(slot), 0
     moves, stop = min(MOVES * c.nodes**2, MOST_MOVES), np.zeros(1, dtype=np.int64)
     stop = stop if halt is None else halt
-    for walk in range(walks):
-        if time.perf_counter() >= deadline_s or idle == patience or stop[0]:
-            break
-        found = anneal_slots(
-            c,
-            best if walk % 2 else first,
-            moves=moves,
-            heat=HEATS[walk % len(HEATS)],
-            seed=seed + walk,
-            halt=stop,
-        )
-        reached = value(found)
-        idle = 0 if reached < least else idle + 1
-        if reached < least:
-            best, least = found, reached
-    return best
+    try:
+        for walk in range(walks):
+            if time.perf_counter() >= deadline_s or idle == patience or stop[0]:
+                break
+            found = anneal_slots(
+                c,
+                best if walk % 2 else first,
+                moves=moves,
+                heat=HEATS[walk % len(HEATS)],
+                seed=seed + walk,
+                halt=stop,
+            )
+            reached = value(found)
+            idle = 0 if reached < least else idle + 1
+            if reached < least:
+                best, least = found, reached
+    except KeyboardInterrupt:
+        return best, True
+    return best, False
 
 
 @contextmanager
@@ -87,7 +92,7 @@ def beside(
 
         def best() -> IntArray:
             halt[0] = 1
-            return task.result()
+            return task.result()[0]
 
         try:
             yield best

@@ -27,28 +27,30 @@ def by_trios(
     The most loaded device is in every trio: without it nothing gets better. The first trio that
     helps is taken and the search begins again; it ends where none does, or at the deadline.
     """
-    best = slot
-    better = True
-    while better:
-        better = False
-        load_s = _loads(problem, c, best)
-        worst = int(load_s.argmax())
-        others = sorted((d for d in range(problem.m) if d != worst), key=lambda d: load_s[d])
-        for pair in combinations(others, min(2, len(others))):
-            until = min(deadline_s, time.perf_counter() + _SHARE_S)
-            if time.perf_counter() >= deadline_s:
-                break
-            value = float(load_s.max())
-            among = (worst, *pair)
-            found, _, interrupted = best_cuts(
-                c, best, value, seed=seed, deadline_s=until, among=among
-            )
-            if found is not None and _loads(problem, c, found).max() < value * (1 - 1e-9):
-                best, better = found, True
-            if interrupted:
-                return best, True
-            if better:
-                break
+    best, better = slot, True
+    try:
+        while better:
+            better = False
+            load_s = _loads(problem, c, best)
+            worst = int(load_s.argmax())
+            others = sorted((d for d in range(problem.m) if d != worst), key=lambda d: load_s[d])
+            for pair in combinations(others, min(2, len(others))):
+                until = min(deadline_s, time.perf_counter() + _SHARE_S)
+                if time.perf_counter() >= deadline_s:
+                    break
+                value = float(load_s.max())
+                among = (worst, *pair)
+                found, _, interrupted = best_cuts(
+                    c, best, value, seed=seed, deadline_s=until, among=among
+                )
+                if found is not None and _loads(problem, c, found).max() < value * (1 - 1e-9):
+                    best, better = found, True
+                if interrupted:
+                    return best, True
+                if better:
+                    break
+    except KeyboardInterrupt:
+        return best, True
     return best, False
 
 

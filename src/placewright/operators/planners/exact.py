@@ -118,6 +118,10 @@ class Exact:
                 chain = over_ideals(c, start, self.few_ideals, context.deadline_s)
             except NoProofError:
                 pass
+            except KeyboardInterrupt:
+                if start is None:
+                    raise
+                return replace(c.plan(start.stage, start.kinds), note=INTERRUPTED)
             else:
                 plan = c.plan(chain.stage, chain.kinds)
                 return best_of(problem, [plan], proved(chain, problem.n))
@@ -151,42 +155,55 @@ class Exact:
     def _from(
         self, problem: OperatorProblem, context: Context, c: Contraction, first: OperatorPlan | None
     ) -> OperatorPlan:
-        """SCIP on the whole, before it and after it on three devices at a time."""
+        """The best of all that is met on the way; Ctrl-C ends it anywhere."""
+        plans = [] if first is None else [first]
+        try:
+            bound, stopped = self._improve(problem, context, c, plans)
+        except KeyboardInterrupt:
+            if not plans:
+                raise
+            bound, stopped = 0.0, True
+        plan = best_of(problem, plans, bound)
+        return replace(plan, note=INTERRUPTED) if stopped else plan
+
+    def _improve(
+        self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
+    ) -> tuple[float, bool]:
+        """SCIP on the whole, before it and after it on three devices at a time.
+
+        Adds to `plans`, which holds the first one; returns a bound and whether Ctrl-C came.
+        """
         small = problem.pipeline.plain
         early, until = (_sooner(context, share).deadline_s for share in (0.15, 0.75))
-        slot = None if first is None else slots_of(c, first)
-        plans = [] if first is None else [first]
-        stopped = False
+        slot = slots_of(c, plans[0]) if plans else None
 
         def worth(slot: IntArray) -> float:
             return load_of(problem, plan_of(c, slot))
 
+        def trios(slot: IntArray, deadline_s: float) -> tuple[IntArray, bool]:
+            better, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=deadline_s)
+            plans.append(plan_of(c, better))
+            return better, stopped
+
         if slot is not None and small:
-            slot = annealed(c, slot, worth, seed=context.seed, deadline_s=early)
-            slot, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=early)
+            slot, stopped = annealed(c, slot, worth, seed=context.seed, deadline_s=early)
             plans.append(plan_of(c, slot))
-        bound, found = 0.0, None
-        if not stopped:
-            value = c.most_s if slot is None else worth(slot)
-            aside = None
-            if small and slot is not None:
-                aside = beside(c, slot, worth, seed=context.seed + len(HEATS))
-            until = context.deadline_s if aside is None else until
-            with aside or nullcontext() as walks:
-                found, bound, stopped = best_cuts(
-                    c, slot, value, seed=context.seed, deadline_s=until
-                )
-                if walks is not None and time.perf_counter() >= until:
-                    plans.append(plan_of(c, walks()))
-            plans += [] if found is None else [plan_of(c, found)]
+            if not stopped:
+                slot, stopped = trios(slot, early)
+            if stopped:
+                return 0.0, True
+        value, aside = c.most_s if slot is None else worth(slot), None
+        if small and slot is not None:
+            aside = beside(c, slot, worth, seed=context.seed + len(HEATS))
+        until = context.deadline_s if aside is None else until
+        with aside or nullcontext() as walks:
+            found, bound, stopped = best_cuts(c, slot, value, seed=context.seed, deadline_s=until)
+            if walks is not None and (stopped or time.perf_counter() >= until):
+                plans.append(plan_of(c, walks()))
+        plans += [] if found is None else [plan_of(c, found)]
         if small and found is not None and not stopped and time.perf_counter() >= until:
-            slot = slots_of(c, best_of(problem, plans, 0.0))
-            slot, stopped = by_trios(
-                problem, c, slot, seed=context.seed, deadline_s=context.deadline_s
-            )
-            plans.append(plan_of(c, slot))
-        plan = best_of(problem, plans, bound)
-        return replace(plan, note=INTERRUPTED) if stopped else plan
+            _, stopped = trios(slots_of(c, best_of(problem, plans, 0.0)), context.deadline_s)
+        return bound, stopped
 
 
 def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
