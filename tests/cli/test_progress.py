@@ -26,6 +26,13 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
     assert meter._line().text.plain.endswith(" s  best 15 ms  bound 10 ms  gap 50.0 %  heft")
 
 
+def test_a_running_plan_has_words_of_its_own() -> None:
+    """What is measured is no bound's gap."""
+    meter = Meter("running", shown=False, names=progress.STEPS)
+    meter(what="step 1", value=0.015, lower_bound=0.01, elapsed_s=0.1)
+    assert meter._numbers() == ["a step takes 15 ms", "predicted 10 ms", "step 1"]
+
+
 def test_the_line_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
     """Shown on stderr while it lasts, also when it ends with an error."""
     meter = Meter("planning", shown=True)

@@ -117,10 +117,11 @@ class Adaptation:
         self._note(step, Kind.TRY, tryout.told())
 
     def _raise_alarm(self, step: int) -> None:
+        change = self.drift.change
         self._note(
             step,
             Kind.DRIFT,
-            f"steps take {self.drift.change:+.0%}",
+            f"steps take {100 * abs(change):.0f} % {'longer' if change > 0 else 'less'}",
             before_s=self.drift.reference_s,
             now_s=self.drift.recent_s,
         )
@@ -153,10 +154,12 @@ class Adaptation:
         self._migrate(step, offer)
 
     def _stay(self, step: int, offer: Offer, remaining: float) -> None:
-        text = f"no plan is {self.policy.least_gain:.0%} better"
+        least = 100 * self.policy.least_gain
+        text = f"planned again: none is faster by {least:.0f} %, from which a move pays"
         if offer.gain > self.policy.least_gain:
             text = f"not worth the move, {remaining:.0f} steps before the end"
-        self._note(step, Kind.STAY, text, gain=offer.gain, move_s=offer.move_s)
+        solve_s = self.replanner.last_solve_s
+        self._note(step, Kind.STAY, text, best_gain=offer.gain, resolve_s=solve_s)
         self.drift.accept()
 
     def _migrate(self, step: int, offer: Offer) -> None:
@@ -165,7 +168,7 @@ class Adaptation:
         self._note(
             step,
             Kind.MIGRATE,
-            f"{offer.gain:.0%} predicted, {moved / 1e6:.1f} MB moved",
+            "planned again",
             predicted_gain=offer.gain,
             predicted_s=offer.new_s,
             move_s=seconds,
@@ -182,13 +185,20 @@ class Adaptation:
         trial, self.trial = self.trial, None
         now_s = self.timeline.typical_s(self.policy.trial_steps)
         if now_s <= trial.before_s:
+            self._tell_trial(step, Kind.KEEP, trial, now_s)
             return
         self._refused.add(self.plan.placement.tobytes())
         self._put(trial.before, trial.move_s)
+        self._tell_trial(step, Kind.ROLL_BACK, trial, now_s)
+
+    def _tell_trial(self, step: int, kind: Kind, trial: Trial, now_s: float) -> None:
+        """What a migration had promised, and what it gave."""
         self._note(
             step,
-            Kind.ROLL_BACK,
-            f"{trial.promised:.0%} was promised, {1 - now_s / trial.before_s:.0%} was measured",
+            kind,
+            "",
+            predicted_gain=trial.promised,
+            measured_gain=1.0 - now_s / trial.before_s,
             before_s=trial.before_s,
             now_s=now_s,
         )

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     DRIFT = "drift"
     STAY = "stay"
     MIGRATE = "migrate"
+    KEEP = "keep"
     ROLL_BACK = "roll back"
     FAULT = "fault"
     RECOVER = "recover"

@@ -124,7 +124,11 @@ class Tryout:
         gain = -math.expm1(self.standings.behind(best, 0))
         if self.disturbed:
             return "the machine changed meanwhile: the fastest plan so far stays"
-        verdict = "the first one stays" if best == 0 else f"number {best + 1} is {gain:.1%} faster"
+        verdict = (
+            "the first one stays"
+            if best == 0
+            else f"number {best + 1} is {100 * gain:.1f} % faster"
+        )
         return f"{len(self.plans)} plans tried: {verdict}"
 
     def _ahead(self) -> int:

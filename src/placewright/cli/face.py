@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placewright.cli.options import Format
-from placewright.cli.progress import Meter
+from placewright.cli.progress import SEARCH, Meter, Names
 from placewright.errors import InputError
 
 
@@ -63,9 +63,9 @@ class Face:
         if self.verbose:
             self.note(text)
 
-    def meter(self, title: str) -> Meter:
+    def meter(self, title: str, names: Names = SEARCH) -> Meter:
         """A progress display with this title, to be used in a ``with`` statement."""
-        return Meter(title, shown=not self.quiet and sys.stderr.isatty())
+        return Meter(title, shown=not self.quiet and sys.stderr.isatty(), names=names)
 
 
 def document(data: Any, style: str) -> str:

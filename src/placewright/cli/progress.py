@@ -7,6 +7,12 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+Names = tuple[str, str, str]
+
+SEARCH: Names = ("best", "bound", "gap")
+STEPS: Names = ("a step takes", "predicted", "")
+"""A running plan: the median step, and what the judge had said."""
+
 SHOWN_AFTER_S = 0.3
 """Whatever ends sooner shows nothing."""
 
@@ -15,10 +21,16 @@ class Meter:
     """One line on stderr that keeps itself up to date; `placewright.planning.Progress`.
 
     Nothing is shown where stderr is no terminal. The line disappears at the end.
+
+    Parameters
+    ----------
+    names
+        What the value, the lower bound and the gap between them are called; what has no name is
+        not shown.
     """
 
-    def __init__(self, title: str, *, shown: bool) -> None:
-        self._title, self._shown = title, shown
+    def __init__(self, title: str, *, shown: bool, names: Names = SEARCH) -> None:
+        self._title, self._shown, self._names = title, shown, names
         self._what, self._value, self._bound = "", math.inf, 0.0
         self._start = time.perf_counter()
         self._live: Any = None
@@ -68,10 +80,12 @@ class Meter:
         from placewright.result import relative_gap
 
         numbers = []
+        value, bound, between = self._names
         if math.isfinite(self._value):
-            numbers.append(f"best {seconds(self._value)}")
+            numbers.append(f"{value} {seconds(self._value)}")
         if self._bound > 0:
-            numbers.append(f"bound {seconds(self._bound)}")
+            numbers.append(f"{bound} {seconds(self._bound)}")
             gap = relative_gap(self._value, self._bound)
-            numbers += [f"gap {percent(gap)}"] if math.isfinite(gap) else []
+            shown = bool(between) and math.isfinite(gap)
+            numbers += [f"{between} {percent(gap)}"] if shown else []
         return numbers + ([self._what] if self._what else [])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.report.svg import drawing, label, number, tag, text, ticks
-from placewright.report.text import seconds
+from placewright.report.text import percent, seconds, size
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Event, Timeline
@@ -90,13 +90,15 @@ def told(event: Event) -> str:
 
 
 def _name(key: str) -> str:
-    return key.removesuffix("_s").replace("_", " ")
+    return key.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
 def _value(key: str, value: float) -> str:
     if key.endswith("_s") or key == "seconds":
         return seconds(value)
-    return f"{value:.1%}" if key.endswith("gain") else number(value)
+    if key.endswith("_bytes"):
+        return size(value)
+    return percent(value) if key.endswith("gain") else number(value)
 
 
 def _x(step: float, steps: int) -> float:

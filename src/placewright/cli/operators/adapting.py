@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.cli.face import Face
+from placewright.cli.progress import STEPS
 
 if TYPE_CHECKING:
     from placewright.adapt.run import AdaptiveRun
@@ -30,9 +31,9 @@ def run_adaptively(
     """All steps, events told as they happen; Ctrl-C ends the run after the step it is in."""
     with tempfile.TemporaryDirectory(prefix="placewright-snapshots-") as passing:
         run = _run(loaded, result, snapshots or Path(passing), steps, seed, engine)
-        with run, face.meter(f"running {loaded.problem.name}") as meter:
+        with run, face.meter(f"running {loaded.problem.name}", STEPS) as meter:
             try:
-                _steps(run, face, meter, steps, result.value)
+                _steps(run, face, meter, steps)
             except KeyboardInterrupt:
                 face.note(f"interrupted after step {run.done}")
                 if snapshots is not None:
@@ -87,19 +88,60 @@ def _reach(engine: Engine) -> dict[str, Any]:
     return {"reachable": reachable}
 
 
-def _steps(run: AdaptiveRun, face: Face, meter: Any, steps: int, predicted_s: float) -> None:
+def _steps(run: AdaptiveRun, face: Face, meter: Any, steps: int) -> None:
+    """Step after step; every event is told once, then what is in force now."""
     from placewright.report.history import QUIET, told
 
-    seen = 0
+    meter.step("starting workers")
+    seen = plans = 0
+    predicted_s = float("nan")
     while run.done < steps:
         run.step()
-        for event in run.timeline.events[seen:]:
-            if event.kind not in QUIET:
-                face.note(f"step {event.step}: {event.kind}: {told(event)}")
+        news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
         seen = len(run.timeline.events)
+        for event in news:
+            face.note(f"step {event.step}: {event.kind}: {told(event)}")
+        if plans != run.timeline.plans or news:
+            predicted_s = _predicted_s(run)
+        if plans != run.timeline.plans:
+            plans = run.timeline.plans
+            _tell_plan(run, face, predicted_s)
         meter(
-            what=f"step {run.done} of {steps}, plan {run.timeline.plans}",
+            what=f"step {run.done} of {steps}, plan {plans}{_phase(run)}",
             value=run.timeline.typical_s(5),
             lower_bound=predicted_s,
             elapsed_s=sum(run.timeline.step_s),
         )
+
+
+def _predicted_s(run: AdaptiveRun) -> float:
+    """What the plan in force should take, by the profile as it is now."""
+    from placewright.operators.judge import judge
+
+    if run.adaptation is None:
+        return float("nan")
+    return judge(run.adaptation.watch.problem(), run.adaptation.plan).value
+
+
+def _tell_plan(run: AdaptiveRun, face: Face, predicted_s: float) -> None:
+    from placewright.report.text import seconds
+
+    if run.adaptation is None:
+        return
+    names = run.adaptation.problem.device_names
+    counts = [run.adaptation.plan.placement.tolist().count(d) for d in range(len(names))]
+    parts = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    face.note(
+        f"step {run.done}: plan {run.timeline.plans}{_phase(run)}: {seconds(predicted_s)} "
+        f"predicted; operators: {parts}"
+    )
+
+
+def _phase(run: AdaptiveRun) -> str:
+    """What the plan is in force for, if not for good."""
+    adaptation = run.adaptation
+    if adaptation is not None and adaptation.tryout is not None:
+        return " (plans take turns)"
+    if adaptation is not None and adaptation.trial is not None:
+        return " (on trial)"
+    return " (watched)" if adaptation is not None and adaptation.watches_next else ""

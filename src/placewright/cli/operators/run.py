@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -207,8 +208,12 @@ def _measure(
     assert loaded.graph is not None
     assert loaded.cluster is not None
     single = best_single(loaded.problem)
-    with running(loaded.graph, loaded.cluster, loaded.state, engine) as runner:
+    with ExitStack() as up:
+        with face.meter("starting workers"):
+            workers = running(loaded.graph, loaded.cluster, loaded.state, engine)
+            runner = up.enter_context(workers)
         with face.meter("running the plan", STEPS) as meter:
+            meter.step("first steps")
             source = loaded.model if check else None
             measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)
         if single is None:
@@ -216,5 +221,6 @@ def _measure(
         if single.plan.placement.tolist() == result.plan.placement.tolist():
             return measured, (single.planner.removeprefix("only:"), measured)
         with face.meter(f"running {single.planner}", STEPS) as meter:
+            meter.step("first steps")
             alone = runner.measure(single, steps=steps, seed=seed, progress=meter)
     return measured, (single.planner.removeprefix("only:"), alone)
