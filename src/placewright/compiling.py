@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+COMPILING = "compiling kernels, once after an installation"
+
 
 class CompileClock:
     """A context manager that counts the seconds in which numba compiles; nested ones once.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from placewright.compiling import CompileClock
+from placewright.compiling import COMPILING, CompileClock
 from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.planning import Planner, Progress, Wing, silent
 from placewright.race import Race
@@ -23,8 +23,6 @@ from placewright.turns import Limits, take_turns, tell
 AUTO = "auto"
 WINGS = ("operators", "samples")
 """Imported one after another until one takes the problem."""
-
-COMPILING = "compiling kernels, once after an installation"
 
 
 def solve(

@@ -74,6 +74,8 @@ def solve(
         face.note("interrupted: this is the best choice so far")
     if found.note:
         face.note(f"note: {found.note}")
+    if found.compile_s > 1.0:
+        face.note(f"compiled kernels for {found.compile_s:.0f} s: once after an installation")
     face.detail(f"{found.core} of {problem.n} nodes were left after reductions")
     data = _document(problem, found, seed, time.perf_counter() - began_s)
     face.show(lambda: data, lambda: _table(data))
@@ -119,6 +121,7 @@ def _document(
         "gap": relative_gap(found.value, found.lower_bound),
         "status": status,
         "runtime_s": runtime_s,
+        "compile_s": found.compile_s,
         "seed": seed,
         "peak_usage": found.peak,
         "peak_moment": found.moment,
