@@ -9,7 +9,7 @@ from placewright.adapt.survivors import cluster_of, problem_of
 from placewright.adapt.watch import RECENT, Watch
 from placewright.errors import InfeasibleError
 from placewright.execute.crew import StepLog
-from placewright.execute.session import StepRecord
+from placewright.execute.step_record import StepRecord
 from tests.adapt.jobs import TRIO, job
 
 

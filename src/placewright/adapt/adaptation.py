@@ -11,7 +11,8 @@ from placewright.adapt.replan import Replanner
 from placewright.adapt.timeline import Event, Kind, Timeline
 from placewright.adapt.tryout import Tryout
 from placewright.adapt.watch import RECENT, Watch
-from placewright.execute.session import Session, StepRecord
+from placewright.execute.session import Session
+from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem

@@ -20,7 +20,8 @@ from placewright.adapt.timeline import Event, Kind, Timeline
 from placewright.adapt.tryout import Tryout
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, RunError, WorkerError
-from placewright.execute.session import Session, StepRecord
+from placewright.execute.session import Session
+from placewright.execute.step_record import StepRecord
 from placewright.graph.graph import Graph
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from placewright.arrays import FloatArray
-from placewright.execute.session import StepRecord
+from placewright.execute.step_record import StepRecord
 from placewright.operators.problem import OperatorProblem
 
 RECENT = 3

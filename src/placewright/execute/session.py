@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -13,46 +12,21 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save, save_file
 
-from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster
-from placewright.execute.crew import StepLog
 from placewright.execute.engines.engine import Engine
 from placewright.execute.engines.group import WorkerGroup
 from placewright.execute.engines.local import Local
-from placewright.execute.host import Host
 from placewright.execute.messages.ways import Layout
 from placewright.execute.messages.wire import wire_bytes
 from placewright.execute.migration import random_home, state_moves
 from placewright.execute.probe import link_line
-from placewright.execute.step.clock import aligned
 from placewright.execute.step.partition import Part, partition
 from placewright.execute.step.sharing import Share, shares
+from placewright.execute.step_record import StepRecord, step_record
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step as all workers saw it, times from the step's start.
-
-    Attributes
-    ----------
-    duration_s
-        From the first start to the last end.
-    logs
-        One per device, times still on a clock: that of the first device's machine.
-    """
-
-    origin_s: float
-    duration_s: float
-    logs: tuple[StepLog, ...]
-
-    @property
-    def scalars(self) -> dict[str, float]:
-        """Outputs of one element by name: the loss."""
-        return {name: value for log in self.logs for name, value in log.scalars.items()}
 
 
 class Session:
@@ -191,7 +165,7 @@ class Session:
         """
         answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
         hosts = [self.group.hosts[p] for p in self.layout.processes]
-        return [_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
+        return [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step."""
@@ -233,20 +207,3 @@ class Session:
             found.update(load_file(file))
             file.unlink()
         return found
-
-
-def _record(logs: Sequence[StepLog], hosts: Sequence[Host]) -> StepRecord:
-    logs = aligned(logs, hosts)
-    origin = min(log.start_s for log in logs)
-    return StepRecord(origin, max(log.end_s for log in logs) - origin, logs)
-
-
-def operator_seconds(records: Sequence[StepRecord], operators: int) -> FloatArray:
-    """Median seconds of every operator over watched steps, shape (operators,)."""
-    times = np.full((len(records), operators), np.nan)
-    for row, record in zip(times, records, strict=True):
-        for log in record.logs:
-            spans = np.asarray(log.spans_s).reshape(-1, 2)
-            row[list(log.operators)] = spans[:, 1] - spans[:, 0]
-    median: FloatArray = np.median(times, axis=0)
-    return median

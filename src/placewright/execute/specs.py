@@ -11,7 +11,7 @@ from placewright.errors import UnsupportedError
 from placewright.execute.emulation import ShapedLink
 from placewright.execute.host import Host
 from placewright.execute.messages.ways import Layout
-from placewright.execute.worker import WorkerSpec
+from placewright.execute.worker_spec import WorkerSpec
 
 
 def worker_specs(

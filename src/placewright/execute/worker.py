@@ -6,70 +6,28 @@ when it is told to, when an order fails, or when the process that started it is 
 
 from __future__ import annotations
 
-import ctypes
-import datetime
 import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import load, save_file
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from placewright.execute.crew import Crew, StepLog
-from placewright.execute.emulation import ShapedLink, Stretch, precise_sleeps
+from placewright.execute.emulation import Stretch, precise_sleeps
+from placewright.execute.freed_memory import keep_freed_memory
+from placewright.execute.joining import direct_group, join
 from placewright.execute.messages.exchange import Exchange
-from placewright.execute.messages.ways import Layout
 from placewright.execute.parcels import Parcels
 from placewright.execute.probe import LinkSeconds, SpeedProbe, link_seconds
+from placewright.execute.worker_spec import WorkerSpec
 from placewright.graph.graph import TensorSpec
-from placewright.testbed.seat import NodeSeat
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """Everything a worker must know before its first order.
-
-    Attributes
-    ----------
-    rendezvous
-        Where the process group meets, for example ``file:///...`` or torchrun's ``env://``.
-    layout
-        All devices of the cluster; which of them this process drives, and how tensors travel.
-    session
-        What sets this group apart from others that met at the same place.
-    threads
-        Intra-operator threads.
-    stretch
-        How many times slower than this machine the devices are, 1 for not emulated.
-    links
-        Emulated outgoing links by target device.
-    cores
-        CPU numbers to pin the process to, empty for none.
-    seat
-        The node of a testbed to work in, ``None`` for this machine as it is.
-    """
-
-    rank: int
-    world: int
-    rendezvous: str
-    device_name: str
-    layout: Layout
-    threads: int = 1
-    stretch: float = 1.0
-    links: Mapping[int, ShapedLink] = field(default_factory=dict)
-    cores: tuple[int, ...] = ()
-    seat: NodeSeat | None = None
-    session: str = "0"
-    timeout_s: float = 300.0
 
 
 def worker_main(spec: WorkerSpec, orders: Connection, lifeline: Connection) -> None:
@@ -118,18 +76,12 @@ class Worker:
         torch.set_num_threads(spec.threads)
         precise_sleeps()
         keep_freed_memory()
-        dist.init_process_group(
-            "gloo",
-            store=_meeting_point(spec),
-            rank=spec.rank,
-            world_size=spec.world,
-            timeout=datetime.timedelta(seconds=spec.timeout_s),
-        )
+        join(spec)
         self.parcels = Parcels()
         self.places = [spec.layout.devices[d].torch_device for d in spec.layout.crew(spec.rank)]
         if self.places[0].startswith("cuda"):  # else whatever names no device touches the first GPU
             torch.cuda.set_device(self.places[0])
-        self.crew = Crew(Exchange(spec.layout, spec.rank, spec.links, _direct_group(spec)))
+        self.crew = Crew(Exchange(spec.layout, spec.rank, spec.links, direct_group(spec)))
         self.speed_probes: list[SpeedProbe] = []
         self.first_probe_s: list[float] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
@@ -219,34 +171,6 @@ class Worker:
     def state(self, path: str) -> None:
         """Write the state that lives here and changes to a safetensors file."""
         _write(path, self.crew.state())
-
-
-def _direct_group(spec: WorkerSpec) -> dist.ProcessGroup | None:
-    """The processes that NCCL joins, if this is one of them; every process has to call it."""
-    ranks = spec.layout.direct_processes
-    if not ranks:
-        return None
-    limit = datetime.timedelta(seconds=spec.timeout_s)
-    group = dist.new_group(list(ranks), timeout=limit, backend=spec.layout.direct)
-    return group if spec.rank in ranks else None
-
-
-def _meeting_point(spec: WorkerSpec) -> Any:
-    """The store in which the workers of one session, and of no other, find each other."""
-    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world)))
-    return PrefixStore(f"placewright/{spec.session}", store)
-
-
-def keep_freed_memory() -> None:
-    """Ask glibc to keep what is freed for the next step instead of handing it back each time.
-
-    Handing back costs a page fault for every 4 KiB of every activation in every step.
-    """
-    trim_threshold, mmap_max = -1, -4
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(trim_threshold, 1 << 30)
-        mallopt(mmap_max, 0)
 
 
 def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:

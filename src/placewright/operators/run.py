@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from placewright.capture.source import ModelSource
     from placewright.execute.engines.engine import Engine
-    from placewright.execute.session import Session, StepRecord
+    from placewright.execute.session import Session
+    from placewright.execute.step_record import StepRecord
 
 CHECKED_STEPS = 3
 WATCHED_STEPS = 3

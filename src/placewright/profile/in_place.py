@@ -12,7 +12,8 @@ import torch
 
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster, Device
-from placewright.execute.session import Session, operator_seconds
+from placewright.execute.session import Session
+from placewright.execute.step_record import operator_seconds
 from placewright.graph.graph import Graph
 
 MOST_STEPS = 56

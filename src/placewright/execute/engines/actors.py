@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from placewright.execute.host import Host
-from placewright.execute.worker import Worker, WorkerSpec
+from placewright.execute.worker import Worker
+from placewright.execute.worker_spec import WorkerSpec
 
 
 class RayWorker:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from placewright.errors import WorkerError
 from placewright.execute.host import Host
-from placewright.execute.worker import WorkerSpec
+from placewright.execute.worker_spec import WorkerSpec
 
 
 class WorkerGroup(ABC):

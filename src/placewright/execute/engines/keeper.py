@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from placewright.execute.engines.dialling import dial
 from placewright.execute.engines.process import WorkerProcess
 from placewright.execute.host import Host
-from placewright.execute.worker import WorkerSpec
+from placewright.execute.worker_spec import WorkerSpec
 
 PORT_KEY, SECRET_KEY = "port", "secret"
 

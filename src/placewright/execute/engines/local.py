@@ -18,7 +18,7 @@ from placewright.execute.engines.process import WorkerProcess
 from placewright.execute.host import Host
 from placewright.execute.messages.ways import crews
 from placewright.execute.specs import check_can_run, emulated, worker_specs
-from placewright.execute.worker import WorkerSpec
+from placewright.execute.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
     from placewright.testbed.seat import NodeSeat

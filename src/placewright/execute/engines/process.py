@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
-from placewright.execute.worker import WorkerSpec, worker_main
+from placewright.execute.worker import worker_main
+from placewright.execute.worker_spec import WorkerSpec
 
 
 class WorkerProcess:

@@ -11,7 +11,7 @@ from placewright.execute import parcels
 from placewright.execute.engines.dialling import accepted
 from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.host import Host
-from placewright.execute.worker import WorkerSpec
+from placewright.execute.worker_spec import WorkerSpec
 
 _END_S = 10.0
 """A keeper takes less to end its worker."""

@@ -1,0 +1,39 @@
+"""How a worker joins the others: where they meet, the group of all, the group that NCCL joins."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from placewright.execute.worker_spec import WorkerSpec
+
+
+def join(spec: WorkerSpec) -> None:
+    """Become a member of the session's process group; returns when all have."""
+    dist.init_process_group(
+        "gloo",
+        store=meeting_point(spec),
+        rank=spec.rank,
+        world_size=spec.world,
+        timeout=datetime.timedelta(seconds=spec.timeout_s),
+    )
+
+
+def direct_group(spec: WorkerSpec) -> dist.ProcessGroup | None:
+    """The processes that NCCL joins, if this is one of them; every process has to call it."""
+    ranks = spec.layout.direct_processes
+    if not ranks:
+        return None
+    limit = datetime.timedelta(seconds=spec.timeout_s)
+    group = dist.new_group(list(ranks), timeout=limit, backend=spec.layout.direct)
+    return group if spec.rank in ranks else None
+
+
+def meeting_point(spec: WorkerSpec) -> Any:
+    """The store in which the workers of one session, and of no other, find each other."""
+    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world)))
+    return PrefixStore(f"placewright/{spec.session}", store)
