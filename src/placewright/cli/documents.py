@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -20,20 +21,40 @@ _TELLING: dict[Kind, frozenset[str]] = {
 """Keys that only this document has at its top; told apart in this order."""
 
 
+LARGE = 1_000_000
+"""Characters from which a file is looked through before it is parsed, which takes ten times as long
+as reading it."""
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON or YAML file whose top is a mapping."""
     from placewright.boundary import parse_json, parse_yaml
 
-    parse = parse_yaml if path.suffix in (".yaml", ".yml") else parse_json
-    data = parse(_text(path), where=str(path))
+    yaml, text = path.suffix in (".yaml", ".yml"), _text(path)
+    if not yaml and len(text) >= LARGE:
+        _refuse_early(text, str(path))
+    data = (parse_yaml if yaml else parse_json)(text, where=str(path))
     if not isinstance(data, dict):
-        raise InputError(
-            "is none of Placewright's documents",
-            where=str(path),
-            by=f"its top is a {type(data).__name__}",
-            hint="see `placewright schema`",
-        )
+        raise _not_ours(str(path), f"its top is a {type(data).__name__}")
     return data
+
+
+def _refuse_early(text: str, where: str) -> None:
+    """Refuse JSON that is no mapping, or that has none of the telling keys anywhere."""
+    if re.match(r"\s*\[", text):
+        raise _not_ours(where, "its top is a list")
+    telling = sorted(key for keys in _TELLING.values() for key in keys)
+    if "\\u" not in text and not any(f'"{key}"' in text for key in telling):
+        raise _not_ours(where, f"it has none of the keys {', '.join(telling)}")
+
+
+def _not_ours(where: str, by: str) -> InputError:
+    return InputError(
+        "is none of Placewright's documents",
+        where=where,
+        by=by,
+        hint="see `placewright schema`; published formats need their name, as in dag:FILE.json",
+    )
 
 
 def _text(path: Path) -> str:
@@ -63,9 +84,4 @@ def kind_of(data: dict[str, Any], *, where: str) -> Kind:
     for kind, keys in _TELLING.items():
         if keys <= data.keys():
             return kind
-    raise InputError(
-        "is none of Placewright's documents",
-        where=where,
-        by=f"its keys: {', '.join(list(data)[:8]) or 'none'}",
-        hint="see `placewright schema`; published formats need their name, as in dag:FILE.json",
-    )
+    raise _not_ours(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
