@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.planning import Context
+from placewright.result import Status
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, held_after
@@ -180,3 +183,20 @@ def test_auto_asks_the_integer_program_where_it_ends() -> None:
     """Small problems only."""
     assert "ilp" in portfolio(tiny([1, 2]))
     assert "ilp" not in portfolio(generate("mild", 40))
+
+
+@pytest.mark.parametrize("planner", ["ilp", "ilp-cp-sat"])
+def test_ctrl_c_leaves_the_plan_so_far(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver is told to stop, and what it has found is judged as INTERRUPTED."""
+    pytest.importorskip("highspy")
+    if planner == "ilp-cp-sat":
+        pytest.importorskip("ortools")
+
+    def pressed(work: Callable[[], object], stop: Callable[[], object]) -> tuple[object, bool]:
+        return work(), True
+
+    monkeypatch.setattr("placewright.samples.relaxation.master.waited", pressed)
+    monkeypatch.setattr("placewright.solvers.cp_sat.waited", pressed)
+    result = solve(tiny([20, 3, 1]), planner)
+    assert result.status is Status.INTERRUPTED or result.gap <= 1e-6
+    assert result.candidates[0].note == "interrupted"

@@ -61,6 +61,8 @@ def run_adaptively(
                         elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
                     )
             except KeyboardInterrupt:
+                if not steps:
+                    raise
                 face.note(f"interrupted after epoch {len(steps)}")
     return steps
 

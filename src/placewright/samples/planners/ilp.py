@@ -73,6 +73,6 @@ class Ilp:
             whole = State.of(one).flow
             np.add.at(whole, (plan.source, plan.target), plan.count)
             split = plan_of(problem, with_classes(problem, whole))
-            plan = replace(split, lower_bound_s=plan.lower_bound_s)
+            plan = replace(split, lower_bound_s=plan.lower_bound_s, note=plan.note)
         bound = max(plan.lower_bound_s, relaxation(problem).lower_bound_s)
         return replace(plan, lower_bound_s=bound)

@@ -76,6 +76,7 @@ def solve_whole(
         for variable, count in zip(x[master.first_move :], flow.tolist(), strict=True):
             model.add_hint(variable, round(count))
     answer = run_cp_sat(model, seed=seed, deadline_s=deadline_s, workers=WORKERS, gap=gap)
+    master.interrupted = answer.interrupted
     if answer.values is None:
         return None
     count = np.array([round(answer.values(v)) for v in x[master.first_move :]], dtype=np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import MissingDependencyError
 from placewright.samples.relaxation.program import Moves, Program
+from placewright.solvers.cp_sat import waited
 
 PROVED = 1e-6
 """Taken off what branching proves: HiGHS's tolerances."""
@@ -65,7 +66,8 @@ def highs() -> Any:
 class Master:
     """Rows fixed, columns growing.
 
-    Columns: the times, then (equal batches) the steps of each rank, then the moves.
+    Columns: the times, then (equal batches) the steps of each rank, then the moves. Where they are
+    whole, Ctrl-C ends a solve with what was found, and `interrupted` says so.
     """
 
     def __init__(self, program: Program, *, whole: bool = False) -> None:
@@ -74,6 +76,8 @@ class Master:
         self.solver: Any = self.package.Highs()
         self.solver.setOptionValue("output_flag", False)
         self.solver.setOptionValue("threads", 1)
+        self.solver.HandleUserInterrupt = whole
+        self.interrupted = False
         self.inf: float = self.package.kHighsInf
         self.moves = Moves(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
         self._add_times()
@@ -194,7 +198,10 @@ class Master:
         left = deadline_s - time.perf_counter()
         limit = self.solver.getRunTime() + max(0.01, left) if np.isfinite(left) else self.inf
         self.solver.setOptionValue("time_limit", limit)
-        self.solver.run()
+        if self.whole:
+            _, self.interrupted = waited(self.solver.solve, self.solver.cancelSolve)
+        else:
+            self.solver.run()
         status = self.solver.getModelStatus()
         return bool(status == self.package.HighsModelStatus.kOptimal)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.planning import INTERRUPTED
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.cp_sat import solve_whole
@@ -30,7 +31,7 @@ def whole_plan(
     engine: Engine = "highs",
     seed: int = 0,
 ) -> SamplePlan:
-    """The best plan of whole samples that uses only `moves`, as good as time allows.
+    """The best plan of whole samples that uses only `moves`, as good as time and Ctrl-C allow.
 
     Parameters
     ----------
@@ -52,6 +53,8 @@ def whole_plan(
         found = _by_highs(master, start, deadline_s)
     else:
         found = solve_whole(master, start, deadline_s, GAP, seed)
+    if found is None and master.interrupted:
+        raise KeyboardInterrupt
     if found is None:
         raise InfeasibleError("no plan of whole samples was found", where=problem.name)
     count, proved_s = found
@@ -62,6 +65,7 @@ def whole_plan(
         count[kept],
         moves.sample_class[kept],
         proved_s if every else 0.0,
+        INTERRUPTED if master.interrupted else "",
     )
 
 

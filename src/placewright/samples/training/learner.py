@@ -71,14 +71,11 @@ class Learner:
 
     def step_together(self, dist: Any, count: int) -> None:
         """A step with the gradients of all nodes, weighted by their samples."""
-        torch = self.torch
-        message = torch.cat([self._compressed(), torch.tensor([float(count)], dtype=self.kind)])
-        if self.recipe.compression == "fp16":
-            message = (message / self.recipe.batch).to(torch.float16)
-        dist.all_reduce(message)
-        message = message.to(self.kind)
-        if float(message[-1]) > 0:
-            self._move(message[:-1] / message[-1])
+        own = self.torch.cat([self.gradient, self.torch.tensor([float(count)], dtype=self.kind)])
+        largest = self.recipe.compression == "top10"
+        total = self._largest_summed(dist, own) if largest else self._all_summed(dist, own)
+        if float(total[-1]) > 0:
+            self._move(total[:-1] / total[-1])
 
     def average(self, dist: Any, weight: int) -> None:
         """Parameters become their mean over the nodes, weighted by samples."""
@@ -112,17 +109,28 @@ class Learner:
         flat: FloatArray = self._flat().numpy().astype(np.float64)
         return flat
 
-    def _compressed(self) -> Any:
-        """The gradient, or its largest entries."""
-        if self.recipe.compression != "top10":
-            return self.gradient
-        whole = self.gradient + self.held_back
-        few = max(1, int(KEPT * len(whole)))
-        largest = whole.abs().topk(few).indices
-        sent = self.torch.zeros_like(whole)
-        sent[largest] = whole[largest]
-        self.held_back = whole - sent
-        return sent
+    def _all_summed(self, dist: Any, own: Any) -> Any:
+        """The gradients and counts of all nodes added up, in half the bytes where asked for."""
+        if self.recipe.compression == "fp16":
+            own = (own / self.recipe.batch).to(self.torch.float16)
+        dist.all_reduce(own)
+        return own.to(self.kind)
+
+    def _largest_summed(self, dist: Any, own: Any) -> Any:
+        """The same of the largest entries alone: each node sends which they are, and what."""
+        torch = self.torch
+        whole = own[:-1] + self.held_back
+        largest = whole.abs().topk(max(1, int(KEPT * len(whole)))).indices
+        at = torch.cat([largest, torch.tensor([len(whole)])])
+        sent = torch.cat([whole[largest], own[-1:]]).to(torch.float32)
+        self.held_back = whole.index_fill(0, largest, 0.0)
+        message = torch.stack([at.to(torch.int32), sent.view(torch.int32)])
+        told = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        dist.all_gather(told, message)
+        total = torch.zeros_like(own)
+        for places, values in told:
+            total.index_add_(0, places.long(), values.view(torch.float32).to(self.kind))
+        return total
 
     def _pixels(self, pixels: Any) -> Any:
         scaled = self.torch.tensor(np.asarray(pixels, dtype=np.float64) / 128.0 - 1.0)

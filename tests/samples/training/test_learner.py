@@ -1,0 +1,43 @@
+"""What a node sends of its gradients, against the plain sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.samples.data.images import images
+from placewright.samples.training.learner import KEPT, Learner
+from placewright.samples.training.recipe import Recipe
+
+torch = pytest.importorskip("torch")
+
+
+class Alone:
+    """A group of one node."""
+
+    def get_world_size(self) -> int:
+        """One."""
+        return 1
+
+    def all_gather(self, told: list[Any], message: Any) -> None:
+        """Its own message; remembers how many bytes that is."""
+        told[0].copy_(message)
+        self.sent_bytes = message.numel() * message.element_size()
+
+
+def test_what_is_not_sent_is_kept_for_the_next_step() -> None:
+    """The largest tenth moves the parameters, the rest is held back, and together they are all."""
+    learner = Learner(Recipe(compression="top10"))
+    drawn = images(12, 1)
+    learner.load({s: (drawn.pixels[s], int(drawn.labels[s])) for s in range(12)})
+    before, group = learner.parameters(), Alone()
+    learner.gradients(np.arange(12))
+    gradient = learner.gradient.numpy().copy()
+    learner.step_together(group, 12)
+    sent = (before - learner.parameters()) / learner.recipe.rate * 12
+    assert np.count_nonzero(np.abs(sent) > 1e-6) <= int(KEPT * len(gradient))
+    assert np.abs(sent).max() == pytest.approx(np.abs(gradient).max(), rel=1e-4)
+    np.testing.assert_allclose(sent + learner.held_back.numpy(), gradient, atol=1e-4)
+    assert group.sent_bytes < 0.21 * gradient.nbytes
