@@ -115,7 +115,7 @@ def plans_of(problem: OperatorProblem, seconds: float) -> dict[str, OperatorPlan
 
 
 def dynamic_plan(
-    job: Job, plan: OperatorPlan, known: Iterable[OperatorPlan], steps: int
+    job: Job, plan: OperatorPlan, known: Iterable[OperatorPlan], asked: argparse.Namespace
 ) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved.
 
@@ -125,7 +125,7 @@ def dynamic_plan(
         Plans to try in the first steps, beside those of the quick planners.
     """
     policy = Policy(sample_every=5)
-    others = rivals(job.problem, plan, float("inf"), known=known)
+    others = rivals(job.problem, plan, asked.run_steps, known=known)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(
@@ -135,13 +135,14 @@ def dynamic_plan(
             rivals=others,
             policy=policy,
             snapshot_every=10**6,
+            steps=asked.run_steps,
         ) as run,
     ):
         run.step()
         assert run.adaptation is not None
         while run.adaptation.tryout is not None:
             run.step()
-        for _ in range(steps):
+        for _ in range(asked.adapt_steps):
             run.step()
         return run.adaptation.plan, run.timeline.plans - 1
 
@@ -216,9 +217,8 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
                 problem = calibrated(problem, session).problem
             job = Job(graph, cluster, problem, state, open=workers)
             plans = plans_of(problem, asked.auto_seconds)
-            plans["dynamic"], moves = dynamic_plan(
-                job, plans["ceft+pbqp"], (plans["auto"],), asked.adapt_steps
-            )
+            known = (plans["auto"],)
+            plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], known, asked)
             times = measured(job, plans, asked)
         values = {name: judge(problem, plan).value for name, plan in plans.items()}
         yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
@@ -285,6 +285,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0, help="rounds go on for so long")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--adapt-steps", type=int, default=15)
+    parser.add_argument("--run-steps", type=int, default=1000, help="that trying must pay for")
     parser.add_argument("--auto-seconds", type=float, default=10.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", action="store_true")
