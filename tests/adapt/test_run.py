@@ -18,7 +18,7 @@ from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
 from placewright.capture.source import ModelSource
-from placewright.errors import InfeasibleError
+from placewright.errors import InfeasibleError, RunError
 from placewright.execute.eager import run_eager
 from placewright.execute.session import Session
 from placewright.graph.program import Program
@@ -51,6 +51,26 @@ def test_a_run_without_events_is_eager_training(tmp_path: Path) -> None:
         equal_to_eager(run, source, given, 7)
     assert len(run.timeline.step_s) == 7
     assert run.timeline.count(Kind.SNAPSHOT) == 2
+
+
+def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for the second snapshot and a worker killed: repeated from the first, bit for bit;
+    only a last snapshot that cannot be written is an error.
+    """
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
+        for _ in range(4):
+            run.step()
+        monkeypatch.setattr(AdaptiveRun, "_state_bytes", lambda run: 1 << 62)
+        for _ in range(4):
+            run.step()
+        kill(run, 0)
+        run.step()
+        equal_to_eager(run, source, given, 9)
+        assert run.timeline.count(Kind.SNAPSHOT) == 1
+        assert run.timeline.count(Kind.UNSAVED) == 2
+        with pytest.raises(RunError, match="No space left"):
+            run.finish()
 
 
 def test_two_of_three_workers_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -76,6 +76,26 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
     found = folder.latest()
     assert found is not None
     assert found.step == 1
+    assert folder.damaged == [hurt.name]
+
+
+def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
+    """Starting from nothing would in time replace what could still be mended."""
+    folder = SnapshotFolder(tmp_path, "net")
+    (write(folder, 3) / NOTE).write_text("{")
+    with pytest.raises(InputError, match="no snapshot is undamaged"):
+        folder.latest()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    """What was begun is removed, the snapshot before it stays."""
+    folder = SnapshotFolder(tmp_path, "net")
+    write(folder, 1)
+    with pytest.raises(OSError, match="No space left"):
+        folder.begin(2, needed_bytes=1 << 62)
+    folder.begin(3)
+    folder.give_up()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_another_models_snapshot_is_refused(tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import combinations
 from multiprocessing.connection import Connection
 
+from placewright.errors import RunError
 from placewright.execute.engines.process import main_hidden
 from placewright.testbed.seat import NodeSeat
 
-PORT = 29499
+PORTS = range(10000, 20000)
+"""Runs that share a testbed take each the one of its process number."""
 PATIENCE_S = 2.0
 """A connection that takes longer does not count: two lost packets."""
 
@@ -21,7 +24,20 @@ def all_talk(seats: Sequence[NodeSeat]) -> frozenset[str]:
     """The largest set of devices of which every two reach each other; the first of equals.
 
     A process group needs a connection between every two of its members.
+
+    Raises
+    ------
+    RunError
+        No seat is there any more: the testbed has been taken down.
     """
+    if not any(seat.there for seat in seats):
+        raise RunError(
+            "the testbed has been taken down under the run",
+            where=", ".join(seat.device for seat in seats),
+            hint="`placewright testbed up` and run again; with --snapshots FOLDER a run goes on "
+            "from its last snapshot",
+        )
+    seats = [seat for seat in seats if seat.there]
     pairs = {frozenset(p) for p in _connected(seats)}
     names = [seat.device for seat in seats]
     for size in range(len(names), 1, -1):
@@ -34,10 +50,11 @@ def all_talk(seats: Sequence[NodeSeat]) -> frozenset[str]:
 def _connected(seats: Sequence[NodeSeat]) -> list[tuple[str, str]]:
     """Pairs of which the second accepted a connection of the first."""
     context = multiprocessing.get_context("forkserver")
+    port = PORTS[os.getpid() % len(PORTS)]
     ends, processes = [], []
     for k, seat in enumerate(seats):
         here, there = context.Pipe()
-        args = (seat, list(seats[:k]), there)
+        args = (seat, list(seats[:k]), there, port)
         process = context.Process(target=_knock_and_answer, args=args, daemon=True)
         with main_hidden():
             process.start()
@@ -71,19 +88,24 @@ def _heard(end: Connection) -> list[str] | None:
         return None
 
 
-def _knock_and_answer(seat: NodeSeat, others: Sequence[NodeSeat], end: Connection) -> None:
+def _knock_and_answer(
+    seat: NodeSeat, others: Sequence[NodeSeat], end: Connection, port: int
+) -> None:
     """In the seat: listen, and try to reach every other one."""
-    seat.enter()
-    with socket.create_server((seat.address, PORT), backlog=16):
+    try:
+        seat.enter()
+    except RunError:
+        return  # the testbed is going down: nobody is reached
+    with socket.create_server((seat.address, port), backlog=16):
         end.send([])
         end.recv()
-        end.send([other.device for other in others if _reaches(other)])
+        end.send([other.device for other in others if _reaches(other, port)])
         end.recv()
 
 
-def _reaches(other: NodeSeat) -> bool:
+def _reaches(other: NodeSeat, port: int) -> bool:
     try:
-        with socket.create_connection((other.address, PORT), timeout=PATIENCE_S):
+        with socket.create_connection((other.address, port), timeout=PATIENCE_S):
             return True
     except OSError:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from placewright.errors import InfeasibleError, RunError, WorkerError
 from placewright.execute.session import Session
 from placewright.execute.step_record import StepRecord
 from placewright.graph.graph import Graph
+from placewright.graph.program import Program
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -156,8 +158,19 @@ class AdaptiveRun:
         return self._survive(self.done, lambda: self._crew()[0].state())
 
     def finish(self) -> None:
-        """Write a last snapshot."""
-        self._survive(self.done, self.snapshot)
+        """Write a last snapshot.
+
+        Raises
+        ------
+        RunError
+            The disk does not take it.
+        """
+        if not self._survive(self.done, self.snapshot):
+            raise RunError(
+                f"the last snapshot is not written: {self.timeline.events[-1].text}",
+                where=f"step {self.done}",
+                hint="make room; the snapshots before it are whole",
+            )
 
     def _survive(self, goal: int, then: Callable[[], T]) -> T:
         """Bring the run to `goal` steps and do what comes `then`, again after every fault."""
@@ -269,11 +282,27 @@ class AdaptiveRun:
             typical = judge(self.adaptation.problem, self.adaptation.plan).value
         return max(self.patience_s, SILENCE_STEPS * typical)
 
-    def snapshot(self) -> None:
-        """Write down where the run stands; steps before the last two snapshots are forgotten."""
-        session, adaptation = self._crew()
+    def snapshot(self) -> bool:
+        """Write down where the run stands; steps before the last two snapshots are forgotten.
+
+        A disk that does not take it is an event: the run goes on, and later steps can still be
+        repeated from the last snapshot.
+        """
         start = time.perf_counter()
-        folder = self.snapshots.begin(self.done)
+        try:
+            self._write_snapshot()
+        except OSError as error:
+            self.snapshots.give_up()
+            self._note(Kind.UNSAVED, f"{self.folder}: {error.strerror}")
+            return False
+        oldest = int(self.snapshots.whole()[0].name.removeprefix("step-"))
+        self._batches = [(step, b) for step, b in self._batches if step > oldest]
+        self._note(Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
+        return True
+
+    def _write_snapshot(self) -> None:
+        session, adaptation = self._crew()
+        folder = self.snapshots.begin(self.done, self._state_bytes())
         session.save_state(folder)
         names = adaptation.problem.device_names
         placement = [names[d] for d in adaptation.plan.placement]
@@ -283,9 +312,13 @@ class AdaptiveRun:
             random_state=session.random_state(),
             placement=dict(zip(self.job.graph.operator_names, placement, strict=True)),
         )
-        oldest = int(self.snapshots.whole()[0].name.removeprefix("step-"))
-        self._batches = [(step, b) for step, b in self._batches if step > oldest]
-        self._note(Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
+
+    def _state_bytes(self) -> int:
+        """What a snapshot takes, its note aside."""
+        program = self.job.graph.program
+        inputs = program.inputs if isinstance(program, Program) else ()
+        specs = [item.spec for item in inputs if item.mutated]
+        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
     def _fault(self, error: WorkerError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""

@@ -8,6 +8,7 @@ is killed at any moment leaves the last whole one behind.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -56,19 +57,37 @@ class SnapshotFolder:
     ----------
     graph_name
         Written into each one; a snapshot of another model is refused.
+
+    Attributes
+    ----------
+    damaged
+        Newer snapshots that `latest` had to pass over.
     """
 
     def __init__(self, path: Path, graph_name: str, keep: int = 2) -> None:
         self.path, self.graph_name, self.keep = path, graph_name, keep
+        self.damaged: list[str] = []
         path.mkdir(parents=True, exist_ok=True)
 
-    def begin(self, step: int) -> Path:
-        """A fresh folder that does not count yet: state goes there, then `commit`."""
-        for stale in self.path.glob("unfinished-*"):
-            shutil.rmtree(stale)
+    def begin(self, step: int, needed_bytes: int = 0) -> Path:
+        """A fresh folder that does not count yet: state goes there, then `commit`.
+
+        Raises
+        ------
+        OSError
+            The disk has less than `needed_bytes` left, or does not take a folder.
+        """
+        self.give_up()
+        if shutil.disk_usage(self.path).free < needed_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         folder = self.path / f"unfinished-{step:08d}"
         folder.mkdir()
         return folder
+
+    def give_up(self) -> None:
+        """Remove what was begun and not committed."""
+        for stale in self.path.glob("unfinished-*"):
+            shutil.rmtree(stale)
 
     def commit(
         self,
@@ -105,17 +124,26 @@ class SnapshotFolder:
         return sorted(self.path.glob("step-*"))
 
     def latest(self) -> Snapshot | None:
-        """The newest snapshot that is undamaged.
+        """The newest snapshot that is undamaged, ``None`` where none was ever written.
 
         Raises
         ------
         InputError
-            The snapshots are of another model.
+            The snapshots are of another model, or all of them are damaged.
         """
+        self.damaged = []
         for folder in reversed(self.whole()):
             found = self._read(folder)
             if found is not None:
                 return found
+            self.damaged.append(folder.name)
+        if self.damaged:
+            raise InputError(
+                "no snapshot is undamaged",
+                where=str(self.path),
+                by=f"{', '.join(self.damaged)}: files are missing or differ from their checksums",
+                hint="bring a copy back, or name another folder to begin anew",
+            )
         return None
 
     def _read(self, folder: Path) -> Snapshot | None:

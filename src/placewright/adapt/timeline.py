@@ -25,6 +25,7 @@ class Kind(StrEnum):
     RECOVER = "recover"
     JOIN = "join"
     SNAPSHOT = "snapshot"
+    UNSAVED = "no snapshot"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from placewright.execute.scratch import Scratch
+
 if TYPE_CHECKING:
     from placewright.execute.engines.group import WorkerGroup
 
@@ -38,7 +40,7 @@ class Parcels:
 
     def pack(self, write: Callable[[str], Any]) -> None:
         """Keep what `write` writes into the path that it is given, to be taken away."""
-        with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+        with Scratch() as folder:
             path = Path(folder) / "parcel"
             write(str(path))
             self._outgoing = path.open("rb")

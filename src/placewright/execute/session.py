@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from placewright.execute.messages.ways import Layout
 from placewright.execute.messages.wire import wire_bytes
 from placewright.execute.migration import random_home, state_moves
 from placewright.execute.probe import link_line
+from placewright.execute.scratch import Scratch
 from placewright.execute.step.partition import Part, partition
 from placewright.execute.step.sharing import Share, shares
 from placewright.execute.step_record import StepRecord, step_record
@@ -50,7 +50,7 @@ class Session:
         self.graph, self.cluster = graph, cluster
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster)
-        self._folder = tempfile.TemporaryDirectory(prefix="placewright-session-")
+        self._folder = Scratch()
         initial = Path(self._folder.name) / "initial.safetensors"
         save_file({n: t.detach().contiguous().clone() for n, t in state.items()}, initial)
         self._initial_file, self._initial = initial, [""]

@@ -35,6 +35,11 @@ class NodeSeat:
     address: str
     interface: str
 
+    @property
+    def there(self) -> bool:
+        """Whether its testbed is still up."""
+        return all(Path(group).is_dir() for group in self.groups)
+
     def enter(self) -> None:
         """Move the calling process here: control groups, CPUs, then the network namespace.
 

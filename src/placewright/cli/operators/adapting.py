@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +28,18 @@ def run_adaptively(
     snapshots: Path | None,
 ) -> Timeline:
     """All steps, events told as they happen; Ctrl-C ends the run after the step it is in."""
-    with tempfile.TemporaryDirectory(prefix="placewright-snapshots-") as passing:
+    from placewright.execute.scratch import Scratch
+
+    with Scratch() as passing:
         run = _run(loaded, result, snapshots or Path(passing), steps, seed, engine)
         with run, face.meter(f"running {loaded.problem.name}", STEPS) as meter:
+            _tell_start(run, face)
             try:
                 _steps(run, face, meter, steps)
             except KeyboardInterrupt:
                 face.note(f"interrupted after step {run.done}")
-                if snapshots is not None:
-                    run.finish()
+            if snapshots is not None and run.session is not None:
+                run.finish()
         return run.timeline
 
 
@@ -86,6 +88,14 @@ def _reach(engine: Engine) -> dict[str, Any]:
         return all_talk([seats[name] for name in names])
 
     return {"reachable": reachable}
+
+
+def _tell_start(run: AdaptiveRun, face: Face) -> None:
+    """Where a continued run goes on, and what it had to pass over."""
+    for name in run.snapshots.damaged:
+        face.note(f"{run.folder / name} is damaged and passed over")
+    if run.done:
+        face.note(f"continued after step {run.done}, from {run.folder}")
 
 
 def _steps(run: AdaptiveRun, face: Face, meter: Any, steps: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.engines.process import WorkerProcess
 from placewright.execute.host import Host
 from placewright.execute.messages.ways import crews
+from placewright.execute.scratch import Scratch
 from placewright.execute.specs import check_can_run, emulated, worker_specs
 from placewright.execute.worker_spec import WorkerSpec
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 TESTBED = "CPU quotas and links of a testbed on one machine"
 
-RENDEZVOUS_PORT = 29500
-"""Free in a testbed, whose nodes have networks of their own."""
+RENDEZVOUS_PORTS = range(20000, 30000)
+"""Free in a testbed, whose nodes have networks of their own, but for other runs on it: each takes
+the one of its process number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,10 @@ class LocalGroup(PipedGroup):
     """
 
     def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="placewright-")
+        self._folder = Scratch()
         seat = specs[0].seat
-        inside = f"tcp://{seat.address}:{RENDEZVOUS_PORT}" if seat is not None else ""
+        port = RENDEZVOUS_PORTS[os.getpid() % len(RENDEZVOUS_PORTS)]
+        inside = f"tcp://{seat.address}:{port}" if seat is not None else ""
         rendezvous = inside or f"file://{self._folder.name}/rendezvous"
         self.specs = tuple(replace(spec, rendezvous=rendezvous) for spec in specs)
         self.hosts = (host,) * len(specs)
