@@ -1,4 +1,4 @@
-"""Moves with trouble on purpose: ``python benchmarks/samples_faults.py [RUNS]``.
+"""Moves with trouble on purpose: ``python benchmarks/samples_faults.py [FIRST RUNS]``.
 
 Each run moves the plan of ``lp`` with relays on six nodes while processes are killed and links
 cut at random, and then looks for every sample: on exactly one node, checksum equal. Prints how
@@ -24,10 +24,10 @@ from placewright.solve import solve
 NODES, SPEED = 6, 100.0
 
 
-def main(runs: int) -> None:
+def main(first: int, runs: int) -> None:
     """Run and count."""
     fine = restarts = cuts = samples = 0
-    for seed in range(runs):
+    for seed in range(first, first + runs):
         problem = generate("moderate", NODES, seed).asked(relay=True)
         plan = solve(problem, "lp").plan
         rng = np.random.default_rng(seed)
@@ -46,6 +46,7 @@ def main(runs: int) -> None:
                 print(f"seed {seed}: {error}")
         cuts += sum(not fault.kill for fault in faults.values())
         samples += int(plan.count.sum())
+        print(f"{seed + 1 - first} of {runs} runs", file=sys.stderr, flush=True)
     print(
         f"{fine} of {runs} runs: every sample on exactly one node, checksums equal "
         f"({samples} samples moved, {restarts} processes killed, at most {cuts} links cut)"
@@ -53,4 +54,4 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    main(*map(int, sys.argv[1:] or ("0", "30")))
