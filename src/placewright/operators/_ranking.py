@@ -145,17 +145,8 @@ def _sort_by_heap(s: Swift, ops: int, begin: int, end: int) -> None:
 
 @inlined
 def _settle(s: Swift, ops: int, at: int) -> None:
-    """Sink the operator at `at` to its place among those before it; equals stay as they are.
-
-    The first step is computed: whether it is needed would be guessed wrong, a second is rare.
-    """
+    """Sink the operator at `at` to its place among those before it; equals stay as they are."""
     i, mine = s.ranked[ops + at], s.ranked_key[at]
-    j, other = s.ranked[ops + at - 1], s.ranked_key[at - 1]
-    sinks = other > mine
-    s.ranked[ops + at] = j if sinks else i
-    s.ranked_key[at] = other if sinks else mine
-    i, mine = i if sinks else j, mine if sinks else other
-    at -= 1
     while at > 0 and s.ranked_key[at - 1] > mine:
         s.ranked[ops + at] = s.ranked[ops + at - 1]
         s.ranked_key[at] = s.ranked_key[at - 1]

@@ -33,9 +33,6 @@ WORD = 64
 SEATS = 2
 """Placements that are played side by side: where one waits for its last number, another goes on."""
 
-AT_ONCE = 2
-"""Known operators that are looked at together; `known` has that many rows to spare at its end."""
-
 MOST_SEATED = 20_000
 """Operators above which they are played one by one: their state would not fit a cache."""
 
@@ -177,7 +174,7 @@ def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
         "ops": _rows(seats * (n + 1), OPERATOR),
         "devices": _rows(seats * m, DEVICE),
         "lane": _rows(seats * lanes, LANE),
-        "known": _rows(room + AT_ONCE, KNOWN),
+        "known": _rows(room, KNOWN),
         "early": _indices(room),
         "bits": np.zeros((seats * m, words), dtype=np.uint64),
         "tops": np.zeros((seats * m, -(-words // WORD)), dtype=np.uint64),

@@ -8,7 +8,7 @@ from placewright.compiled import index, inlined
 from placewright.operators._heaps import pop, push
 from placewright.operators._modes import Mode
 from placewright.operators._ready_sets import include, take_first
-from placewright.operators._swift import AT_ONCE, Seat, Swift
+from placewright.operators._swift import Seat, Swift
 
 MOST_LISTED = 32
 """Known operators of a device that are looked through one by one; more of them stand in a heap."""
@@ -63,29 +63,22 @@ def choose(s: Swift, mode: Mode, seat: Seat, device: int, now: float) -> None:
 
 @inlined
 def _sift(s: Swift, seat: Seat, device: int, now: float) -> float:
-    """Known operators whose time has come join the ready set; the next such time of the others.
-
-    Some rows at once, past the end of the list too, where nothing comes of it: how many there are
-    is guessed right more often.
-    """
+    """Known operators whose time has come join the ready set; the next such time of the others."""
     its = s.devices[device]
     begin, soonest_s = its.begin, np.inf
     if its.early > 0:
         soonest_s = _look_ahead(s, seat, device, now)
-    kept, first, end = begin, begin, its.known_end
-    while first < end:
-        for ahead in range(AT_ONCE):
-            x = index(first + index(ahead))
-            row, hole = s.known[x], s.known[kept]
-            its_s, at, i, listed = row.ready_s, row.position, row.op, x < end
-            late = listed & (its_s > now)
-            include(s.bits, s.tops, device, at, listed & (not late))
-            hole.ready_s = its_s
-            hole.position = at
-            hole.op = i
-            kept = index(kept + late)
-            soonest_s = its_s if late & (its_s < soonest_s) else soonest_s
-        first = index(first + index(AT_ONCE))
+    kept = begin
+    for x in range(begin, its.known_end):
+        row, hole = s.known[x], s.known[kept]
+        its_s, at, i = row.ready_s, row.position, row.op
+        late = its_s > now
+        include(s.bits, s.tops, device, at, not late)
+        hole.ready_s = its_s
+        hole.position = at
+        hole.op = i
+        kept = index(kept + late)
+        soonest_s = its_s if late & (its_s < soonest_s) else soonest_s
     its.known_end = kept
     if kept - begin > MOST_LISTED:
         _put_away(s, seat, device)
