@@ -161,16 +161,17 @@ def measured(
         names.setdefault(plans[name].placement.tobytes(), []).append(name)
     turns = [group[0] for group in names.values()]
     found: dict[str, Turns] = {name: [] for name in turns}
-    start, done, best = time.perf_counter(), 0, float("inf")
+    done, best, end_s = 0, float("inf"), 0.0
     with job.open(job.graph, job.cluster, job.state) as session:
-        while done < asked.rounds or time.perf_counter() - start < asked.seconds:
+        while done < asked.rounds or time.perf_counter() < end_s:
             for name in turns if done % 2 == 0 else reversed(turns):
                 order = execution_order(job.problem, judge(job.problem, plans[name]))
                 session.load(plans[name].placement.tolist(), order)
                 session.run(1)
                 found[name].append(one_turn(session, asked.steps, FAR * best))
-                best = min(best, float(np.median(found[name][-1])))
+                best = min(median(t) for t in found.values() if t)
             turns = [name for name in turns if median(found[name]) < FAR * best]
+            end_s = end_s or time.perf_counter() + asked.seconds
             done += 1
     return {name: found[group[0]] for group in names.values() for name in group}
 
@@ -282,7 +283,7 @@ def main() -> None:
     parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS), choices=list(CLUSTERS))
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="at least")
-    parser.add_argument("--seconds", type=float, default=40.0, help="rounds go on for so long")
+    parser.add_argument("--seconds", type=float, default=40.0, help="for rounds after the first")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--adapt-steps", type=int, default=15)
     parser.add_argument("--run-steps", type=int, default=1000, help="that trying must pay for")
