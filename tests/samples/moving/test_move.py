@@ -96,3 +96,15 @@ def test_classes_for_one_neighbour_share_a_connection() -> None:
     assert (second.target, len(second.samples)) == (2, 3)
     assert len({*first.samples, *second.samples}) == 10
     assert len(transfers_of(problem.asked(relay=True), two)) == 4
+
+
+def test_without_relays_nobody_waits_for_samples_of_others(tmp_path: Path) -> None:
+    """Nodes that give to each other in a ring, both classes: all send what they held."""
+    problem = tiny([[20, 20], [20, 20], [20, 20]])
+    source, target = np.tile([0, 1, 2], 4), np.tile([1, 2, 0], 4)
+    ring = SamplePlan(source, target, np.full(12, 9), np.repeat([0, 1, 0, 1], 3))
+    sent = transfers_of(problem, ring)
+    assert {first for transfer in sent for first in transfer.brought_by} == {-1}
+    shards, digests = deal(problem, images(120, labels=np.repeat([0, 1], 60)), tmp_path)
+    move(problem, ring, shards, digests, speed=FAST, limit_s=20.0)
+    assert [len(shard.samples()) for shard in shards] == [40, 40, 40]

@@ -18,8 +18,8 @@ def transfers_of(
 ) -> list[Transfer]:
     """The transfers of a plan, in the order of their start.
 
-    A node sends on what has reached it last, and keeps what it held at the start. Without relays
-    a node sends all classes to a neighbour over one connection.
+    With relays a node sends on what has reached it last, and keeps what it held at the start.
+    Without them it sends what it held at the start, all classes for a neighbour over one connection.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def transfers_of(
                 float(problem.latency_s[i, j]) / speed,
             )
         )
-        heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
+        if problem.relay:
+            heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
     return transfers if problem.relay else _joined(transfers)
 
 
