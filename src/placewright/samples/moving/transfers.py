@@ -19,7 +19,8 @@ def transfers_of(
     """The transfers of a plan, in the order of their start.
 
     With relays a node sends on what has reached it last, and keeps what it held at the start.
-    Without them it sends what it held at the start, all classes for a neighbour over one connection.
+    Without them it sends what it held at the start, and all classes for a neighbour over one
+    connection.
 
     Parameters
     ----------
