@@ -21,11 +21,11 @@ import numpy as np
 import simpy
 
 from ceft_pbqp import captured
-from placewright.operators._groups import groups_of
 from placewright.operators.judge import Judge
-from placewright.operators.planners._order_search import OrderSearch, played_sequence
 from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 from placewright.testing.instances import random_placement, tiny
 

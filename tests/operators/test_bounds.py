@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from placewright.errors import InfeasibleError
-from placewright.operators._load_bound import load_bound
+from placewright.operators.bounding.load import load_bound
 from placewright.operators.bounds import bounds
 from placewright.operators.judge import Judge
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap

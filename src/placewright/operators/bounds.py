@@ -31,7 +31,7 @@ above. It joins path and load where a graph is narrow at its ends.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
-`placewright.operators._star_latency.least_tails`.
+`placewright.operators.judging.star.latency.least_tails`.
 
 **serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
 """
@@ -42,12 +42,12 @@ import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray
 from placewright.errors import InfeasibleError
-from placewright.operators._ceft import Ceft, ceft
-from placewright.operators._groups import Groups, groups_of
-from placewright.operators._load_bound import balanced_weights, load_bound
-from placewright.operators._squeezed_bound import squeezed_bound
-from placewright.operators._star_latency import is_star_latency, least_tails
+from placewright.operators.bounding.load import balanced_weights, load_bound
+from placewright.operators.bounding.squeezed import squeezed_bound
+from placewright.operators.judging.star.latency import is_star_latency, least_tails
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
+from placewright.operators.structure.ceft import Ceft, ceft
+from placewright.operators.structure.groups import Groups, groups_of
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:

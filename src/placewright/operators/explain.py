@@ -10,7 +10,7 @@ import numpy as np
 
 from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError, UnknownNameError
-from placewright.operators._causes import causes, turns
+from placewright.operators.causes import causes, turns
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.limits import Limit, limits
 from placewright.operators.plan import OperatorPlan

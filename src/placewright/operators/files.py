@@ -13,12 +13,12 @@ import numpy as np
 
 from placewright.boundary import parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
-from placewright.operators._formats import PlanFile, ProblemFile, problem_fields
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.judgement import end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.schema import PlanFile, ProblemFile, problem_fields
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.result import Result, head_json
 

@@ -24,12 +24,12 @@ ends, each tensor once per pair of devices, latency included, channels not conte
 memory are then those of one sample played as for latency.
 
 **Star.** Where transfers go through host memory, throughput is the largest load as in
-`placewright.operators._star_loads`, and memory is resident bytes. The trace shows one period of
-the pipeline: each device takes in its tensors, computes, and gives out its tensors. Latency is
-that of one sample, in which accelerators are called: `placewright.operators._star_latency`.
+`placewright.operators.judging.star.loads`, and memory is resident bytes. The trace shows one period
+of the pipeline: each device takes in its tensors, computes, and gives out its tensors. Latency is
+that of one sample, in which accelerators are called: `placewright.operators.judging.star.latency`.
 
 **Pipelines.** Replicated stages, clusters of accelerators, and passes that do not mix
-(`OperatorProblem.pipeline`) are as in `_star_loads` and, over links, `_pair_loads`.
+(`OperatorProblem.pipeline`) are as in `judging.star.loads` and, over links, `judging.pair_loads`.
 
 **Contiguous.** Where the problem asks for it, a plan whose devices form no chain of nested
 ideals of the forward graph is infeasible, and the violation names an operator.
@@ -44,18 +44,16 @@ import numpy as np
 import numpy.typing as npt
 
 from placewright.arrays import FloatArray, IntArray, thawed
-from placewright.operators import _kernels as kernels
-from placewright.operators import _scores as scores
-from placewright.operators._batches import NO_ORDER, checked_batch, parts_of_batch
-from placewright.operators._board import Board, copy_board, make_board
-from placewright.operators._contiguity import break_of_chain
-from placewright.operators._costs import kernel_costs
-from placewright.operators._modes import DONE, Mode
-from placewright.operators._pipeline_judgement import as_pipeline, is_pipeline
-from placewright.operators._refusals import refusal
-from placewright.operators._star_judgement import judge_star
-from placewright.operators._swift import Swift, copy_swift, make_swift
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
+from placewright.operators.judging import scores
+from placewright.operators.judging.batches import NO_ORDER, checked_batch, parts_of_batch
+from placewright.operators.judging.modes import DONE, Mode
+from placewright.operators.judging.pipelines import as_pipeline, is_pipeline
+from placewright.operators.judging.play import kernels
+from placewright.operators.judging.play.board import Board, copy_board, make_board
+from placewright.operators.judging.refusals import refusal
+from placewright.operators.judging.star.judge import judge_star
+from placewright.operators.judging.swift.state import Swift, copy_swift, make_swift
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import (
     Communication,
@@ -64,6 +62,8 @@ from placewright.operators.problem import (
     OperatorProblem,
     Overlap,
 )
+from placewright.operators.structure.contiguity import break_of_chain
+from placewright.operators.structure.costs import kernel_costs
 
 __all__ = ["Judge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 
@@ -104,8 +104,8 @@ class Judge:
     Attributes
     ----------
     board
-        What the kernels of `placewright.operators._kernels` play on, for compiled searches:
-        ``run(*judge.board, judge.mode(), placement, order)``.
+        What the kernels of `placewright.operators.judging.play.kernels` play on, for compiled
+        searches: ``run(*judge.board, judge.mode(), placement, order)``.
     """
 
     __slots__ = ("board", "problem", "swift")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.operators._memory import memory_curves, resident_curves
+from placewright.operators.memory import memory_curves, resident_curves
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.trace import MemoryCurve, Trace
 

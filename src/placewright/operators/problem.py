@@ -18,8 +18,8 @@ from placewright.arrays import (
     frozen_int,
 )
 from placewright.errors import InputError
-from placewright.operators._topology import Topology, build_topology
 from placewright.operators.pipeline import PLAIN, Pipeline
+from placewright.operators.topology import Topology, build_topology
 from placewright.operators.views import NO_VIEW, check_views
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators._ceft import ceft
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
+from placewright.operators.structure.ceft import ceft
 from placewright.planning import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny

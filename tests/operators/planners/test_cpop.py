@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
-from placewright.operators.planners._ranks import mean_downward_rank
-from placewright.operators.planners._setup import set_up
 from placewright.operators.planners.cpop import Cpop, critical_path, path_device
+from placewright.operators.planners.lists.ranks import mean_downward_rank
+from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.readers.dag import read_dag
 from placewright.planning import Context
 from placewright.testing.instances import named_instances

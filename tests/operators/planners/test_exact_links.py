@@ -9,10 +9,10 @@ from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._pair_contraction import contract_pairs
-from placewright.operators.planners._pair_moves import anneal
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.pipelines.links.contraction import contract_pairs
+from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.pipedream import read_pipedream
 from placewright.planning import Context

@@ -7,10 +7,10 @@ import pytest
 
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch
-from placewright.operators.planners._list_scheduling import list_schedule
-from placewright.operators.planners._ranks import mean_upward_rank
-from placewright.operators.planners._setup import set_up
 from placewright.operators.planners.heft import Heft, heft_sequence
+from placewright.operators.planners.lists.ranks import mean_upward_rank
+from placewright.operators.planners.lists.scheduling import list_schedule
+from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning import Context

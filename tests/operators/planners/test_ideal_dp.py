@@ -9,10 +9,10 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
-from placewright.operators.planners._contraction import contract, line_up
-from placewright.operators.planners._ideals import lattice_of
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.pipelines.contiguous.ideals import lattice_of
+from placewright.operators.planners.pipelines.contraction import contract, line_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
 from placewright.planning import Context

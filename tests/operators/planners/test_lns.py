@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
-from placewright.operators._groups import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
-from placewright.operators.planners._order_decode import start_line
-from placewright.operators.planners._order_line import VALUE
-from placewright.operators.planners._order_search import OrderSearch, played_sequence
-from placewright.operators.planners._window_model import solve_window
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.lns import Lns
+from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.line import VALUE
+from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.window_model import solve_window
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import INTERRUPTED, Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators._groups import groups_of
 from placewright.operators.judge import evaluate_many, judge
-from placewright.operators.planners._cuts import serial_costs, swaps, two_devices
 from placewright.operators.planners.min_cut import MinCut
+from placewright.operators.planners.pricing.cuts import serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem

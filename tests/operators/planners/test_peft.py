@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators._costs import kernel_costs
 from placewright.operators.judge import judge
-from placewright.operators.planners._ranks import optimistic_costs
+from placewright.operators.planners.lists.ranks import optimistic_costs
 from placewright.operators.planners.peft import Peft
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
+from placewright.operators.structure.costs import kernel_costs
 from placewright.planning import Context
 from placewright.testing.instances import random_problem
 from tests.operators.planners.test_heft import paper

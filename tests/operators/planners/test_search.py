@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
-from placewright.operators._groups import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
-from placewright.operators.planners._order_decode import start_line
-from placewright.operators.planners._order_line import BEST, TEMPERATURE, VALUE, Line
-from placewright.operators.planners._order_moves import anneal_windows
-from placewright.operators.planners._order_search import OrderSearch, played_sequence
-from placewright.operators.planners._order_tails import close_window, open_window
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.search import Search
+from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.line import BEST, TEMPERATURE, VALUE, Line
+from placewright.operators.planners.sequences.moves import anneal_windows
+from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import INTERRUPTED, Context, Planner
 from placewright.result import Status
 from placewright.solve import solve

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import final
 
 from placewright.arrays import FloatArray
-from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._setup import within_memory
+from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.planners.m_topo import filled_in_order
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 
 

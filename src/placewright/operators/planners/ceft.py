@@ -8,11 +8,11 @@ from typing import final
 import numpy as np
 
 from placewright.arrays import FloatArray
-from placewright.operators._ceft import ceft
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._list_scheduling import priority_sequence
-from placewright.operators.planners._setup import set_up, within_memory
+from placewright.operators.planners.lists.scheduling import priority_sequence
+from placewright.operators.planners.lists.setup import set_up, within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.ceft import ceft
 from placewright.planning import Context
 
 

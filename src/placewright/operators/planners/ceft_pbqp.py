@@ -10,22 +10,22 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
-from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._byte_prices import within_memories
-from placewright.operators.planners._local_search import Start, improve, score_all, score_plan
-from placewright.operators.planners._placement_pbqp import PlacementGraph, placement_graph
-from placewright.operators.planners._priced import Desk, by_load, desk
-from placewright.operators.planners._starts import with_devices_exchanged
-from placewright.operators.planners._variants import (
+from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.placements.search import Start, improve, score_all, score_plan
+from placewright.operators.planners.pricing.byte_prices import within_memories
+from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
+from placewright.operators.planners.pricing.priced import Desk, by_load, desk
+from placewright.operators.planners.pricing.starts import with_devices_exchanged
+from placewright.operators.planners.pricing.variants import (
     least_total,
     listed,
     simple,
     slack_aware,
     with_paths,
 )
-from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 
 DISTANCE = 0.03
@@ -70,8 +70,8 @@ class CeftPbqp:
       (single devices, round robin, stretches of the topological order), and improves them by
       local moves on the judge, critical operators first. So it is never worse than any of these.
     - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
-      the least at which the plan fits (`_byte_prices`); what that and `Pbqp` give is improved like
-      the rest, with half as many moves again.
+      the least at which the plan fits (`pricing.byte_prices`); what that and `Pbqp` give is
+      improved like the rest, with half as many moves again.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
     of work is fixed by `effort`, so the same seed gives the same plan on every machine; only a

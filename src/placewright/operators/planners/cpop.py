@@ -9,13 +9,13 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._list_scheduling import list_schedule, priority_sequence
-from placewright.operators.planners._ranks import (
+from placewright.operators.planners.lists.ranks import (
     mean_critical_path,
     mean_downward_rank,
     mean_upward_rank,
 )
-from placewright.operators.planners._setup import (
+from placewright.operators.planners.lists.scheduling import list_schedule, priority_sequence
+from placewright.operators.planners.lists.setup import (
     Setup,
     scheduled_plan,
     set_up,

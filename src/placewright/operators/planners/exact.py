@@ -13,20 +13,9 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
-from placewright.operators._star_latency import is_star_latency
-from placewright.operators._star_loads import stages, star_value
+from placewright.operators.judging.star.latency import is_star_latency
+from placewright.operators.judging.star.loads import stages, star_value
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import Contraction, contract
-from placewright.operators.planners._free_cuts import (
-    best_cuts,
-    plan_of,
-    slots_of,
-    too_large,
-)
-from placewright.operators.planners._ideals import Chain
-from placewright.operators.planners._slot_walks import HEATS, annealed, beside
-from placewright.operators.planners._stages import best_stages
-from placewright.operators.planners._trios import by_trios
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
@@ -37,6 +26,17 @@ from placewright.operators.planners.ideal_dp import (
     proved,
 )
 from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.pipelines.contiguous.ideals import Chain
+from placewright.operators.planners.pipelines.contiguous.stages import best_stages
+from placewright.operators.planners.pipelines.contraction import Contraction, contract
+from placewright.operators.planners.pipelines.slots.program import (
+    best_cuts,
+    plan_of,
+    slots_of,
+    too_large,
+)
+from placewright.operators.planners.pipelines.slots.trios import by_trios
+from placewright.operators.planners.pipelines.slots.walks import HEATS, annealed, beside
 from placewright.operators.problem import (
     Communication,
     Objective,
@@ -54,14 +54,14 @@ class Exact:
 
     Latency is that of calls through host memory: see `ExactLatency`, which needs no solver.
 
-    The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give
-    a mixed-integer program for a commercial solver. Ours is built on the contracted graph
-    (`_contraction`), of stage numbers (`_stages`), and starts from `LinearisedDp`. Where the
-    forward graph has few ideals, `IdealDp` is faster and needs no solver. Where plans need not
-    be contiguous, SCIP goes on from there with one variable per hyperedge and device instead of
-    one for what goes in and one for what goes out (`_free_cuts`). Before it and beside it
-    placements are annealed (`_slot_walks`); before it and in the last quarter of the time three
-    devices at a time are planned anew (`_trios`).
+    The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give a
+    mixed-integer program for a commercial solver. Ours is built on the contracted graph
+    (`pipelines.contraction`), of stage numbers (`pipelines.contiguous.stages`), and starts from
+    `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
+    Where plans need not be contiguous, SCIP goes on from there with one variable per hyperedge and
+    device instead of one for what goes in and one for what goes out (`pipelines.slots.program`).
+    Before it and beside it placements are annealed (`pipelines.slots.walks`); before it and in the
+    last quarter of the time three devices at a time are planned anew (`pipelines.slots.trios`).
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).

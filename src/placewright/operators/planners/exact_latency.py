@@ -7,9 +7,9 @@ from typing import final
 
 import numpy as np
 
-from placewright.operators._star_latency import accelerators, is_star_latency
+from placewright.operators.judging.star.latency import accelerators, is_star_latency
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._call_search import CallSearch, Effort
+from placewright.operators.planners.calls.search import CallSearch, Effort
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import INTERRUPTED, Context
 
@@ -17,7 +17,7 @@ from placewright.planning import INTERRUPTED, Context
 @final
 @dataclass(frozen=True, slots=True)
 class ExactLatency:
-    """Labels on ideals: which calls and CPU blocks follow each other (see `_call_labels`).
+    """Labels on ideals: which calls and CPU blocks follow each other (see `calls.labels`).
 
     The model is that of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5.1; the
     algorithm is ours. They give a mixed-integer program, whose relaxation says next to nothing
@@ -28,8 +28,8 @@ class ExactLatency:
     the last pass proves the optimum, or at the deadline gives the least open label as the bound.
     Where ideals are many, chains of operators are joined before, except around the cuts of the
     last plan, as long as that helps. Operators without cost are left out and put back
-    (`_call_idle`). With several calls per accelerator, a problem with one call on each of as many
-    copies gives a bound, and mostly the plan (`_call_copies`).
+    (`calls.idle`). With several calls per accelerator, a problem with one call on each of as many
+    copies gives a bound, and mostly the plan (`calls.copies`).
 
     O(pairs of ideals x labels); the passes before the last are cut short by nothing but the
     deadline, so the same seed gives the same plan where it is not reached.

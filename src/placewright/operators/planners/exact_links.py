@@ -15,12 +15,12 @@ from placewright.errors import InfeasibleError
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import contract
-from placewright.operators.planners._pair_contraction import Pairs, contract_pairs
-from placewright.operators.planners._pair_moves import anneal
-from placewright.operators.planners._pair_program import best_pairs, too_large
-from placewright.operators.planners._star_stand_in import star_stand_in
 from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.pipelines.contraction import contract
+from placewright.operators.planners.pipelines.links.contraction import Pairs, contract_pairs
+from placewright.operators.planners.pipelines.links.moves import anneal
+from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
+from placewright.operators.planners.pipelines.links.stand_in import star_stand_in
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning import INTERRUPTED, Context
 from placewright.solvers.cp_sat import MISSING, installed
@@ -34,11 +34,11 @@ _ROUNDS = 4
 class ExactLinks:
     """Optimal throughput where every pair of devices has a link of its own, contiguous or not.
 
-    A mixed-integer program (`_pair_program`) after Tarnawski et al., NeurIPS 2020, arXiv
+    A mixed-integer program (`pipelines.links.program`) after Tarnawski et al., NeurIPS 2020, arXiv
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
     solved by SCIP. It starts from the best of: the plan at hand, single devices, and the line cut
-    for a stand-in around host memory (`_star_stand_in`), each annealed on the loads
-    (`_pair_moves`). Where plans need not be contiguous, contiguous ones are tried first.
+    for a stand-in around host memory (`pipelines.links.stand_in`), each annealed on the loads
+    (`pipelines.links.moves`). Where plans need not be contiguous, contiguous ones are tried first.
 
     The program knows what lives on a device, not the tensors of one sample that pass through it.
     Where the judge finds that those do not fit, the program is solved again with that much less

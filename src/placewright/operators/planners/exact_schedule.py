@@ -10,12 +10,11 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
-from placewright.operators._groups import groups_of
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners._schedule_model import hint, schedule_model
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.sequences.schedule_model import hint, schedule_model
 from placewright.operators.planners.single import Single
 from placewright.operators.problem import (
     Links,
@@ -24,6 +23,7 @@ from placewright.operators.problem import (
     Overlap,
     pairwise_only,
 )
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import INTERRUPTED, Context, Planner
 from placewright.solvers.cp_sat import installed, run_cp_sat
 
@@ -34,7 +34,7 @@ ENOUGH = 5e-7
 @final
 @dataclass(frozen=True, slots=True)
 class ExactSchedule:
-    """Optimal latency of some tens of operators, by CP-SAT (see `_schedule_model`).
+    """Optimal latency of some tens of operators, by CP-SAT (see `sequences.schedule_model`).
 
     The start is the plan at hand, or the best of HEFT and single devices. The solver's placement is
     played in the order of its starts, in every dispatch, and the judge picks. Where links are

@@ -9,15 +9,15 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import Contraction, contract
-from placewright.operators.planners._ideals import (
+from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.pipelines.contiguous.ideals import (
     MOST_CELLS,
     Chain,
     OutOfTimeError,
     best_chain,
     lattice_of,
 )
-from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.pipelines.contraction import Contraction, contract
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning import Context
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._contraction import Contraction, contract, line_up
-from placewright.operators.planners._ideal_kernel import Lattice, chain
-from placewright.operators.planners._ideals import (
+from placewright.operators.planners.pipelines.contiguous.ideals import (
     MOST_CELLS,
     Chain,
     OutOfTimeError,
     best_chain,
 )
+from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
+from placewright.operators.planners.pipelines.contraction import Contraction, contract, line_up
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning import Context
 

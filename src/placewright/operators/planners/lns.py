@@ -9,12 +9,16 @@ import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
-from placewright.operators.planners._order_decode import decode, start_line
-from placewright.operators.planners._order_line import CRITICAL, VALUE, Line
-from placewright.operators.planners._order_moves import list_critical
-from placewright.operators.planners._order_search import OrderSearch, fully_linked, played_sequence
-from placewright.operators.planners._window_model import Better, solve_window
+from placewright.operators.planners.sequences.decode import decode, start_line
+from placewright.operators.planners.sequences.hunt import Hunt, dispatches, start_hunt
+from placewright.operators.planners.sequences.line import CRITICAL, VALUE, Line
+from placewright.operators.planners.sequences.moves import list_critical
+from placewright.operators.planners.sequences.search import (
+    OrderSearch,
+    fully_linked,
+    played_sequence,
+)
+from placewright.operators.planners.sequences.window_model import Better, solve_window
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import INTERRUPTED, Context
 from placewright.solvers.cp_sat import installed
@@ -26,11 +30,11 @@ class Lns:
     """Stretches of the best plan's sequence, about critical operators, re-planned by CP-SAT.
 
     Large-neighbourhood search after Shaw, CP 1998 (doi 10.1007/3-540-49481-2_30), with windows in
-    time as in job-shop scheduling; the model of a window is ours (`_window_model`): devices and
-    order of its operators, transfers on their channels, heads from what comes before, longest ways
-    from what comes after. A window that looks better is decoded and judged in every dispatch; it
-    stays if decoding says that it is no worse. Starts from `Context.incumbent` or the best list
-    schedule.
+    time as in job-shop scheduling; the model of a window is ours (`sequences.window_model`):
+    devices and order of its operators, transfers on their channels, heads from what comes before,
+    longest ways from what comes after. A window that looks better is decoded and judged in every
+    dispatch; it stays if decoding says that it is no worse. Starts from `Context.incumbent` or the
+    best list schedule.
 
     The work is fixed by CP-SAT's deterministic time with one worker: the same seed gives the same
     plan unless a deadline cuts it short.

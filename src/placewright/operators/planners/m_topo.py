@@ -8,11 +8,11 @@ from typing import final
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.operators._groups import Groups, groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._local_search import operator_bytes
-from placewright.operators.planners._setup import within_memory
+from placewright.operators.planners.lists.setup import within_memory
+from placewright.operators.planners.placements.search import operator_bytes
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning import Context
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import MissingDependencyError
-from placewright.operators._groups import Groups, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning import Context
 
 SCALE = 1_000_000

@@ -8,13 +8,13 @@ from typing import final
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._cuts import Serial, serial_costs, swaps, two_devices
-from placewright.operators.planners._local_search import improve, score_all
-from placewright.operators.planners._placement_pbqp import placement_graph
-from placewright.operators.planners._priced import Desk, desk, raised
+from placewright.operators.planners.placements.search import improve, score_all
+from placewright.operators.planners.pricing.cuts import Serial, serial_costs, swaps, two_devices
+from placewright.operators.planners.pricing.graph import placement_graph
+from placewright.operators.planners.pricing.priced import Desk, desk, raised
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 from placewright.solvers.cp_sat import installed
 
@@ -27,7 +27,7 @@ class MinCut:
     Stone, IEEE TSE SE-3(1), 1977 (doi 10.1109/TSE.1977.233840) for two processors; alpha-beta
     swaps of Boykov, Veksler, Zabih, IEEE TPAMI 23(11), 2001 (doi 10.1109/34.969114) beyond. A
     node per tensor and direction makes the cut exact where a tensor with several readers is sent
-    once (proof in `_cuts`). One max-flow per exchange, O(groups + tensor uses) arcs.
+    once (proof in `pricing.cuts`). One max-flow per exchange, O(groups + tensor uses) arcs.
 
     Beyond two devices it starts from the PBQP that `Pbqp` solves, goes through all pairs until
     no exchange helps, and takes its lower bound from the PBQP in which readers share a transfer.

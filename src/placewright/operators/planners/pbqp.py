@@ -8,9 +8,9 @@ from typing import final
 import numpy as np
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._local_search import improve, score_all
-from placewright.operators.planners._placement_pbqp import placement_graph
-from placewright.operators.planners._priced import Desk, desk, within_memory
+from placewright.operators.planners.placements.search import improve, score_all
+from placewright.operators.planners.pricing.graph import placement_graph
+from placewright.operators.planners.pricing.priced import Desk, desk, within_memory
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import Context
 

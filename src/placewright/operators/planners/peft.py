@@ -9,9 +9,9 @@ import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._list_scheduling import priority_sequence
-from placewright.operators.planners._ranks import optimistic_costs
-from placewright.operators.planners._setup import set_up, within_memory
+from placewright.operators.planners.lists.ranks import optimistic_costs
+from placewright.operators.planners.lists.scheduling import priority_sequence
+from placewright.operators.planners.lists.setup import set_up, within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import Context
 

@@ -7,9 +7,9 @@ from typing import final
 
 import numpy as np
 
-from placewright.operators._groups import groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 
 

@@ -10,10 +10,10 @@ from threading import Event
 from typing import final
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners._hunt import Hunt, dispatches, start_hunt
-from placewright.operators.planners._local_search import improve, score_plan
-from placewright.operators.planners._order_search import Sequenced, played_sequence
 from placewright.operators.planners.lns import Lns
+from placewright.operators.planners.placements.search import improve, score_plan
+from placewright.operators.planners.sequences.hunt import Hunt, dispatches, start_hunt
+from placewright.operators.planners.sequences.search import Sequenced, played_sequence
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning import INTERRUPTED, Context
 from placewright.solvers.cp_sat import installed
@@ -37,12 +37,12 @@ class Search:
     """Simulated annealing that never forgets the best plan, and never trusts a surrogate.
 
     Starts from `Context.incumbent` or, without one, from the best list schedule. Rounds grow
-    and alternate hot and cool. In each, sequences are annealed first (`_order_moves`: one
+    and alternate hot and cool. In each, sequences are annealed first (`sequences.moves`: one
     operator, its place in the sequence, a walk of connected ones; critical operators first), in
-    windows where they are long (`_order_tails`). Decoding them is what the judge does but for
-    memory (`_order_decode`); what comes out is judged in every dispatch. Where memories are
+    windows where they are long (`sequences.tails`). Decoding them is what the judge does but for
+    memory (`sequences.decode`); what comes out is judged in every dispatch. Where memories are
     limited or sequences make no sense, placements are annealed on the judge itself
-    (`_local_moves`: also stretches of the topological order, exchanges; bytes over the memories
+    (`placements.moves`: also stretches of the topological order, exchanges; bytes over the memories
     first).
 
     The work is fixed by `effort`: the same seed gives the same plan unless a deadline cuts it

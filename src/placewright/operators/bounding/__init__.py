@@ -1,0 +1,1 @@
+"""What bounds solve: the load problem's dual, work between heads and tails."""

@@ -1,0 +1,1 @@
+"""What the judge knows: how plans are played, scored and refused."""

@@ -1,0 +1,1 @@
+"""The general play, compiled: who ran what when, on which link, in which bytes."""

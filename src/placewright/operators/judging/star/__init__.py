@@ -1,0 +1,1 @@
+"""Plans whose transfers go through host memory: loads, calls, transfers."""

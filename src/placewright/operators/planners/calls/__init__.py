@@ -1,0 +1,1 @@
+"""Calls of accelerators through host memory: shortest chains over ideals."""

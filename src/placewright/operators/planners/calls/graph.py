@@ -1,0 +1,182 @@
+"""Star latency problems at the level of colocation groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.judging.star.latency import accelerators
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallGraph:
+    """What is placed as one, and what passes between.
+
+    Blocks are colocation groups, and groups that lie on a cycle of groups together, numbered
+    topologically. With b blocks, k accelerators and c CPUs (of CPUs that are alike the first):
+
+    Attributes
+    ----------
+    block
+        Shape (n,): block of every operator, -1 where it is left out.
+    called, cpus
+        Shape (k,), (c,): device indices.
+    cpu_s
+        Shape (c, n), seconds; ``inf`` where the operator's group cannot run.
+    accelerator_s
+        Shape (k, b), seconds in a call; ``inf`` where the block cannot run.
+    resident_bytes
+        Shape (b,), each operator's rounded up.
+    exact
+        Whether some best plan is one of this graph: no cycle had to be merged, and no group
+        could gain from being split between calls.
+    """
+
+    problem: OperatorProblem
+    block: IntArray
+    blocks: int
+    called: IntArray
+    cpus: IntArray
+    cpu_s: FloatArray
+    accelerator_s: FloatArray
+    resident_bytes: FloatArray
+    exact: bool
+
+
+def call_graph(
+    problem: OperatorProblem, without: BoolArray, joined: IntArray | None = None
+) -> CallGraph:
+    """The graph of blocks.
+
+    Parameters
+    ----------
+    without
+        Shape (n,): operators that are left out.
+    joined
+        Shape (n,): numbers of blocks to begin with, each of whole groups; by default the groups.
+    """
+    label = groups_of(problem).group
+    start = label if joined is None else np.unique(joined, return_inverse=True)[1]
+    keep = ~without
+    component, acyclic = _components(int(start.max()) + 1, _arcs(problem, start, keep))
+    block = np.where(keep, component[start], -1)
+    used, block[keep] = np.unique(block[keep], return_inverse=True)
+    cost = np.where(problem.allowed(), problem.compute_s, np.inf)
+    called = np.flatnonzero(accelerators(problem))
+    cpus = _unlike_cpus(problem, cost)
+    accelerator_s = np.zeros((len(called), len(used)))
+    np.add.at(accelerator_s.T, block[keep], cost[keep][:, called])
+    resident = np.bincount(block[keep], np.ceil(problem.resident_bytes)[keep], len(used))
+    return CallGraph(
+        problem=problem,
+        block=block,
+        blocks=len(used),
+        called=called,
+        cpus=cpus,
+        cpu_s=np.ascontiguousarray(cost[:, cpus].T),
+        accelerator_s=accelerator_s,
+        resident_bytes=resident.astype(np.float64),
+        exact=acyclic and (problem.calls == 1 or _whole(problem, label)),
+    )
+
+
+def _unlike_cpus(problem: OperatorProblem, cost: FloatArray) -> IntArray:
+    """Of CPUs with equal costs, the first."""
+    cpus = np.flatnonzero(~accelerators(problem))
+    _, first = np.unique(cost[:, cpus], axis=1, return_index=True)
+    kept: IntArray = cpus[np.sort(first)] if len(cpus) else cpus
+    return kept
+
+
+def _whole(problem: OperatorProblem, label: IntArray) -> bool:
+    """Whether no group gains from being split between calls.
+
+    Some operators that take no time may always follow a neighbour of their group into its call:
+
+    - One without inputs whose one tensor has one reader: a transfer is saved.
+    - One that reads one tensor and makes none: its input need not leave for it.
+    - All readers of a tensor together, where they read nothing else and what they make is no
+      larger than the tensor: their call brings out no more, and earlier.
+
+    A group counts as one block where such steps join all of it.
+    """
+    p = problem
+    idle = (p.compute_s == 0.0).all(axis=1)
+    joined = np.arange(p.n)
+    for i in np.flatnonzero(idle).tolist():
+        mate = _followed(p, label, idle, i)
+        if mate >= 0 and label[mate] == label[i]:
+            joined[joined == joined[i]] = joined[mate]
+    return len(np.unique(joined)) == len(np.unique(label))
+
+
+def _followed(p: OperatorProblem, label: IntArray, idle: BoolArray, i: int) -> int:
+    """Whom operator i, which takes no time, may follow; -1 if it cannot be said."""
+    t = p.topology
+    inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
+    made = t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]
+    if len(inputs) == 0 and len(made) == 1:
+        readers = p.consumers[p.consumer_offsets[made[0]] : p.consumer_offsets[made[0] + 1]]
+        return int(readers[0]) if len(readers) == 1 else -1
+    if len(inputs) != 1:
+        return -1
+    readers = p.consumers[p.consumer_offsets[inputs[0]] : p.consumer_offsets[inputs[0] + 1]]
+    reads = t.in_offsets[readers + 1] - t.in_offsets[readers]
+    together = idle[readers] & (label[readers] == label[i]) & (reads == 1)
+    brought = p.tensor_bytes[np.isin(p.tensor_producer, readers)].sum()
+    follows = len(made) == 0 or (together.all() and brought <= p.tensor_bytes[inputs[0]])
+    return int(p.tensor_producer[inputs[0]]) if follows else -1
+
+
+def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArray:
+    """Shape (e, 2): pairs of unlike groups joined by a tensor, sorted."""
+    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    maker, reader = problem.tensor_producer[tensor], problem.consumers
+    both = keep[maker] & keep[reader] & (label[maker] != label[reader])
+    pairs = np.stack([label[maker[both]], label[reader[both]]], axis=1)
+    return np.unique(pairs, axis=0)
+
+
+def _components(count: int, arcs: IntArray) -> tuple[IntArray, bool]:
+    """Strongly connected components in topological order (Tarjan's algorithm, on a stack)."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    for a, b in arcs.tolist():
+        after[a].append(b)
+    index, low = [-1] * count, [0] * count
+    component = np.full(count, -1)
+    stack: list[int] = []
+    seen = found = 0
+    for root in range(count - 1, -1, -1):
+        if index[root] >= 0:
+            continue
+        path = [(root, 0)]
+        while path:
+            v, child = path.pop()
+            if child == 0:
+                index[v] = low[v] = seen
+                seen += 1
+                stack.append(v)
+            else:
+                low[v] = min(low[v], low[after[v][child - 1]])
+            while child < len(after[v]):
+                w = after[v][child]
+                child += 1
+                if index[w] < 0:
+                    path.append((v, child))
+                    path.append((w, 0))
+                    break
+                if component[w] < 0:
+                    low[v] = min(low[v], index[w])
+            else:
+                if low[v] == index[v]:
+                    while True:
+                        w = stack.pop()
+                        component[w] = found
+                        if w == v:
+                            break
+                    found += 1
+    return found - 1 - component, found == count

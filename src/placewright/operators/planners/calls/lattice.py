@@ -1,0 +1,257 @@
+"""Ideals (sets closed under predecessors) of a graph of blocks, and what crosses each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.planners.calls.graph import CallGraph
+from placewright.operators.planners.calls.tails import tails
+
+
+class Lattice(NamedTuple):
+    """Ideals by size, from the empty one to the whole graph.
+
+    With l ideals, b blocks, t tensors:
+
+    Attributes
+    ----------
+    member
+        Shape (l, b).
+    up_offsets, up_ideal, up_block
+        CSR: the ideals with one block more, and that block.
+    accelerator_s
+        Shape (k, l), sums over the ideal's blocks but those that the accelerator cannot run.
+    refused
+        Shape (k, l): how many of the ideal's blocks the accelerator cannot run.
+    resident_bytes
+        Shape (l,).
+    front_offsets, front
+        CSR: the tensors that cross the ideal's border.
+    tail_s
+        One row per entry of `front`, shape (_, k + 1): the least time from the tensor to the
+        end, by how many accelerators' memory is left.
+    later_offsets, later
+        ``later[later_offsets[x] + i * w + j]`` for w tensors on the border of x: whether all that
+        waits for tensor i also waits for tensor j.
+    tensor_block, tensor_bytes
+        Shape (t,).
+    reader_offsets, reader
+        CSR: blocks outside a tensor's own that read it.
+    op_offsets, op
+        CSR: the operators of each block, in topological order.
+    producer, in_offsets, in_tensors
+        As in the problem and its topology.
+    """
+
+    member: BoolArray
+    up_offsets: IntArray
+    up_ideal: IntArray
+    up_block: IntArray
+    accelerator_s: FloatArray
+    refused: IntArray
+    resident_bytes: FloatArray
+    front_offsets: IntArray
+    front: IntArray
+    tail_s: FloatArray
+    later_offsets: IntArray
+    later: BoolArray
+    tensor_block: IntArray
+    tensor_bytes: FloatArray
+    reader_offsets: IntArray
+    reader: IntArray
+    op_offsets: IntArray
+    op: IntArray
+    producer: IntArray
+    in_offsets: IntArray
+    in_tensors: IntArray
+
+
+def predecessors(graph: CallGraph) -> list[int]:
+    """Bit sets: the blocks that feed each block."""
+    p = graph.problem
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
+    before = [0] * graph.blocks
+    for a, b in zip(maker.tolist(), reader.tolist(), strict=True):
+        if a != b and a >= 0 and b >= 0:
+            before[b] |= 1 << a
+    return before
+
+
+def ideals(before: Sequence[int], most: int) -> list[int] | None:
+    """All ideals as bit sets by size, ``None`` if there are more than `most`."""
+    after: list[list[int]] = [[] for _ in before]
+    for b, fed in enumerate(before):
+        for a in _bits(fed):
+            after[a].append(b)
+    level = {0: tuple(b for b, fed in enumerate(before) if not fed)}
+    found = [0]
+    while level:
+        grown: dict[int, tuple[int, ...]] = {}
+        for ideal, ready in level.items():
+            for b in ready:
+                larger = ideal | 1 << b
+                if larger in grown:
+                    continue
+                new = (c for c in after[b] if not before[c] & ~larger)
+                grown[larger] = (*(c for c in ready if c != b), *new)
+        found += sorted(grown)
+        if len(found) > most:
+            return None
+        level = grown
+    return found
+
+
+def line(before: Sequence[int]) -> list[int]:
+    """The ideals of one depth-first topological order: a chain of blocks + 1 ideals."""
+    after: list[list[int]] = [[] for _ in before]
+    waits = [0] * len(before)
+    for b, fed in enumerate(before):
+        for a in _bits(fed):
+            after[a].append(b)
+            waits[b] += 1
+    stack = [b for b in range(len(before) - 1, -1, -1) if waits[b] == 0]
+    found = [0]
+    while stack:
+        b = stack.pop()
+        found.append(found[-1] | 1 << b)
+        for c in reversed(after[b]):
+            waits[c] -= 1
+            if waits[c] == 0:
+                stack.append(c)
+    return found
+
+
+def _bits(value: int) -> list[int]:
+    return [i for i, digit in enumerate(reversed(bin(value)[2:])) if digit == "1"]
+
+
+def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
+    """All that the kernel asks of the ideals `sets`, by size."""
+    member = _members(sets, graph.blocks)
+    tensor_block = graph.block[graph.problem.tensor_producer]
+    reader_offsets, reader = _readers(graph)
+    ideal, front = np.nonzero(_crossing(member, tensor_block, reader_offsets, reader))
+    front_offsets = np.searchsorted(ideal, np.arange(len(sets) + 1))
+    runs = np.isfinite(graph.accelerator_s)
+    return Lattice(
+        member,
+        *_covers(sets, member, predecessors(graph)),
+        np.where(runs, graph.accelerator_s, 0.0) @ member.T,
+        (~runs).astype(np.int64) @ member.T.astype(np.int64),
+        member @ graph.resident_bytes,
+        front_offsets,
+        front,
+        *_borders(graph, member, front_offsets, front),
+        tensor_block,
+        graph.problem.tensor_bytes,
+        reader_offsets,
+        reader,
+        *_operators(graph),
+        graph.problem.tensor_producer,
+        graph.problem.topology.in_offsets,
+        graph.problem.topology.in_tensors,
+    )
+
+
+def _members(sets: Sequence[int], blocks: int) -> BoolArray:
+    """The sets as rows of booleans."""
+    width = (blocks + 7) // 8
+    raw = np.frombuffer(b"".join(s.to_bytes(width, "little") for s in sets), dtype=np.uint8)
+    bits = np.unpackbits(raw.reshape(len(sets), width), axis=1, bitorder="little")
+    return np.ascontiguousarray(bits[:, :blocks].astype(np.bool_))
+
+
+def _readers(graph: CallGraph) -> tuple[IntArray, IntArray]:
+    """CSR: blocks outside a tensor's own that read it."""
+    p, b = graph.problem, max(1, graph.blocks)
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
+    outside = (maker >= 0) & (reader >= 0) & (maker != reader)
+    pairs = np.unique(tensor[outside] * b + reader[outside])
+    return np.searchsorted(pairs // b, np.arange(p.t + 1)), pairs % b
+
+
+def _crossing(
+    member: BoolArray, tensor_block: IntArray, reader_offsets: IntArray, reader: IntArray
+) -> BoolArray:
+    """Shape (l, t): made inside, read outside."""
+    tensors = len(tensor_block)
+    read_outside = np.zeros((len(member), tensors), dtype=np.bool_)
+    for k in range(tensors):
+        for a in range(reader_offsets[k], reader_offsets[k + 1]):
+            read_outside[:, k] |= ~member[:, reader[a]]
+    made: BoolArray = member[:, np.maximum(tensor_block, 0)] & (tensor_block >= 0)
+    return made & read_outside
+
+
+def _uses(graph: CallGraph) -> tuple[IntArray, IntArray]:
+    """Tensor and reading operator of every use between two blocks."""
+    p = graph.problem
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
+    between = (maker >= 0) & (reader >= 0) & (maker != reader)
+    return tensor[between], p.consumers[between]
+
+
+def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
+    """Shape (t, n): whether an operator waits for a tensor (only the rows of `tensors`)."""
+    p, t = graph.problem, graph.problem.topology
+    below = np.eye(p.n, dtype=np.bool_)
+    for i in t.order[::-1].tolist():
+        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
+            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+            below[i] |= below[readers].any(axis=0)
+    waits = np.zeros((p.t, p.n), dtype=np.bool_)
+    for k in tensors.tolist():
+        readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+        waits[k] = below[readers].any(axis=0)
+    return waits
+
+
+def _borders(
+    graph: CallGraph, member: BoolArray, front_offsets: IntArray, front: IntArray
+) -> tuple[FloatArray, IntArray, BoolArray]:
+    """`tail_s`, `later_offsets` and `later` of the lattice."""
+    tensor, reader = _uses(graph)
+    use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
+    uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
+    tail, waits = tails(graph), _later(graph, np.unique(front))
+    tail_s, later = np.zeros((len(front), tail.shape[1])), []
+    for x, inside in enumerate(member):
+        on = front[front_offsets[x] : front_offsets[x + 1]]
+        left = [uses[k][~inside[graph.block[uses[k]]]] for k in on.tolist()]
+        tail_s[front_offsets[x] : front_offsets[x + 1]] = [
+            tail[ops].max(axis=0) for ops in left
+        ] or 0.0
+        later += [waits[on[:, None], ops].all(axis=1) for ops in left]
+    later_offsets = np.cumsum([0, *(np.diff(front_offsets) ** 2)])
+    return tail_s, later_offsets, np.concatenate([np.zeros(0, dtype=np.bool_), *later])
+
+
+def _covers(
+    sets: Sequence[int], member: BoolArray, before: Sequence[int]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """CSR: the ideals of `sets` that have one block more."""
+    index = {ideal: x for x, ideal in enumerate(sets)}
+    found: list[tuple[int, int, int]] = []
+    for b, fed in enumerate(before):
+        ready = ~member[:, b] & member[:, _bits(fed)].all(axis=1)
+        for x in np.flatnonzero(ready).tolist():
+            up = index.get(sets[x] | 1 << b)
+            if up is not None:
+                found.append((x, up, b))
+    table = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+    offsets = np.searchsorted(table[:, 0], np.arange(len(sets) + 1))
+    return offsets, np.ascontiguousarray(table[:, 1]), np.ascontiguousarray(table[:, 2])
+
+
+def _operators(graph: CallGraph) -> tuple[IntArray, IntArray]:
+    order = graph.problem.topology.order
+    order = order[graph.block[order] >= 0]
+    by = np.argsort(graph.block[order], kind="stable")
+    return np.searchsorted(graph.block[order][by], np.arange(graph.blocks + 1)), order[by]

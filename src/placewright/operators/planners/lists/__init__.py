@@ -1,0 +1,1 @@
+"""List scheduling: ranks, timelines with gaps, links and memory reserved."""

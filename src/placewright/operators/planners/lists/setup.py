@@ -1,0 +1,133 @@
+"""From a problem to the arrays of a list schedule and back to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import Judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.lists.scheduling import Rules, list_schedule
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.costs import Costs, kernel_costs
+from placewright.operators.structure.groups import Groups, groups_of
+
+_BUDGET_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """What every list scheduler computes first.
+
+    Attributes
+    ----------
+    mean_compute_s
+        Shape (n,), mean over the devices that an operator may use.
+    mean_latency_s, mean_seconds_per_byte
+        Mean over the ordered pairs of different, linked devices: a transfer within a device is
+        no transfer and does not belong in the mean.
+    """
+
+    problem: OperatorProblem
+    costs: Costs
+    groups: Groups
+    mean_compute_s: FloatArray
+    mean_latency_s: float
+    mean_seconds_per_byte: float
+
+    def rules(self, budget_bytes: FloatArray, forced: IntArray | None = None) -> Rules:
+        """Where operators may go."""
+        groups = self.groups
+        return Rules(
+            allowed=groups.allowed[groups.group],
+            group=groups.group,
+            group_bytes=groups.resident_bytes,
+            budget_bytes=budget_bytes,
+            forced=np.full(self.problem.n, -1) if forced is None else forced,
+        )
+
+    def schedule(
+        self,
+        sequence: IntArray,
+        budget_bytes: FloatArray,
+        ahead_s: FloatArray | None = None,
+        forced: IntArray | None = None,
+    ) -> OperatorPlan:
+        """The plan of a list schedule that takes operators in this sequence."""
+        ahead = np.zeros((self.problem.n, self.problem.m)) if ahead_s is None else ahead_s
+        rules = self.rules(budget_bytes, forced)
+        return scheduled_plan(self.problem, *list_schedule(self.costs, rules, sequence, ahead))
+
+
+def set_up(problem: OperatorProblem) -> Setup:
+    """Means, groups and kernel arrays of a problem."""
+    groups = groups_of(problem)
+    allowed = groups.allowed[groups.group]
+    compute = np.where(allowed, problem.compute_s, 0.0).sum(axis=1) / allowed.sum(axis=1)
+    linked = problem.channel >= 0
+    linked &= ~np.eye(problem.m, dtype=np.bool_) & np.isfinite(problem.seconds_per_byte)
+    pairs = max(1, int(linked.sum()))
+    return Setup(
+        problem=problem,
+        costs=kernel_costs(problem),
+        groups=groups,
+        mean_compute_s=compute,
+        mean_latency_s=float(problem.latency_s[linked].sum()) / pairs,
+        mean_seconds_per_byte=float(problem.seconds_per_byte[linked].sum()) / pairs,
+    )
+
+
+def scheduled_plan(
+    problem: OperatorProblem, place: IntArray, start_s: FloatArray, end_s: FloatArray
+) -> OperatorPlan:
+    """The plan that a schedule means: its placement, and its starts as the order.
+
+    Where transfers do not wait the schedule itself is meant, gaps and all: in order. Where
+    they do, its times will not hold, and a device that waits for its turn only loses: ready.
+
+    Raises
+    ------
+    InfeasibleError
+        The schedule stopped at an operator that it could not reach.
+    """
+    if place.min() < 0:
+        op = problem.operator_names[int(place.argmin())]
+        raise InfeasibleError(
+            f"no device that can run {op!r} is linked to all of its producers",
+            where=problem.name,
+            hint="add links, or try another planner",
+        )
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    order = np.lexsort((position, end_s, start_s))
+    free = problem.links is Links.FREE
+    return OperatorPlan(place, order, Dispatch.IN_ORDER if free else Dispatch.READY)
+
+
+def within_memory(
+    problem: OperatorProblem, build: Callable[[FloatArray], OperatorPlan]
+) -> OperatorPlan:
+    """`build` a plan with ever smaller budgets until its peaks fit.
+
+    List schedulers see resident bytes and not the activations that pile up; what a device was
+    over by is taken off its budget. If no round fits, the plan that is over by least.
+    """
+    budget = np.array(problem.memory_bytes)
+    plan = build(budget)
+    if not np.isfinite(budget).any():
+        return plan
+    judge = Judge(problem)
+    best, least = plan, np.inf
+    for _ in range(_BUDGET_ROUNDS):
+        judgement = judge(plan)
+        if judgement.violation_bytes < least:
+            best, least = plan, judgement.violation_bytes
+        if judgement.feasible:
+            break
+        budget = budget - np.maximum(0, judgement.peak_bytes - problem.memory_bytes)
+        plan = build(budget)
+    return best

@@ -1,0 +1,1 @@
+"""Pipelines in a chain of nested ideals: dynamic programs, stage numbers."""

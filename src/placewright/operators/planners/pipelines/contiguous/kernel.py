@@ -1,0 +1,199 @@
+"""Dynamic programming over down-sets of the forward graph, compiled.
+
+``best[s, I]`` is the least max load with which the devices counted by state s can hold ideal I:
+the minimum over kinds k and ideals J inside I of max(best[s - k, J], load of I - J on kind k).
+With clusters, what stays in one is paid as if it left: the result is then an upper bound.
+All J inside I are met by a walk that takes away one last node at a time, so that the load follows
+in a few steps; a branch ends where its work or its bytes are too much for every kind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.compiled import compiled
+from placewright.operators.planners.pipelines.contraction import Contraction
+
+
+class Lattice(NamedTuple):
+    """Ideals, smaller ones first, the empty one at 0, the full one last.
+
+    Attributes
+    ----------
+    offsets, below, removed
+        CSR: the ideals that lack one node of this one, and which.
+    """
+
+    offsets: IntArray
+    below: IntArray
+    removed: IntArray
+
+
+class Loads(NamedTuple):
+    """A contraction's arrays as the kernel reads them; ``barred`` is 1 where not allowed.
+
+    ``taken[k]`` is what a stage of kind k adds to the number of a state.
+    """
+
+    work: FloatArray
+    barred: IntArray
+    resident: FloatArray
+    memory: FloatArray
+    rate: FloatArray
+    touch_offsets: IntArray
+    touched: IntArray
+    sizes: IntArray
+    moved: FloatArray
+    pool: IntArray
+    copies: IntArray
+    taken: IntArray
+
+
+class States(NamedTuple):
+    """Counts of used devices per pool as one number: ``sum(count[p] * stride[p])``."""
+
+    digits: IntArray
+    stride: IntArray
+
+
+def loads_of(c: Contraction) -> Loads:
+    """Hyperedges by node."""
+    pairs = [(v, e) for e, members in enumerate(c.members) for v in members]
+    by_node = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    return Loads(
+        work=np.where(np.isfinite(c.work_s), c.work_s, 0.0),
+        barred=(~np.isfinite(c.work_s)).astype(np.int64),
+        resident=c.resident_bytes,
+        memory=c.memory_bytes,
+        rate=c.host_rate,
+        touch_offsets=np.searchsorted(by_node[:, 0], np.arange(c.nodes + 1)).astype(np.int64),
+        touched=np.ascontiguousarray(by_node[:, 1]),
+        sizes=np.array([len(members) for members in c.members], dtype=np.int64),
+        moved=c.moved_bytes,
+        pool=c.pool,
+        copies=c.copies,
+        taken=states_of(c.counts).stride[c.pool] * c.copies,
+    )
+
+
+def states_of(counts: tuple[int, ...]) -> States:
+    """Every way to use up to `counts` devices of each pool."""
+    sizes = np.array(counts) + 1
+    stride = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
+    numbers = np.arange(int(np.prod(sizes)))
+    digits = (numbers[:, None] // stride) % sizes
+    return States(np.ascontiguousarray(digits, dtype=np.int64), stride)
+
+
+def chain(order: IntArray) -> Lattice:
+    """The lattice of a line: its ideals are its prefixes."""
+    count = len(order)
+    offsets = np.concatenate([[0], np.arange(count + 1)]).astype(np.int64)
+    return Lattice(offsets, np.arange(count), np.asarray(order, dtype=np.int64))
+
+
+@compiled
+def fill(
+    lattice: Lattice,
+    loads: Loads,
+    states: States,
+    limit: float,
+    first: int,
+    last: int,
+    best: FloatArray,
+    came_from: IntArray,
+    came_by: IntArray,
+    seen: IntArray,
+) -> None:
+    """Fill columns `first` to `last` of `best` with choices that load no device above `limit`."""
+    kinds = loads.work.shape[1]
+    inside = np.zeros(len(loads.sizes), dtype=np.int64)
+    work, load = np.zeros(kinds), np.zeros(kinds)
+    barred = np.zeros(kinds, dtype=np.int64)
+    stack = np.zeros(loads.work.shape[0] + 1, dtype=np.int64)
+    cursor = np.zeros(loads.work.shape[0] + 1, dtype=np.int64)
+    for ideal in range(first, last):
+        work[:] = 0.0
+        barred[:] = 0
+        inside[:] = 0
+        held = moved = 0.0
+        depth = 0
+        stack[0], cursor[0] = ideal, lattice.offsets[ideal]
+        while depth >= 0:
+            at = stack[depth]
+            if cursor[depth] == lattice.offsets[at + 1]:
+                if depth > 0:
+                    v = lattice.removed[cursor[depth - 1] - 1]
+                    held -= loads.resident[v]
+                    for k in range(kinds):
+                        work[k] -= loads.work[v, k]
+                        barred[k] -= loads.barred[v, k]
+                    for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
+                        e = loads.touched[x]
+                        if inside[e] == loads.sizes[e]:
+                            moved += loads.moved[e]
+                        inside[e] -= 1
+                        if inside[e] == 0:
+                            moved -= loads.moved[e]
+                depth -= 1
+                continue
+            step = cursor[depth]
+            cursor[depth] += 1
+            below, v = lattice.below[step], lattice.removed[step]
+            if seen[below] == ideal:
+                continue
+            seen[below] = ideal
+            held += loads.resident[v]
+            open_kinds = 0
+            for k in range(kinds):
+                work[k] += loads.work[v, k]
+                barred[k] += loads.barred[v, k]
+                if work[k] <= limit and barred[k] == 0 and held <= loads.memory[k]:
+                    open_kinds += 1
+            if open_kinds == 0:
+                held -= loads.resident[v]
+                for k in range(kinds):
+                    work[k] -= loads.work[v, k]
+                    barred[k] -= loads.barred[v, k]
+                continue
+            for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
+                e = loads.touched[x]
+                if inside[e] == 0:
+                    moved += loads.moved[e]
+                inside[e] += 1
+                if inside[e] == loads.sizes[e]:
+                    moved -= loads.moved[e]
+            for k in range(kinds):
+                load[k] = work[k] + moved * loads.rate[k]
+                if barred[k] > 0 or held > loads.memory[k] or load[k] > limit:
+                    load[k] = np.inf
+            _relax(states, loads, load, ideal, below, best, came_from, came_by)
+            depth += 1
+            stack[depth], cursor[depth] = below, lattice.offsets[below]
+
+
+@compiled
+def _relax(
+    states: States,
+    loads: Loads,
+    load: FloatArray,
+    ideal: int,
+    below: int,
+    best: FloatArray,
+    came_from: IntArray,
+    came_by: IntArray,
+) -> None:
+    for k in range(len(load)):
+        if load[k] == np.inf:
+            continue
+        for s in range(len(states.digits)):
+            if states.digits[s, loads.pool[k]] < loads.copies[k]:
+                continue
+            value = max(best[s - loads.taken[k], below], load[k])
+            if value < best[s, ideal]:
+                best[s, ideal] = value
+                came_from[s, ideal] = below
+                came_by[s, ideal] = k

@@ -1,0 +1,1 @@
+"""Pipelines over links: every pair of devices has its own price."""

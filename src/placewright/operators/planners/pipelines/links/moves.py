@@ -1,0 +1,226 @@
+"""Annealing of throughput over links: one node at a time to another device, compiled.
+
+The energy is the sum over devices, and over passes where they do not mix, of (load / scale) to a
+high power, which follows the largest load and still sees the others. Moves that overfill a memory,
+that need a link that is not there, or that close a cycle between devices where plans must be
+contiguous, are not made.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.compiled import compiled
+from placewright.operators.planners.pipelines.annealing import energy, somebody
+from placewright.operators.planners.pipelines.links.contraction import Pairs
+
+
+class Board(NamedTuple):
+    """`Pairs` as the kernel reads it.
+
+    Attributes
+    ----------
+    reader_offsets, reader
+        CSR: the readers of each tensor.
+    touch_offsets, touched
+        CSR: the tensors that each node makes or reads.
+    edge_offsets, edge
+        CSR: forward edges of each node, the other end ``w`` as w where this node comes first and
+        as -1 - w where it comes last.
+    late_work, late, passes
+        See `Pairs`; loads are of the first pass, then of the second.
+    """
+
+    work: FloatArray
+    resident: FloatArray
+    memory: FloatArray
+    maker: IntArray
+    reader_offsets: IntArray
+    reader: IntArray
+    touch_offsets: IntArray
+    touched: IntArray
+    edge_offsets: IntArray
+    edge: IntArray
+    send: FloatArray
+    late_work: FloatArray
+    late: IntArray
+    passes: int
+
+
+def board_of(c: Pairs) -> Board:
+    """Arrays from lists."""
+    touch: list[list[int]] = [[] for _ in range(c.nodes)]
+    ends: list[list[int]] = [[] for _ in range(c.nodes)]
+    for k, readers in enumerate(c.readers):
+        for v in (int(c.maker[k]), *readers):
+            touch[v].append(k)
+    for u, v in c.edges.tolist():
+        ends[u].append(v)
+        ends[v].append(-1 - u)
+    return Board(
+        c.work_s,
+        c.resident_bytes,
+        c.memory_bytes,
+        c.maker,
+        *_csr([list(readers) for readers in c.readers]),
+        *_csr(touch),
+        *_csr(ends),
+        c.send_s,
+        c.late_s,
+        c.late.astype(np.int64),
+        c.passes,
+    )
+
+
+def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
+
+
+def anneal(c: Pairs, device: IntArray, *, moves: int, heat: float, seed: int) -> IntArray:
+    """Devices of the nodes, no worse than `device`, which fits."""
+    if c.devices < 2 or c.value_s(device) <= 0.0:
+        return device
+    board, place = board_of(c), device.astype(np.int64)
+    found = _walk(board, place, moves, heat, seed)
+    return found if c.value_s(found) <= c.value_s(device) else device
+
+
+@compiled
+def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntArray:
+    """Best placement met, by the largest load, or the sum of those of both passes."""
+    np.random.seed(seed)
+    n, m = b.work.shape
+    place, best = start.copy(), start.copy()
+    load, held = np.zeros(b.passes * m), np.zeros(m)
+    ahead = np.zeros((m, m), dtype=np.int64)
+    for v in range(n):
+        _work(b, v, place[v], 1.0, load)
+        held[place[v]] += b.resident[v]
+        for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
+            if b.edge[x] >= 0:
+                ahead[place[v], place[b.edge[x]]] += 1
+    seen = np.zeros(m, dtype=np.bool_)
+    for k in range(len(b.maker)):
+        _add(b, k, place, 1.0, load, seen)
+    least = _value(load, m)
+    trial = np.zeros(b.passes * m)
+    for step in range(moves):
+        warmth = heat * (1.0 - step / moves) + 1e-9
+        v = somebody(place, load if b.passes == 1 else load[:m] + load[m:])
+        a = place[v]
+        to = _target(b, v, place, m)
+        if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
+            continue
+        trial[:] = load
+        for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
+            _add(b, b.touched[x], place, -1.0, trial, seen)
+        _work(b, v, a, -1.0, trial)
+        _work(b, v, to, 1.0, trial)
+        place[v] = to
+        for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
+            _add(b, b.touched[x], place, 1.0, trial, seen)
+        rise = energy(trial, least) - energy(load, least)
+        accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / warmth)
+        if accepted and len(b.edge) > 0:
+            _shift(b, v, a, to, place, ahead)
+            if _cyclic(ahead):
+                _shift(b, v, to, a, place, ahead)
+                accepted = False
+        if not (accepted and trial.max() < np.inf):
+            place[v] = a
+            continue
+        load[:] = trial
+        held[a] -= b.resident[v]
+        held[to] += b.resident[v]
+        if _value(load, m) < least * (1.0 - 1e-9):
+            least = _value(load, m)
+            best[:] = place
+            if least <= 0.0:
+                break
+    return best
+
+
+@compiled
+def _value(load: FloatArray, m: int) -> float:
+    """The largest load of each pass, added up."""
+    total = 0.0
+    for first in range(0, len(load), m):
+        total += load[first : first + m].max()
+    return total
+
+
+@compiled
+def _work(b: Board, v: int, d: int, sign: float, load: FloatArray) -> None:
+    """Add what a node computes on a device to the loads, or take it off."""
+    late = b.late_work[v, d]
+    load[d] += sign * (b.work[v, d] - late)
+    if late > 0.0:
+        load[b.work.shape[1] + d] += sign * late
+
+
+@compiled
+def _target(b: Board, v: int, place: IntArray, m: int) -> int:
+    """The device of somebody that v shares a tensor with, or any."""
+    first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
+    if last == first or np.random.random() < 0.4:
+        return np.random.randint(m)
+    k = b.touched[first + np.random.randint(last - first)]
+    if b.maker[k] != v:
+        return int(place[b.maker[k]])
+    lo, hi = b.reader_offsets[k], b.reader_offsets[k + 1]
+    return int(place[b.reader[lo + np.random.randint(hi - lo)]])
+
+
+@compiled
+def _add(b: Board, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray) -> None:
+    """Add the transfers of tensor k to the loads, or take them off."""
+    home, first = place[b.maker[k]], b.late[k] * b.work.shape[1]
+    for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
+        d = place[b.reader[x]]
+        if d != home and not seen[d]:
+            seen[d] = True
+            took = b.send[k, home, d]
+            load[first + home] += sign * took
+            load[first + d] += sign * took
+    for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
+        seen[place[b.reader[x]]] = False
+
+
+@compiled
+def _shift(b: Board, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
+    """Count the edges of v as if it went from a to another device."""
+    for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
+        w = b.edge[x]
+        if w >= 0:
+            ahead[a, place[w]] -= 1
+            ahead[to, place[w]] += 1
+        else:
+            ahead[place[-1 - w], a] -= 1
+            ahead[place[-1 - w], to] += 1
+
+
+@compiled
+def _cyclic(ahead: IntArray) -> bool:
+    """Whether devices follow each other in a circle: devices without predecessors are peeled."""
+    m = len(ahead)
+    gone = np.zeros(m, dtype=np.bool_)
+    for _ in range(m):
+        found = False
+        for d in range(m):
+            if gone[d]:
+                continue
+            free = True
+            for s in range(m):
+                if s != d and not gone[s] and ahead[s, d] > 0:
+                    free = False
+                    break
+            if free:
+                gone[d] = True
+                found = True
+        if not found:
+            break
+    return not gone.all()

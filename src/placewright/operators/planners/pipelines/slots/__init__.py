@@ -1,0 +1,1 @@
+"""Pipelines around host memory that need not be contiguous."""

@@ -1,0 +1,1 @@
+"""Local moves on placements, played by the judge."""

@@ -1,0 +1,311 @@
+"""Local moves on the judge, compiled: what every search on placements shares.
+
+One move takes an operator, preferably a critical one, and sends it alone, with what is connected
+to it, or with a stretch of the topological order to another device, or exchanges two groups.
+The judge plays every move. Memory comes first: a move that needs fewer bytes too many is taken,
+one that needs more is not; among equals simulated annealing decides on the value.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.compiled import inlined, inner, lean
+from placewright.operators.judging.play.board import Board, Layout
+from placewright.operators.judging.play.kernels import DONE, Mode, run
+from placewright.operators.judging.scores import score
+from placewright.operators.judging.swift.state import Swift
+from placewright.operators.planners.placements.draws import draw
+
+VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
+"""Slots of `Walk.score`."""
+
+RANDOM, CRITICAL, MOVED, EVALUATED = 0, 1, 2, 3
+"""Slots of `Walk.counts`: random state, lengths of the two lists, placements played."""
+
+
+class Scene(NamedTuple):
+    """What does not change while moving.
+
+    Attributes
+    ----------
+    group_start, members
+        CSR: operators of each group.
+    neighbour_start, neighbours
+        CSR: producers and consumers of each operator.
+    allowed
+        Shape (groups, m).
+    topological, position
+        Shape (n,), a topological order and the place of each operator in it.
+    order
+        Fixed priorities, or empty for the upward rank under each placement.
+    """
+
+    swift: Swift
+    mode: Mode
+    throughput: bool
+    group: IntArray
+    group_start: IntArray
+    members: IntArray
+    neighbour_start: IntArray
+    neighbours: IntArray
+    allowed: BoolArray
+    topological: IntArray
+    position: IntArray
+    order: IntArray
+
+
+class Walk(NamedTuple):
+    """Where the search is: current and best placement, their scores, and scratch lists."""
+
+    place: IntArray
+    best: IntArray
+    score: FloatArray
+    counts: IntArray
+    critical: IntArray
+    moved: IntArray
+    moved_from: IntArray
+    seen: BoolArray
+    load_s: FloatArray
+
+
+def begin(
+    groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
+) -> Walk:
+    """A walk that starts at `place`, which the judge has scored: its value, bytes over."""
+    n, (value, over) = len(place), score
+    walk = Walk(
+        place=place.copy(),
+        best=place.copy(),
+        score=np.array([value, over, value, over, np.inf]),
+        counts=np.zeros(4, dtype=np.int64),
+        critical=np.zeros(2 * n, dtype=np.int64),
+        moved=np.zeros(groups, dtype=np.int64),
+        moved_from=np.zeros(groups, dtype=np.int64),
+        seen=np.zeros(groups, dtype=np.bool_),
+        load_s=np.zeros(devices),
+    )
+    walk.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
+    walk.counts[EVALUATED] = 1
+    return walk
+
+
+@lean
+def wander(
+    s: Scene,
+    w: IntArray,
+    x: FloatArray,
+    o: Layout,
+    walk: Walk,
+    evaluations: int,
+    cooling: float,
+) -> None:
+    """Play `evaluations` moves; the temperature is multiplied by `cooling` after each."""
+    stop = walk.counts[EVALUATED] + evaluations
+    idle = 0
+    while walk.counts[EVALUATED] < stop and idle < 100 * evaluations:
+        if not _propose(s, walk):
+            idle += 1
+            continue
+        value, over = _play(s, w, x, o, walk)
+        if _accepted(walk, value, over):
+            walk.score[VALUE], walk.score[OVER] = value, over
+            if over < walk.score[BEST_OVER] or (
+                over == walk.score[BEST_OVER] and value < walk.score[BEST_VALUE]
+            ):
+                walk.score[BEST_VALUE], walk.score[BEST_OVER] = value, over
+                for i in range(len(walk.place)):
+                    walk.best[i] = walk.place[i]
+        else:
+            _undo(s, walk)
+        walk.score[TEMPERATURE] *= cooling
+
+
+@inlined
+def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[float, float]:
+    """Value and bytes over of the current placement."""
+    walk.counts[EVALUATED] += 1
+    value, over = score(s.swift, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
+    return value, np.inf if value == np.inf else float(over)
+
+
+@inner
+def _accepted(walk: Walk, value: float, over: float) -> bool:
+    if over != walk.score[OVER]:
+        return bool(over < walk.score[OVER])
+    worse = value - walk.score[VALUE]
+    if worse <= 0:
+        return True
+    heat = walk.score[TEMPERATURE]
+    return bool(heat > 0 and draw(walk.counts, RANDOM, 1 << 20) / (1 << 20) < np.exp(-worse / heat))
+
+
+@inner
+def _propose(s: Scene, walk: Walk) -> bool:
+    """Change the current placement; False if nothing changed."""
+    walk.counts[MOVED] = 0
+    i = _pick(s, walk)
+    here = walk.place[i]
+    there = _target(s, walk, i)
+    if there == here or not s.allowed[s.group[i], there]:
+        return False
+    kind = draw(walk.counts, RANDOM, 10)
+    if kind < 5:
+        _send(s, walk, s.group[i], there)
+    elif kind < 7:
+        _send_stretch(s, walk, i, there)
+    elif kind < 9:
+        _send_connected(s, walk, i, there)
+    else:
+        _exchange(s, walk, i, there)
+    for x in range(walk.counts[MOVED]):
+        walk.seen[walk.moved[x]] = False
+    return bool(walk.counts[MOVED] > 0)
+
+
+@inner
+def _pick(s: Scene, walk: Walk) -> int:
+    if walk.counts[CRITICAL] > 0 and draw(walk.counts, RANDOM, 3) > 0:
+        return int(walk.critical[draw(walk.counts, RANDOM, walk.counts[CRITICAL])])
+    return draw(walk.counts, RANDOM, len(walk.place))
+
+
+@inner
+def _target(s: Scene, walk: Walk, i: int) -> int:
+    """A neighbour's device half of the time, else any."""
+    first, last = s.neighbour_start[i], s.neighbour_start[i + 1]
+    if last > first and draw(walk.counts, RANDOM, 2) == 0:
+        return int(walk.place[s.neighbours[first + draw(walk.counts, RANDOM, last - first)]])
+    return draw(walk.counts, RANDOM, s.allowed.shape[1])
+
+
+@inner
+def _send(s: Scene, walk: Walk, g: int, there: int) -> None:
+    """Move a group once, if it may go there and is not there."""
+    here = walk.place[s.members[s.group_start[g]]]
+    if walk.seen[g] or here == there or not s.allowed[g, there]:
+        return
+    walk.seen[g] = True
+    walk.moved[walk.counts[MOVED]], walk.moved_from[walk.counts[MOVED]] = g, here
+    walk.counts[MOVED] += 1
+    for a in range(s.group_start[g], s.group_start[g + 1]):
+        walk.place[s.members[a]] = there
+
+
+@inner
+def _undo(s: Scene, walk: Walk) -> None:
+    for x in range(walk.counts[MOVED]):
+        g = walk.moved[x]
+        for a in range(s.group_start[g], s.group_start[g + 1]):
+            walk.place[s.members[a]] = walk.moved_from[x]
+
+
+@inner
+def _send_stretch(s: Scene, walk: Walk, i: int, there: int) -> None:
+    """Everything on the device of `i` within a stretch of the topological order."""
+    here, n = walk.place[i], len(walk.place)
+    length = 2
+    while length < n // 2 and draw(walk.counts, RANDOM, 4) > 0:
+        length *= 2
+    first = s.position[i] - draw(walk.counts, RANDOM, length)
+    for x in range(max(0, first), min(n, first + length)):
+        j = s.topological[x]
+        if walk.place[j] == here:
+            _send(s, walk, s.group[j], there)
+
+
+@inner
+def _send_connected(s: Scene, walk: Walk, i: int, there: int) -> None:
+    """Groups reached from `i` over tensors within its device, nearest first."""
+    here, limit = walk.place[i], 2
+    while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
+        limit *= 2
+    _send(s, walk, s.group[i], there)
+    at = 0
+    while at < walk.counts[MOVED]:
+        g = walk.moved[at]
+        at += 1
+        for b in range(s.group_start[g], s.group_start[g + 1]):
+            j = s.members[b]
+            for a in range(s.neighbour_start[j], s.neighbour_start[j + 1]):
+                if walk.counts[MOVED] >= limit:
+                    return
+                if walk.place[s.neighbours[a]] == here:
+                    _send(s, walk, s.group[s.neighbours[a]], there)
+
+
+@inner
+def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
+    """`i` goes there and one group from there comes here."""
+    here, n = walk.place[i], len(walk.place)
+    start = draw(walk.counts, RANDOM, n)
+    for x in range(n):
+        j = (start + x) % n
+        if walk.place[j] == there and s.allowed[s.group[j], here]:
+            _send(s, walk, s.group[i], there)
+            _send(s, walk, s.group[j], here)
+            return
+
+
+def list_critical(s: Scene, board: Board, walk: Walk) -> None:
+    """From the last operator back along what each one waited for: a tensor or its device."""
+    walk.counts[CRITICAL] = 0
+    walk.counts[EVALUATED] += 1
+    if run(*board, s.mode, walk.place, s.order) == DONE:
+        end_s = board.x[board.o.end_s : board.o.end_s + board.o.n]
+        _follow_back(*board, walk, np.argsort(end_s))
+
+
+@lean
+def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntArray) -> None:
+    """`by_end` lists the operators by when they ended."""
+    i, at = by_end[-1], o.n
+    for size in range(o.n):
+        walk.critical[size] = i
+        walk.counts[CRITICAL] = size + 1
+        start = x[o.start_s + i]
+        if start <= 0.0:
+            return
+        while at > 0 and x[o.end_s + by_end[at - 1]] >= start:
+            at -= 1
+        i = _blocker(w, x, o, walk.place, i, by_end, at)
+        if i < 0:
+            return
+
+
+@inner
+def _blocker(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, by_end: IntArray, at: int
+) -> int:
+    """What operator `i` waited for: its latest input or, if that came earlier, its device.
+
+    Operators that ended when it started are in `by_end` from `at` on.
+    """
+    latest, source = -1.0, -1
+    for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
+        p = w[o.producer + w[o.in_tensors + a]]
+        arrival = _came_s(w, x, o, place, w[o.in_tensors + a], place[i])
+        if arrival > latest:
+            latest, source = arrival, p
+    start = x[o.start_s + i]
+    while latest < start and at < o.n and x[o.end_s + by_end[at]] == start:
+        j = by_end[at]
+        if place[j] == place[i] and j != i:
+            return int(j)
+        at += 1
+    return source
+
+
+@inlined
+def _came_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
+    """When tensor `k` was made on device `d` or came there."""
+    p = w[o.producer + k]
+    if place[p] == d:
+        return x[o.end_s + p]  # type: ignore[no-any-return]
+    e = w[o.first_move + k]
+    while w[o.move_target + e] != d:
+        e += 1
+    return x[o.event_s + o.m + e]  # type: ignore[no-any-return]

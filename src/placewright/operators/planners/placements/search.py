@@ -1,0 +1,151 @@
+"""Drives the local moves: chunks, cooling, deadline."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.operators.judge import Judge
+from placewright.operators.judging.batches import NO_ORDER
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.placements.moves import (
+    BEST_OVER,
+    BEST_VALUE,
+    EVALUATED,
+    TEMPERATURE,
+    Scene,
+    begin,
+    list_critical,
+    wander,
+)
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.structure.groups import Groups
+from placewright.operators.views import home_bytes
+
+CHUNK = 48
+"""Moves between two looks at the clock and at the critical path."""
+
+COLDEST = 1e-2
+"""The last temperature, as a share of the first."""
+
+
+class Score(NamedTuple):
+    """Bytes over the memories first, then seconds: less is better."""
+
+    over_bytes: float
+    value_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A placement with its score; `order` and `dispatch` as in a plan."""
+
+    place: IntArray
+    score: Score
+    order: IntArray | None = None
+    dispatch: Dispatch = Dispatch.READY
+
+    def plan(self, note: str = "") -> OperatorPlan:
+        """As an answer."""
+        return OperatorPlan(self.place, self.order, self.dispatch, note=note)
+
+
+def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
+    """The judge's word on placements without an order."""
+    if not places:
+        return []
+    values, over = judge.many(np.stack(places))
+    scores = [Score(float(o), float(v)) for v, o in zip(values, over, strict=True)]
+    return [Start(p, s) for p, s in zip(places, scores, strict=True)]
+
+
+def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
+    """The judge's word on a plan, its order included.
+
+    Raises
+    ------
+    InfeasibleError
+        A tensor has no link.
+    """
+    judgement = judge(plan)
+    score = Score(float(judgement.violation_bytes), float(judgement.value))
+    return Start(plan.placement, score, plan.order, plan.dispatch)
+
+
+def improve(
+    judge: Judge,
+    groups: Groups,
+    start: Start,
+    *,
+    moves: int,
+    heat: float,
+    seed: int,
+    deadline_s: float = math.inf,
+) -> Start:
+    """The best placement met on a walk of about `moves` moves from `start`.
+
+    Parameters
+    ----------
+    heat
+        First temperature, in mean operator times. It falls to a hundredth along the walk.
+    """
+    scene, board = _scene(judge, groups, start), judge.board
+    score = (start.score.value_s, start.score.over_bytes)
+    walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
+    walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
+    cooling = COLDEST ** (1.0 / max(1, moves))
+    while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
+        played = int(walk.counts[EVALUATED])
+        list_critical(scene, board, walk)
+        wander(scene, *board, walk, min(CHUNK, moves - played), cooling)
+        if walk.counts[EVALUATED] <= played + 1:
+            break
+    best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
+    return Start(walk.best.copy(), best, start.order, start.dispatch)
+
+
+def mean_operator_s(problem: OperatorProblem) -> float:
+    """Mean run time over operators and the devices that can run them."""
+    return float(problem.compute_s[np.isfinite(problem.compute_s)].mean())
+
+
+def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
+    problem = judge.problem
+    members = np.argsort(groups.group, kind="stable")
+    neighbour_start, neighbours = _neighbours(problem)
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    return Scene(
+        swift=judge.swift,
+        mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
+        throughput=problem.objective is Objective.THROUGHPUT,
+        group=groups.group,
+        group_start=np.searchsorted(groups.group[members], np.arange(len(groups.allowed) + 1)),
+        members=members,
+        neighbour_start=neighbour_start,
+        neighbours=neighbours,
+        allowed=groups.allowed,
+        topological=problem.topology.order,
+        position=position,
+        order=NO_ORDER if start.order is None else thawed(start.order),
+    )
+
+
+def _neighbours(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
+    """CSR: producers and consumers of every operator, by number, each once per tensor."""
+    producer = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    own = np.concatenate([producer, problem.consumers])
+    other = np.concatenate([problem.consumers, producer])
+    by = np.lexsort((other, own))
+    return np.searchsorted(own[by], np.arange(problem.n + 1)), other[by]
+
+
+def operator_bytes(problem: OperatorProblem) -> FloatArray:
+    """Shape (n,): resident bytes and what an operator makes."""
+    made = np.bincount(problem.tensor_producer, home_bytes(problem), problem.n)
+    return problem.resident_bytes + made

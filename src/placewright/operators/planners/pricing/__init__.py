@@ -1,0 +1,1 @@
+"""Placement as a PBQP under prices, and where its search begins."""

@@ -1,0 +1,170 @@
+"""Placements by PBQP under prices: for device time, and for bytes where memory is short."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import Judge, OperatorJudgement
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.placements.search import operator_bytes
+from placewright.operators.planners.pricing.graph import (
+    PlacementGraph,
+    group_costs,
+    placement_pbqp,
+)
+from placewright.operators.planners.pricing.starts import first_places
+from placewright.operators.problem import OperatorProblem
+from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
+
+PRICE_LIMIT = 1e3
+"""Prices of device time stay within this factor of each other."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Desk:
+    """What every priced solve of one problem needs.
+
+    Attributes
+    ----------
+    graph
+        Groups and the tensors between them.
+    group_bytes
+        Shape (groups,): resident bytes and outputs, on which a price for memory is paid. They
+        weigh more the later a group stands: one price for all would move a uniform chain as a
+        whole, a rising one cuts it.
+    branch_limit
+        For each exact solve.
+    fanout
+        See `placement_pbqp`.
+    """
+
+    judge: Judge
+    graph: PlacementGraph
+    group_bytes: FloatArray
+    branch_limit: int
+    fanout: float = 1.0
+
+    @property
+    def problem(self) -> OperatorProblem:
+        """The problem."""
+        return self.judge.problem
+
+    def solve(
+        self,
+        costs_s: FloatArray,
+        byte_prices_s: FloatArray,
+        scale: FloatArray | None = None,
+        deadline_s: float = np.inf,
+    ) -> PbqpSolution:
+        """The PBQP for these group costs, shape (groups, m), and prices per byte, shape (m,).
+
+        Raises
+        ------
+        InfeasibleError
+            No placement has a link for every tensor.
+        """
+        costs = costs_s + self.group_bytes[:, None] * byte_prices_s
+        pbqp = placement_pbqp(self.problem, self.graph, costs, fanout=self.fanout, scale=scale)
+        found = solve_pbqp(pbqp, branch_limit=self.branch_limit, deadline_s=deadline_s)
+        if not np.isfinite(found.value):
+            raise InfeasibleError(
+                "no placement found in which every tensor has a link",
+                where=self.problem.name,
+                hint="add links, or drop pins",
+            )
+        return found
+
+    def place(self, choice: IntArray) -> IntArray:
+        """Devices of operators from devices of groups."""
+        return choice[self.graph.groups.group]
+
+    def costs(self, operator_costs_s: FloatArray) -> FloatArray:
+        """Shape (groups, m)."""
+        return group_costs(self.graph, operator_costs_s)
+
+
+def desk(problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float) -> Desk:
+    """Set the table once."""
+    held = np.bincount(graph.groups.group, operator_bytes(problem))
+    later = first_places(problem, graph.groups) / problem.n
+    return Desk(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
+
+
+def within_memory(
+    d: Desk,
+    costs_s: FloatArray,
+    rounds: int,
+    scale: FloatArray | None = None,
+    deadline_s: float = np.inf,
+) -> tuple[list[IntArray], PbqpSolution]:
+    """Solve, and raise the price of bytes where the judge sees too many, until the plan fits.
+
+    Returns
+    -------
+    places
+        One per round, the last is the one that fits if any does.
+    first
+        The solution without prices.
+    """
+    prices = np.zeros(d.problem.m)
+    first = d.solve(costs_s, prices, scale, deadline_s)
+    places, solution = [d.place(first.choice)], first
+    for _ in range(rounds):
+        judgement = d.judge(OperatorPlan(places[-1]))
+        if judgement.feasible:
+            break
+        prices = raised(d, prices, judgement)
+        solution = d.solve(costs_s, prices, scale, deadline_s)
+        places.append(d.place(solution.choice))
+    return places, first
+
+
+def raised(d: Desk, prices: FloatArray, judgement: OperatorJudgement) -> FloatArray:
+    """Prices per byte after a look at the peaks: up where they are over, down where far under."""
+    memory = d.problem.memory_bytes
+    if not np.isfinite(memory).any():
+        return prices
+    load = np.where(np.isfinite(memory), judgement.peak_bytes / np.maximum(memory, 1.0), 0.0)
+    unit = judgement.busy_s.sum() / max(1.0, d.group_bytes.sum())
+    up = np.where(load > 1, np.maximum(prices, unit / 4) * (0.5 + load), prices * 0.8)
+    limited: FloatArray = np.minimum(up, unit * PRICE_LIMIT)
+    return limited
+
+
+def by_load(
+    d: Desk,
+    rounds: int,
+    step: float,
+    factors: FloatArray,
+    deadline_s: float,
+) -> tuple[list[IntArray], FloatArray]:
+    """Repeat: solve with run times times ``1 + factor``, judge, make busy devices dearer.
+
+    Parameters
+    ----------
+    factors
+        Shape (m,), where the prices start.
+
+    Returns
+    -------
+    places, factors
+        One placement per round, and the prices after the last.
+    """
+    places: list[IntArray] = []
+    prices = np.zeros(d.problem.m)
+    for r in range(rounds):
+        if r and time.perf_counter() >= deadline_s:
+            break
+        costs = d.costs(d.problem.compute_s * (1.0 + factors))
+        places.append(d.place(d.solve(costs, prices, None, deadline_s).choice))
+        judgement = d.judge(OperatorPlan(places[-1]))
+        busy = judgement.busy_s / max(judgement.busy_s.mean(), 1e-300)
+        factors = factors * np.exp(step / (1 + r) * (busy - 1))
+        factors = np.clip(factors, 1 / PRICE_LIMIT, PRICE_LIMIT)
+        prices = raised(d, prices, judgement)
+    return places, factors

@@ -1,0 +1,1 @@
+"""Annealing and exact windows on sequences: who runs where, in which order."""

@@ -1,0 +1,195 @@
+"""Drives the annealing on sequences: chunks, cooling, deadline."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.operators.judge import OperatorJudgement
+from placewright.operators.planners.placements.search import COLDEST, mean_operator_s
+from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.line import BEST, TEMPERATURE, Field, Line
+from placewright.operators.planners.sequences.moves import anneal, anneal_windows
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.costs import Costs, kernel_costs
+from placewright.operators.structure.groups import Groups
+
+CHUNK = 256
+"""Moves in the whole sequence between two looks at the clock and at the critical path."""
+
+WHOLE = 128
+"""Operators up to which moves are tried in the whole sequence, and not in windows."""
+
+LARGEST = 256
+"""Positions in the largest window."""
+
+IN_WINDOW = 512
+"""Moves in one window."""
+
+MOST_TAILS = 100_000
+"""Operators up to which the least time to the end is worth computing."""
+
+DECODED = 2_000_000
+"""Operators that may be decoded between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequenced:
+    """A state of the search: a topological sequence, a placement and the decoder's makespan."""
+
+    sequence: IntArray
+    place: IntArray
+    value_s: float
+
+
+def played_sequence(judgement: OperatorJudgement) -> IntArray:
+    """Operators by the time at which they started: topological."""
+    problem = judgement.problem
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    return np.lexsort((position, judgement.op_end_s, judgement.op_start_s)).astype(np.int64)
+
+
+class OrderSearch:
+    """A problem laid out for annealing on sequences.
+
+    Only for problems in which every pair of devices is linked; memory is not looked at.
+    """
+
+    __slots__ = ("channels", "field", "problem", "spread")
+
+    def __init__(self, problem: OperatorProblem, groups: Groups) -> None:
+        self.problem = problem
+        self.spread = _spread(problem, groups)
+        self.channels = len(problem.channel_names)
+        self.field = _field(problem, kernel_costs(problem), groups)
+
+    def improve(
+        self,
+        sequence: IntArray,
+        place: IntArray,
+        *,
+        moves: int,
+        heat: float,
+        seed: int,
+        deadline_s: float = math.inf,
+        stop: Event | None = None,
+    ) -> Sequenced:
+        """The best state met on a walk of `moves` moves.
+
+        Parameters
+        ----------
+        heat
+            First temperature, in mean operator times. It falls to a hundredth along the walk.
+        stop
+            Set by another thread to end the walk.
+        """
+        f = self.field
+        line = start_line(f, self.problem.t, self.channels, sequence, place, seed)
+        line.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
+        cooling = COLDEST ** (1.0 / max(1, moves))
+        left = moves
+        while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
+            left -= self._chunk(line, left, cooling)
+        return Sequenced(line.best_sequence.copy(), line.best_place.copy(), float(line.score[BEST]))
+
+    def moves(self, work: float) -> int:
+        """How many moves decode about `work` operators."""
+        n, windows, whole = self.problem.n, _window_work(self.problem.n), self.problem.n / 2
+        if n <= WHOLE:
+            return max(1, int(work / whole))
+        both = work / 2 if self.spread else work
+        return max(1, int(both / windows + (both / whole if self.spread else 0)))
+
+    def _chunk(self, line: Line, left: int, cooling: float) -> int:
+        """Some moves; how many."""
+        n = self.problem.n
+        if n <= WHOLE:
+            moves = min(left, CHUNK)
+            anneal(self.field, line, moves, cooling)
+            return moves
+        each = min(left, IN_WINDOW)
+        windows = max(1, min(left // each, int(DECODED / (each * _window_work(n)))))
+        anneal_windows(self.field, line, windows, min(LARGEST, n), each, cooling)
+        moves = windows * each
+        if self.spread:
+            whole = max(1, int(moves * _window_work(n) / (n / 2)))
+            anneal(self.field, line, whole, cooling)
+            moves += whole
+        return moves
+
+
+def _window_work(n: int) -> float:
+    """Operators that a move in a window has decoded, about: its share of opening it included."""
+    return LARGEST / 4 + 3 * n / IN_WINDOW
+
+
+def _spread(problem: OperatorProblem, groups: Groups) -> bool:
+    """Whether there are groups that reach farther than a window."""
+    position = np.empty(problem.n, dtype=np.int64)
+    position[problem.topology.order] = np.arange(problem.n)
+    first, last = np.full(len(groups.first), problem.n), np.zeros(len(groups.first), dtype=np.int64)
+    np.minimum.at(first, groups.group, position)
+    np.maximum.at(last, groups.group, position)
+    return bool((last - first >= LARGEST / 2).any())
+
+
+def fully_linked(problem: OperatorProblem) -> bool:
+    """Whether there is a link for every ordered pair of devices."""
+    off = ~np.eye(problem.m, dtype=np.bool_)
+    linked = np.isfinite(problem.latency_s + problem.seconds_per_byte) & (problem.channel >= 0)
+    return bool(linked[off].all())
+
+
+def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
+    n, m = problem.n, problem.m
+    reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
+    made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    by_producer = np.argsort(made, kind="stable")
+    members = np.argsort(groups.group, kind="stable")
+    off = ~np.eye(m, dtype=np.bool_)
+    producer = costs.producer[costs.in_tensors]
+    field = Field(
+        contended=problem.links is Links.CONTENDED,
+        compute_s=problem.compute_s.ravel(),
+        in_start=costs.in_offsets,
+        producer=producer,
+        in_tensor=costs.in_tensors,
+        in_bytes=problem.tensor_bytes[costs.in_tensors],
+        maker=problem.tensor_producer,
+        size_bytes=problem.tensor_bytes,
+        out_start=np.searchsorted(made[by_producer], np.arange(n + 1)),
+        reader=problem.consumers[by_producer],
+        out_tensor=np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))[by_producer],
+        group=groups.group,
+        group_start=np.searchsorted(groups.group[members], np.arange(len(groups.first) + 1)),
+        members=members,
+        allowed=groups.allowed,
+        latency_s=np.where(off, problem.latency_s, 0.0).ravel(),
+        seconds_per_byte=np.where(off, problem.seconds_per_byte, 0.0).ravel(),
+        channel=problem.channel.ravel(),
+        tail_s=_tails(problem, reads, producer),
+    )
+    parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
+    return Field(*parts)
+
+
+def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:
+    """Least seconds between an operator's end and the end of all, whatever the placement."""
+    least = problem.compute_s.min(axis=1)
+    tail = np.zeros(problem.n)
+    if problem.n > MOST_TAILS:
+        return tail
+    offsets, tensors = problem.topology.out_offsets, problem.topology.out_tensors
+    first, consumers = problem.consumer_offsets, problem.consumers
+    for i in problem.topology.order[::-1].tolist():
+        for k in tensors[offsets[i] : offsets[i + 1]].tolist():
+            for j in consumers[first[k] : first[k + 1]].tolist():
+                tail[i] = max(tail[i], tail[j] + least[j])
+    return tail

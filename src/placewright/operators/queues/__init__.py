@@ -1,0 +1,1 @@
+"""What waits, the first one soonest: for compiled event loops."""

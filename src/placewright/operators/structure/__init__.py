@@ -1,0 +1,1 @@
+"""What follows from a problem alone: groups, costs, contiguity, CEFT's tables."""

@@ -1,0 +1,91 @@
+"""A problem's arrays as compiled planners read them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.compiled import compiled
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.views import home_bytes, views
+
+UNLIMITED = 2**62
+"""Bytes of a device without a limit."""
+
+
+class Costs(NamedTuple):
+    """Arrays of a problem and of its topology, bytes in whole ones.
+
+    A tensor takes `home_bytes` where it is made, nothing if it is a view, and `kept_bytes` where
+    it is received. `views` are those of tensors, each before what it is a view of.
+
+    For loops that run once per plan. A tuple of arrays costs a reference count per use: the
+    judge, which runs millions of times, has `placewright.operators.judging.play.board` instead.
+    """
+
+    compute_s: FloatArray
+    producer: IntArray
+    tensor_bytes: FloatArray
+    offsets: IntArray
+    consumers: IntArray
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+    channel: IntArray
+    order: IntArray
+    in_offsets: IntArray
+    in_tensors: IntArray
+    out_offsets: IntArray
+    out_tensors: IntArray
+    alias: IntArray
+    views: IntArray
+    home_bytes: IntArray
+    kept_bytes: IntArray
+    resident_bytes: IntArray
+    memory_bytes: IntArray
+
+
+def kernel_costs(problem: OperatorProblem) -> Costs:
+    """A problem's arrays as the kernels take them; none is written to."""
+    topology = problem.topology
+    limited = np.isfinite(problem.memory_bytes)
+    costs = Costs(
+        compute_s=problem.compute_s,
+        producer=problem.tensor_producer,
+        tensor_bytes=problem.tensor_bytes,
+        offsets=problem.consumer_offsets,
+        consumers=problem.consumers,
+        latency_s=problem.latency_s,
+        seconds_per_byte=problem.seconds_per_byte,
+        channel=problem.channel,
+        order=topology.order,
+        in_offsets=topology.in_offsets,
+        in_tensors=topology.in_tensors,
+        out_offsets=topology.out_offsets,
+        out_tensors=topology.out_tensors,
+        alias=problem.alias_of,
+        views=views(problem),
+        home_bytes=whole_bytes(home_bytes(problem)),
+        kept_bytes=whole_bytes(problem.tensor_bytes),
+        resident_bytes=whole_bytes(problem.resident_bytes),
+        memory_bytes=whole_bytes(np.where(limited, np.floor(problem.memory_bytes), UNLIMITED)),
+    )
+    return Costs(*(thawed(part) for part in costs))
+
+
+def whole_bytes(values: FloatArray) -> IntArray:
+    """Rounded up to int64, read-only."""
+    result = np.ceil(values).astype(np.int64)
+    result.setflags(write=False)
+    return result
+
+
+@compiled
+def move_time(c: Costs, k: int, source: int, target: int) -> float:
+    """Seconds of tensor `k` from `source` to `target`: zero on one device, ``inf`` unlinked."""
+    if source == target:
+        return 0.0
+    if c.channel[source, target] < 0:
+        return np.inf
+    return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]

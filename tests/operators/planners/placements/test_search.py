@@ -1,0 +1,54 @@
+"""Local moves: what they keep, and that their word is the judge's."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.operators.judge import Judge
+from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.planners.placements.search import Score, improve, score_all
+from placewright.operators.problem import Objective
+from placewright.operators.structure.groups import groups_of
+from placewright.testing.instances import random_placement, random_problem, tiny
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(list(Objective)), st.sampled_from([0.0, 1.0]))
+def test_never_worse_and_as_judged(seed: int, objective: Objective, heat: float) -> None:
+    """The best placement met is no worse than the start, valid, and scored as the judge does."""
+    problem = random_problem(seed).asked(objective=objective)
+    judge = Judge(problem)
+    place = random_placement(problem, np.random.default_rng(seed))
+    start = score_all(judge, [place])[0]
+    best = improve(judge, groups_of(problem), start, moves=60, heat=heat, seed=seed)
+    check_plan(problem, OperatorPlan(best.place))
+    assert best.score <= start.score
+    values, over = Judge(problem).many(best.place)
+    assert best.score == Score(float(over[0]), float(values[0]))
+
+
+def test_same_seed_same_walk() -> None:
+    """Two walks from one start with one seed end at the same placement; the start is kept."""
+    problem = random_problem(5, most_operators=12)
+    place = random_placement(problem, np.random.default_rng(0))
+    before = place.copy()
+    ends = []
+    for _ in range(2):
+        judge = Judge(problem)
+        start = score_all(judge, [place])[0]
+        ends.append(improve(judge, groups_of(problem), start, moves=200, heat=1.0, seed=3).place)
+    assert np.array_equal(*ends)
+    assert np.array_equal(place, before)
+
+
+def test_memory_comes_before_time() -> None:
+    """From a fast plan that does not fit the walk goes to a slow one that does."""
+    chain = [(i, 0.0, [i + 1]) for i in range(5)]
+    problem = tiny([[1.0, 9.0]] * 6, chain, resident_bytes=[4.0] * 6, memory_bytes=[12.0, 12.0])
+    judge = Judge(problem)
+    start = score_all(judge, [np.zeros(6, dtype=np.int64)])[0]
+    assert start.score.over_bytes == 12
+    best = improve(judge, groups_of(problem), start, moves=300, heat=0.0, seed=0)
+    assert best.score == Score(0.0, 30.0)
