@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
+
+OVERRUN = 1.3
+"""Times the predicted seconds: beyond what noise explains."""
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -179,7 +183,18 @@ def run(
                 face.note(f"interrupted after {len(runs)} of {1 + len(peers)} runs")
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))
+    _tell_overrun(face, runs)
     _keep_page(face, report, lambda: samples_run_page(result, runs))
+
+
+def _tell_overrun(face: Face, runs: list[SampleRun]) -> None:
+    """Waiting makes no machine faster: say so where its steps took longer than they were to."""
+    ratios = [run.measured_s / run.predicted_s for run in runs if run.predicted_s and not run.real]
+    if ratios and (over := median(ratios)) > OVERRUN:
+        face.note(
+            f"note: runs took {over:.1f} times what was predicted: this machine cannot compute as "
+            f"fast as these nodes at --speed {runs[0].speed:g}; try {runs[0].speed / over / 2:.2g}"
+        )
 
 
 def _keep_page(face: Face, path: Path | None, page: Callable[[], str]) -> None:
