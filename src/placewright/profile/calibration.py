@@ -2,8 +2,7 @@
 
 A profile is measured on the machine that plans and scaled by ``speed``. The device itself may be
 another machine, whose speed is somebody's word, or a CPU quota, which takes more than its share
-away: after every pause caches are cold (8 to 24 % on operators of a recurrent model where a
-quota of 0.2 to 0.6 cores is given in periods of 10 ms).
+away: after every pause caches are cold.
 """
 
 from __future__ import annotations
@@ -23,7 +22,11 @@ LONGEST_S = 6.0
 
 LEAST_STEPS = 3
 SECONDS = 1.5
-"""So many steps at least, and more of them until so much time is spent."""
+"""Of a turn: so many steps at least, and more of them until so much time is spent."""
+
+TURNS = 2
+"""Of every device, the second ones in the opposite order; the least counts: what else a machine
+does can only add."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +73,13 @@ def calibrated(
     WorkerError
         A worker died or raised.
     """
-    found: dict[int, float] = {}
-    for device in range(problem.m):
-        expected = _alone_s(problem, device)
-        if expected <= LONGEST_S:
-            found[device] = _measured_s(problem, session, device, seconds) / expected
+    expected = [_alone_s(problem, device) for device in range(problem.m)]
+    asked = [device for device in range(problem.m) if expected[device] <= LONGEST_S]
+    found = dict.fromkeys(asked, float("inf"))
+    for turn in range(TURNS):
+        for device in asked if turn % 2 == 0 else reversed(asked):
+            step_s = _measured_s(problem, session, device, seconds)
+            found[device] = min(found[device], step_s / expected[device])
     usual = float(np.median(list(found.values()))) if found else 1.0
     factors = np.array([found.get(device, usual) for device in range(problem.m)])
     names = tuple(problem.device_names[device] for device in found)
