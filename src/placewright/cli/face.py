@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,18 @@ class Face:
         """A line on stderr with ``-v``."""
         if self.verbose:
             self.note(text)
+
+    @contextmanager
+    def noted(self, kind: type[Warning]) -> Iterator[None]:
+        """Warnings of this kind become notes, once a progress line that was shown is gone."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", kind)
+            yield
+        for told in caught:
+            if issubclass(told.category, kind):
+                self.note(f"warning: {told.message}")
+            else:
+                warnings.showwarning(told.message, told.category, told.filename, told.lineno)
 
     def meter(self, title: str, names: Names = SEARCH) -> Meter:
         """A progress display with this title, to be used in a ``with`` statement."""

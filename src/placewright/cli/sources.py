@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -134,7 +136,7 @@ def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
     from placewright.graph.files import read_graph
 
     graph, cluster = read_graph(path), find_cluster(ask.on)
-    with face.meter(f"profiling {graph.name} on {cluster.name}"):
+    with _profiling(face, graph, cluster):
         problem = _profiled(graph, cluster, ask)
     return Loaded(problem, graph, cluster)
 
@@ -144,10 +146,19 @@ def _from_model(ask: Ask, face: Face) -> Loaded:
     graph, model = load_graph(ask, face, weights=True)
     from placewright.capture.state import initial_state
 
-    with face.meter(f"profiling {graph.name} on {cluster.name}"):
+    with _profiling(face, graph, cluster):
         state = initial_state(model, graph.program)
         problem = _profiled(graph, cluster, ask, state)
     return Loaded(problem, graph, cluster, model, state)
+
+
+@contextmanager
+def _profiling(face: Face, graph: Graph, cluster: Cluster) -> Iterator[None]:
+    """Progress while it is measured; a warning where the machine was busy."""
+    from placewright.profile.company import BusyMachineWarning
+
+    with face.noted(BusyMachineWarning), face.meter(f"profiling {graph.name} on {cluster.name}"):
+        yield
 
 
 def _profiled(graph: Graph, cluster: Cluster, ask: Ask, state: Any = None) -> OperatorProblem:

@@ -15,6 +15,7 @@ from placewright.graph.program import Program
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.profile.analytic import analytic_seconds, kind_factors
+from placewright.profile.company import warn_of_company
 from placewright.profile.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _measured(
     key = profile_key(graph, method, device.cores)
     if key in table.entries:
         return table.seconds(key, graph)
+    warn_of_company(graph.name, device.cores)
     if method == "in-place":
         from placewright.profile.in_place import in_place_seconds
 
