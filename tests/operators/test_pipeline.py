@@ -9,7 +9,8 @@ import pytest
 
 from placewright.errors import InputError
 from placewright.operators.bounds import bounds
-from placewright.operators.files import problem_json, read_problem, write_problem
+from placewright.operators.files import read_problem, write_problem
+from placewright.operators.formats.writing import problem_json
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan

@@ -58,7 +58,8 @@ def profile(
     [cyan]placewright profile zoo:bert --on edge-quad --table here.json -o problem.json[/cyan]
     """
     from placewright.cli.sources import Ask, load
-    from placewright.operators.files import problem_json, write_problem
+    from placewright.operators.files import write_problem
+    from placewright.operators.formats.writing import problem_json
 
     face = Face(format, output, quiet, verbose)
     ask = Ask(source, on, training, batch, objective, links, overlap, method=method, table=table)

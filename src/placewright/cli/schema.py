@@ -43,7 +43,7 @@ def schema(
 def _models() -> dict[str, Any]:
     from placewright.cluster.files import ClusterFile
     from placewright.graph.files import GraphFile
-    from placewright.operators.schema import PlanFile, ProblemFile
+    from placewright.operators.formats.schema import PlanFile, ProblemFile
     from placewright.samples.formats.schema import SampleFile, SamplePlanFile
 
     return {

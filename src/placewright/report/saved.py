@@ -75,7 +75,7 @@ def _check_known(devices: Sequence[str], spans: Sequence[Data], where: str) -> N
 
 def _plan_page(data: Data, path: Path) -> str:
     from placewright.boundary import validate
-    from placewright.operators.schema import PlanFile
+    from placewright.operators.formats.schema import PlanFile
 
     validate(PlanFile, data, where=str(path))
     trace, value = saved_trace(data, str(path)), _number(data.get("value"))

@@ -1,0 +1,176 @@
+"""A checked file becomes a problem or a plan: names become indices, ``null`` infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.operators.formats.schema import PlanEntry, ProblemFile, TensorEntry
+from placewright.operators.pipeline import Pipeline
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.views import NO_VIEW, OF_RESIDENT
+
+
+def problem_of(entry: ProblemFile) -> OperatorProblem:
+    """The problem of a file.
+
+    Raises
+    ------
+    InputError
+        Names the field that is wrong.
+    """
+    try:
+        return OperatorProblem(**_fields(entry))
+    except ValueError as error:
+        raise InputError("a table has rows of unlike length", by=str(error)) from None
+
+
+def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorPlan:
+    """The plan of a file, for `problem`; names are what counts, not positions.
+
+    Parameters
+    ----------
+    where
+        The file, for errors.
+
+    Raises
+    ------
+    UnknownNameError
+        An operator or a device that does not exist.
+    InputError
+        An operator without a device.
+    """
+    operator = {name: i for i, name in enumerate(problem.operator_names)}
+    device = {name: d for d, name in enumerate(problem.device_names)}
+    order = None
+    if entry.order is not None:
+        at = f"{where}: plan.order"
+        order = np.array([_index("operator", name, operator, at) for name in entry.order])
+    return OperatorPlan(
+        _placement(entry.placement, operator, device, f"{where}: plan.placement"),
+        order,
+        entry.dispatch,
+        entry.lower_bound_s,
+        entry.note,
+        _calls(entry.call, operator, f"{where}: plan.call"),
+        _copies(entry.replica_of, device, f"{where}: plan.replica_of"),
+    )
+
+
+def _placement(
+    entry: dict[str, str], operator: dict[str, int], device: dict[str, int], where: str
+) -> np.ndarray[Any, Any]:
+    place = np.full(len(operator), -1)
+    for name, target in entry.items():
+        i = _index("operator", name, operator, where)
+        place[i] = _index("device", target, device, f"{where}.{name}")
+    if place.min() < 0:
+        missing = list(operator)[int(place.argmin())]
+        raise InputError(
+            f"operator {missing!r} has no device",
+            where=where,
+            by=f"{int((place < 0).sum())} of {len(place)} are missing",
+        )
+    return place
+
+
+def _calls(
+    entry: dict[str, int] | None, operator: dict[str, int], where: str
+) -> np.ndarray[Any, Any] | None:
+    """The call of every operator; those that are not named run in the first."""
+    if entry is None:
+        return None
+    call = np.zeros(len(operator), dtype=np.int64)
+    for name, number in entry.items():
+        call[_index("operator", name, operator, where)] = number
+    return call
+
+
+def _copies(
+    entry: dict[str, str] | None, device: dict[str, int], where: str
+) -> np.ndarray[Any, Any] | None:
+    """The leader of every device; those that are not named have no copies of anything."""
+    if entry is None:
+        return None
+    leader = np.arange(len(device))
+    for name, of in entry.items():
+        leader[_index("device", name, device, where)] = _index("device", of, device, where)
+    return leader
+
+
+def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
+    if name not in index:
+        raise UnknownNameError(kind, name, index, where=where)
+    return index[name]
+
+
+def _fields(entry: ProblemFile) -> dict[str, Any]:
+    """The arguments of `OperatorProblem`."""
+    n, m = len(entry.operators), len(entry.devices)
+    operator = {name: i for i, name in enumerate(entry.operators)}
+    device = {name: d for d, name in enumerate(entry.devices)}
+    tensors = entry.tensors
+    readers = [_indices(t.consumers, operator, f"tensor {t.name!r}", "operator") for t in tensors]
+    producers = [t.producer for t in tensors]
+    return {
+        "operator_names": tuple(entry.operators),
+        "device_names": tuple(entry.devices),
+        "compute_s": _infinities(entry.compute_s).reshape(n, -1),
+        "tensor_names": tuple(t.name for t in tensors),
+        "tensor_producer": _indices(producers, operator, "tensors", "operator"),
+        "tensor_bytes": [t.bytes for t in tensors],
+        "consumer_offsets": np.cumsum([0, *map(len, readers)]),
+        "consumers": [j for some in readers for j in some],
+        "latency_s": _infinities(entry.latency_s),
+        "seconds_per_byte": _infinities(entry.seconds_per_byte),
+        "channel": entry.channel,
+        "channel_names": tuple(entry.channels),
+        "resident_bytes": np.zeros(n) if entry.resident_bytes is None else entry.resident_bytes,
+        "memory_bytes": _infinities(entry.memory_bytes or [None] * m),
+        "colocation": np.arange(n) if entry.colocation is None else entry.colocation,
+        "pinned": _pins(entry.pinned or [None] * n, device),
+        "objective": entry.objective,
+        "links": entry.links,
+        "overlap": entry.overlap,
+        "name": entry.name,
+        "communication": entry.communication,
+        "host_seconds_per_byte": np.zeros(m)
+        if entry.host_seconds_per_byte is None
+        else entry.host_seconds_per_byte,
+        "contiguous": entry.contiguous,
+        "is_backward": np.isin(
+            np.arange(n), _indices(entry.backward, operator, "backward", "operator")
+        ),
+        "calls": entry.calls,
+        "alias_of": _aliases(tensors),
+        "pipeline": Pipeline(**entry.pipeline.model_dump()),
+    }
+
+
+def _indices(names: Sequence[str], index: dict[str, int], where: str, kind: str) -> list[int]:
+    return [_index(kind, name, index, where) for name in names]
+
+
+def _aliases(tensors: Sequence[TensorEntry]) -> list[int]:
+    index = {tensor.name: k for k, tensor in enumerate(tensors)}
+    _indices([t.view_of for t in tensors if t.view_of], index, "tensors: view_of", "tensor")
+    return [
+        index[t.view_of] if t.view_of else OF_RESIDENT if t.view_of_resident else NO_VIEW
+        for t in tensors
+    ]
+
+
+def _pins(names: Sequence[str | None], index: dict[str, int]) -> list[int]:
+    given = [name for name in names if name is not None]
+    _indices(given, index, "pinned", "device")
+    return [-1 if name is None else index[name] for name in names]
+
+
+def _infinities(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Nested lists as floats, ``None`` as infinity."""
+    array = np.array(values, dtype=np.float64)
+    return np.where(np.isnan(array), np.inf, array)
