@@ -61,7 +61,7 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
         for _ in range(4):
             run.step()
-        monkeypatch.setattr(AdaptiveRun, "_state_bytes", lambda run: 1 << 62)
+        monkeypatch.setattr(Job, "state_bytes", 1 << 62)
         for _ in range(4):
             run.step()
         kill(run, 0)

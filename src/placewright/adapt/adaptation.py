@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy, move_cost
 from placewright.adapt.drift import Drift
 from placewright.adapt.replan import Replanner
-from placewright.adapt.timeline import Event, Kind, Timeline
+from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
 from placewright.adapt.watch import RECENT, Watch
 from placewright.execute.session import Session
@@ -52,7 +52,6 @@ class Adaptation:
     policy: Policy
     timeline: Timeline
     replanner: Replanner
-    began_s: float
     tryout: Tryout | None = None
     watch: Watch = field(init=False)
     drift: Drift = field(init=False)
@@ -115,11 +114,11 @@ class Adaptation:
         self.tryout = None
         self.drift.expect(tryout.standings.median_s(tryout.best))
         self._refused |= {p.placement.tobytes() for p in tryout.plans if p is not self.plan}
-        self._note(step, Kind.TRY, tryout.told())
+        self.timeline.note(step, Kind.TRY, tryout.told())
 
     def _raise_alarm(self, step: int) -> None:
         change = self.drift.change
-        self._note(
+        self.timeline.note(
             step,
             Kind.DRIFT,
             f"steps take {100 * abs(change):.0f} % {'longer' if change > 0 else 'less'}",
@@ -160,13 +159,13 @@ class Adaptation:
         if offer.gain > self.policy.least_gain:
             text = f"not worth the move, {remaining:.0f} steps before the end"
         solve_s = self.replanner.last_solve_s
-        self._note(step, Kind.STAY, text, best_gain=offer.gain, resolve_s=solve_s)
+        self.timeline.note(step, Kind.STAY, text, best_gain=offer.gain, resolve_s=solve_s)
         self.drift.accept()
 
     def _migrate(self, step: int, offer: Offer) -> None:
         before, before_s = self.plan, self.drift.recent_s
         seconds, moved = self._put(offer.plan, offer.move_s)
-        self._note(
+        self.timeline.note(
             step,
             Kind.MIGRATE,
             "planned again",
@@ -194,7 +193,7 @@ class Adaptation:
 
     def _tell_trial(self, step: int, kind: Kind, trial: Trial, now_s: float) -> None:
         """What a migration had promised, and what it gave."""
-        self._note(
+        self.timeline.note(
             step,
             kind,
             "",
@@ -216,7 +215,3 @@ class Adaptation:
         self._confirmed = 0
         self.drift.restart()
         return time.perf_counter() - start, moved
-
-    def _note(self, step: int, kind: Kind, text: str, **numbers: float) -> None:
-        at = time.perf_counter() - self.began_s
-        self.timeline.events.append(Event(step, at, kind, text, numbers))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -13,60 +12,27 @@ import torch
 
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.decide import Policy
+from placewright.adapt.job import Batch, Job
+from placewright.adapt.past import Past
+from placewright.adapt.patience import ORDER_S, step_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
+from placewright.adapt.roster import Roster
 from placewright.adapt.snapshot import SnapshotFolder
-from placewright.adapt.survivors import cluster_of, problem_of
-from placewright.adapt.timeline import Event, Kind, Timeline
+from placewright.adapt.survivors import problem_of
+from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
-from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, RunError, WorkerError
 from placewright.execute.session import Session
 from placewright.execute.step_record import StepRecord
-from placewright.graph.graph import Graph
-from placewright.graph.program import Program
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 
+__all__ = ["AdaptiveRun", "Batch", "Job"]
+
 T = TypeVar("T")
-
-Batch = Mapping[str, torch.Tensor]
-"""Inputs and targets by program input."""
-
-SILENCE_STEPS = 20.0
-"""A step that takes so many typical ones is stuck."""
-
-ORDER_S = 30.0
-"""Anything else that workers are told takes less on top of the patience: a load, a snapshot."""
-
-TRIES = 3
-"""Times that one step is tried again when nobody seems to be gone."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """What is run and on what.
-
-    Attributes
-    ----------
-    problem
-        The graph on the whole cluster, as profiled.
-    state
-        A real tensor for every program input.
-    open
-        Starts a session on (graph, cluster, state); where devices are nodes of a testbed, there.
-    reachable
-        Which of the named devices can all talk to each other now; everybody by default.
-    """
-
-    graph: Graph
-    cluster: Cluster
-    problem: OperatorProblem
-    state: Mapping[str, torch.Tensor]
-    open: Callable[[Graph, Cluster, Mapping[str, torch.Tensor]], Session] = Session
-    reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
 
 
 @dataclass(slots=True)
@@ -110,21 +76,16 @@ class AdaptiveRun:
     timeline: Timeline = field(default_factory=Timeline)
     done: int = 0
     scalars: dict[str, float] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
     session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
-    snapshots: SnapshotFolder = field(init=False)
-    _batches: list[tuple[int, Batch | None]] = field(default_factory=list)
-    _tries: int = 0
-    _counted: int = 0
-    _began_s: float = field(default_factory=time.perf_counter)
+    roster: Roster = field(init=False)
+    past: Past = field(init=False)
 
     def __post_init__(self) -> None:
-        self.snapshots = SnapshotFolder(self.folder, self.job.graph.name)
-        found = self.snapshots.latest()
-        self.done = self._counted = 0 if found is None else found.step
-        self.timeline.first_step = self.done
+        self.roster = Roster(self.job)
+        self.past = Past.of(self.folder, self.job.graph.name)
+        self.done = self.timeline.first_step = self.past.counted
 
     def __enter__(self) -> AdaptiveRun:
         return self
@@ -138,6 +99,15 @@ class AdaptiveRun:
             session, self.session = self.session, None
             session.__exit__(RunError, None, None)
 
+    @property
+    def snapshots(self) -> SnapshotFolder:
+        """The run's folder, and which snapshots in it were damaged."""
+        return self.past.snapshots
+
+    def alive(self) -> tuple[str, ...]:
+        """Devices that are not lost."""
+        return self.roster.alive()
+
     def step(self, batch: Batch | None = None) -> float:
         """One step of training, on `batch` or on what the model was captured with; its seconds.
 
@@ -149,7 +119,7 @@ class AdaptiveRun:
             The step fails although nobody is gone.
         """
         goal = self.done + 1
-        self._batches.append((goal, batch))
+        self.past.take(goal, batch)
         self._survive(goal, lambda: None)
         return self.timeline.step_s[-1]
 
@@ -172,6 +142,21 @@ class AdaptiveRun:
                 hint="make room; the snapshots before it are whole",
             )
 
+    def snapshot(self) -> bool:
+        """Write down where the run stands; steps before the last two snapshots are forgotten.
+
+        A disk that does not take it is an event: the run goes on, and later steps can still be
+        repeated from the last snapshot.
+        """
+        start = time.perf_counter()
+        try:
+            self.past.save(self.job, *self._crew(), self.done)
+        except OSError as error:
+            self.timeline.note(self.done, Kind.UNSAVED, f"{self.folder}: {error.strerror}")
+            return False
+        self.timeline.note(self.done, Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
+        return True
+
     def _survive(self, goal: int, then: Callable[[], T]) -> T:
         """Bring the run to `goal` steps and do what comes `then`, again after every fault."""
         while True:
@@ -179,28 +164,22 @@ class AdaptiveRun:
                 if self.session is None:
                     self._start()
                 while self.done < goal:
-                    self._advance(dict(self._batches)[goal])
+                    self._advance(self.past.batch(goal))
                 if self.session is not None:
                     found = then()
-                    self._tries = 0
+                    self.roster.tries = 0
                     return found
             except WorkerError as error:
                 self._fault(error)
 
-    def alive(self) -> tuple[str, ...]:
-        """Devices that are not lost."""
-        return tuple(n for n in self.job.cluster.device_names if n not in self.lost)
-
     def _start(self) -> None:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
         start = time.perf_counter()
-        cluster = cluster_of(self.job.cluster, self.alive())
         problem = problem_of(self.job.problem, self.alive())
         plan = self._first_plan(problem)
         snapshot = self.snapshots.latest()
-        state = dict(self.job.state) | dict(snapshot.state if snapshot else {})
-        session = self.job.open(self.job.graph, cluster, state)
-        self.session = session.__enter__()
+        session = self.job.session(self.alive(), snapshot.state if snapshot else {})
+        self.session = session
         session.group.limit_s = self.patience_s + ORDER_S
         order = execution_order(problem, judge(problem, plan))
         session.load(plan.placement.tolist(), order, self.seed)
@@ -210,16 +189,12 @@ class AdaptiveRun:
         self.timeline.plans += 1
         if self.timeline.plans > 1:
             seconds = time.perf_counter() - start
-            self._note(Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
+            self.timeline.note(
+                self.done, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds
+            )
+        tryout = self._tryout(problem, plan)
         self.adaptation = Adaptation(
-            session,
-            problem,
-            plan,
-            self.policy,
-            self.timeline,
-            self.replanner,
-            self._began_s,
-            self._tryout(problem, plan),
+            session, problem, plan, self.policy, self.timeline, self.replanner, tryout
         )
         self._replay(session)
         session.slowness()
@@ -233,35 +208,40 @@ class AdaptiveRun:
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""
-        if self.plan is not None and not self.lost:
+        if self.plan is not None and not self.roster.lost:
             return self.plan
         return self.replanner.whole(problem)
 
     def _replay(self, session: Session) -> None:
         """Repeat the steps that were counted after the snapshot."""
-        for step, batch in list(self._batches):
-            if self.done < step <= self._counted:
-                if batch is not None:
-                    session.feed(batch)
-                (record,) = session.run(1, limit_s=self._patience_s())
-                self.done, self.scalars = step, record.scalars
+        for step, batch in self.past.counted_after(self.done):
+            record = self._one(session, batch, watched=False)
+            self.done, self.scalars = step, record.scalars
 
     def _advance(self, batch: Batch | None) -> None:
         """One step that counts, and what is due after it."""
         session, adaptation = self._crew()
-        if batch is not None:
-            session.feed(batch)
         watched = self.adapt and adaptation.watches_next
-        (record,) = session.run(1, watched=watched, limit_s=self._patience_s())
-        self._count(record)
+        record = self._one(session, batch, watched=watched)
+        self.done += 1
+        self.past.counted, self.scalars = self.done, record.scalars
+        self.timeline.stepped(record.duration_s)
         if self.adapt:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
-            if self.rivals and adaptation.tryout is None and not self.lost:
+            if self.rivals and adaptation.tryout is None and not self.roster.lost:
                 self.plan, self.rivals = adaptation.plan, ()
         if self.done % self.snapshot_every == 0:
             self.snapshot()
-        if self.lost and self.done % self.rejoin_every == 0:
+        if self.roster.lost and self.done % self.rejoin_every == 0:
             self._rejoin()
+
+    def _one(self, session: Session, batch: Batch | None, *, watched: bool) -> StepRecord:
+        """What the workers saw of one step."""
+        if batch is not None:
+            session.feed(batch)
+        limit_s = step_limit_s(self.timeline, self.adaptation, self.patience_s)
+        (record,) = session.run(1, watched=watched, limit_s=limit_s)
+        return record
 
     def _crew(self) -> tuple[Session, Adaptation]:
         """The workers that are up, and who watches them."""
@@ -269,69 +249,13 @@ class AdaptiveRun:
             raise RunError("the run has not begun", hint="call step() first")
         return self.session, self.adaptation
 
-    def _count(self, record: StepRecord) -> None:
-        self.done += 1
-        self._counted = self.done
-        self.scalars = record.scalars
-        self.timeline.stepped(record.duration_s)
-
-    def _patience_s(self) -> float:
-        """Seconds after which a step is stuck."""
-        typical = self.timeline.typical_s(20)
-        if not typical > 0 and self.adaptation is not None:
-            typical = judge(self.adaptation.problem, self.adaptation.plan).value
-        return max(self.patience_s, SILENCE_STEPS * typical)
-
-    def snapshot(self) -> bool:
-        """Write down where the run stands; steps before the last two snapshots are forgotten.
-
-        A disk that does not take it is an event: the run goes on, and later steps can still be
-        repeated from the last snapshot.
-        """
-        start = time.perf_counter()
-        try:
-            self._write_snapshot()
-        except OSError as error:
-            self.snapshots.give_up()
-            self._note(Kind.UNSAVED, f"{self.folder}: {error.strerror}")
-            return False
-        oldest = int(self.snapshots.whole()[0].name.removeprefix("step-"))
-        self._batches = [(step, b) for step, b in self._batches if step > oldest]
-        self._note(Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
-        return True
-
-    def _write_snapshot(self) -> None:
-        session, adaptation = self._crew()
-        folder = self.snapshots.begin(self.done, self._state_bytes())
-        session.save_state(folder)
-        names = adaptation.problem.device_names
-        placement = [names[d] for d in adaptation.plan.placement]
-        self.snapshots.commit(
-            folder,
-            step=self.done,
-            random_state=session.random_state(),
-            placement=dict(zip(self.job.graph.operator_names, placement, strict=True)),
-        )
-
-    def _state_bytes(self) -> int:
-        """What a snapshot takes, its note aside."""
-        program = self.job.graph.program
-        inputs = program.inputs if isinstance(program, Program) else ()
-        specs = [item.spec for item in inputs if item.mutated]
-        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
-
     def _fault(self, error: WorkerError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""
-        gone = set() if self.session is None else self.session.lost()
+        dead = set() if self.session is None else self.session.lost()
         self.close()
-        left = [n for n in self.alive() if n not in gone]
-        gone |= set(left) - set(self.job.reachable(left))
-        self._tries += 1
-        if not gone and self._tries > TRIES:
-            raise error
-        self.lost |= gone
+        gone = self.roster.missed(dead, error)
         who = f"lost {', '.join(sorted(gone))}" if gone else "nobody is gone: tried again"
-        self._note(Kind.FAULT, f"{who} ({error.where}: {error.what})")
+        self.timeline.note(self.done, Kind.FAULT, f"{who} ({error.where}: {error.what})")
         if not self.alive():
             raise InfeasibleError(
                 "no device is left", where=self.job.cluster.name, hint="bring a device back"
@@ -339,15 +263,10 @@ class AdaptiveRun:
 
     def _rejoin(self) -> None:
         """Take lost devices back that answer again."""
-        everyone = self.job.cluster.device_names
-        back = set(self.job.reachable(everyone)) & self.lost
+        back = self.roster.back()
         if not back:
             return
         self.snapshot()
         self.close()
-        self.lost -= back
-        self._note(Kind.JOIN, ", ".join(sorted(back)))
-
-    def _note(self, kind: Kind, text: str, **numbers: float) -> None:
-        at = time.perf_counter() - self._began_s
-        self.timeline.events.append(Event(self.done, at, kind, text, numbers))
+        self.roster.lost -= back
+        self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))

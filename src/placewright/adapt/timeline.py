@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -62,6 +63,8 @@ class Timeline:
         Number of the plan in force at each of these steps.
     first_step
         Steps that were done before the run began: it continued another one.
+    began_s
+        When the run began, by ``time.perf_counter()``.
     """
 
     step_s: list[float] = field(default_factory=list)
@@ -69,6 +72,12 @@ class Timeline:
     events: list[Event] = field(default_factory=list)
     plans: int = 0
     first_step: int = 0
+    began_s: float = field(default_factory=time.perf_counter)
+
+    def note(self, step: int, kind: Kind, text: str, **numbers: float) -> None:
+        """Something has happened after `step`."""
+        at_s = time.perf_counter() - self.began_s
+        self.events.append(Event(step, at_s, kind, text, numbers))
 
     def stepped(self, seconds: float) -> None:
         """One step more."""

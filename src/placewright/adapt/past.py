@@ -1,0 +1,76 @@
+"""What a run can go back to: its snapshots, and the batch of every step since the oldest one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from placewright.adapt.adaptation import Adaptation
+from placewright.adapt.job import Batch, Job
+from placewright.adapt.snapshot import SnapshotFolder
+from placewright.execute.session import Session
+
+
+@dataclass(slots=True)
+class Past:
+    """Enough to be again where the run was.
+
+    Attributes
+    ----------
+    counted
+        Steps that have been counted; after a fault they are repeated and not counted again.
+    """
+
+    snapshots: SnapshotFolder
+    counted: int = 0
+    _batches: dict[int, Batch | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, graph_name: str) -> Self:
+        """The past of a run in `folder`, which goes on where the last snapshot there was."""
+        snapshots = SnapshotFolder(folder, graph_name)
+        found = snapshots.latest()
+        return cls(snapshots, 0 if found is None else found.step)
+
+    def take(self, step: int, batch: Batch | None) -> None:
+        """Remember the batch of a step that is about to be done."""
+        self._batches[step] = batch
+
+    def batch(self, step: int) -> Batch | None:
+        """What the step takes."""
+        return self._batches[step]
+
+    def counted_after(self, step: int) -> list[tuple[int, Batch | None]]:
+        """The steps to repeat where the workers stand after `step`, with their batches."""
+        return [(s, batch) for s, batch in self._batches.items() if step < s <= self.counted]
+
+    def save(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:
+        """Write down where the run stands; steps before the oldest snapshot are forgotten.
+
+        Raises
+        ------
+        OSError
+            The disk does not take it; nothing of it is left, and nothing is forgotten.
+        WorkerError
+            A worker was lost meanwhile.
+        """
+        try:
+            self._write(job, session, adaptation, step)
+        except OSError:
+            self.snapshots.give_up()
+            raise
+        oldest = int(self.snapshots.whole()[0].name.removeprefix("step-"))
+        self._batches = {s: batch for s, batch in self._batches.items() if s > oldest}
+
+    def _write(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:
+        folder = self.snapshots.begin(step, job.state_bytes)
+        session.save_state(folder)
+        names = adaptation.problem.device_names
+        placement = [names[d] for d in adaptation.plan.placement]
+        self.snapshots.commit(
+            folder,
+            step=step,
+            random_state=session.random_state(),
+            placement=dict(zip(job.graph.operator_names, placement, strict=True)),
+        )
