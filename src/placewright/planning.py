@@ -75,6 +75,28 @@ class Planner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What is known when late bounds are asked.
+
+    Attributes
+    ----------
+    value
+        Of the best plan that fits; ``inf`` where there is none.
+    lower_bound
+        The highest one yet.
+    deadline_s
+        ``time.perf_counter()`` value at which they should be done.
+    alone
+        One planner was asked for by name.
+    """
+
+    value: float
+    lower_bound: float
+    deadline_s: float
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Wing:
     """What one wing offers to `placewright.solve.solve`.
 
@@ -88,6 +110,8 @@ class Wing:
         Maps a problem to lower bounds by name.
     late_bounds
         Bounds that take long: asked after the planners, unless the gap is closed by then.
+    late_s
+        How much of ``auto``'s time limit in seconds is kept for them.
     files
         The module that writes results: its `result_json` and `write_plan`.
     """
@@ -99,5 +123,6 @@ class Wing:
     judge: Callable[[Any, Any], Judgement]
     bounds: Callable[[Any], Mapping[str, float]]
     describe: Callable[[Any], str] = field(default=lambda problem: str(problem.objective))
-    late_bounds: Callable[[Any], Mapping[str, float]] = field(default=lambda problem: {})
+    late_bounds: Callable[[Any, Known], Mapping[str, float]] = field(default=lambda p, known: {})
+    late_s: Callable[[Any, float], float] = field(default=lambda problem, limit_s: 0.0)
     files: str = "placewright.operators.files"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from placewright.planning import Context, Planner, Progress
+from placewright.planning import Context, Known, Planner, Progress
 from placewright.race import Race
 
 
@@ -18,12 +18,12 @@ class Limits:
     time_limit_s: float
     seed: int
 
-    def deadline_s(self, race: Race, still: int) -> float:
+    def deadline_s(self, race: Race, still: int, kept_s: float = 0.0) -> float:
         """When the next of `still` planners must be done: each gets an equal share of what is left.
 
-        What was spent on compiling does not count.
+        What was spent on compiling does not count; `kept_s` is for what comes after planners.
         """
-        end = self.start + self.time_limit_s + race.clock.seconds
+        end = self.start + self.time_limit_s + race.clock.seconds - kept_s
         now = time.perf_counter()
         return now + max(0.0, end - now) / still
 
@@ -34,9 +34,10 @@ def take_turns(
     """Every planner's turn; whether somebody interrupted."""
     try:
         race.bounds.update(race.wing.bounds(race.problem))
+        kept_s = race.wing.late_s(race.problem, limits.time_limit_s) if relay else 0.0
         for turn, planner in enumerate(planners):
             tell(progress, planner.name, race, limits.start)
-            deadline_s = limits.deadline_s(race, 1 if relay else len(planners) - turn)
+            deadline_s = limits.deadline_s(race, 1 if relay else len(planners) - turn, kept_s)
             context = Context(
                 limits.seed,
                 deadline_s,
@@ -52,7 +53,11 @@ def take_turns(
             if race.turn(planner, context, tolerant=relay):
                 return True
         if not race.closed:
-            race.bounds.update(race.wing.late_bounds(race.problem))
+            tell(progress, "bounds", race, limits.start)
+            known = Known(
+                race.value, race.lower_bound, limits.deadline_s(race, 1), len(planners) == 1
+            )
+            race.bounds.update(race.wing.late_bounds(race.problem, known))
     except KeyboardInterrupt:
         return True
     return False

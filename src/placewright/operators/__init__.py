@@ -1,6 +1,6 @@
 """Wing 1: operators -> devices."""
 
-from placewright.operators.bounds import bounds
+from placewright.operators.bounds import bounds, late_bounds, late_s
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import OperatorProblem
@@ -12,4 +12,14 @@ def _describe(problem: OperatorProblem) -> str:
     return ", ".join(x for x in (str(problem.objective), problem.pipeline.said()) if x)
 
 
-WING = Wing("operators", OperatorProblem, planners, portfolio, judge, bounds, _describe)
+WING = Wing(
+    "operators",
+    OperatorProblem,
+    planners,
+    portfolio,
+    judge,
+    bounds,
+    _describe,
+    late_bounds=late_bounds,
+    late_s=late_s,
+)

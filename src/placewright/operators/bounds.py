@@ -29,6 +29,11 @@ the operators with h >= a and t >= b run between a and T - b, and in that time e
 share of them: T >= a + b + sum of min_d l[d] w[i, d] over these operators, for any weights l as
 above. It joins path and load where a graph is narrow at its ends.
 
+**relaxed** (latency, devices side by side). The schedule as a linear program with starts, fractions
+of devices and transfers, the loads between any two operators, and without what no plan can do that
+is better than one that is known; see `placewright.operators.bounding.relaxed`. Late, because it
+takes seconds.
+
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
 `placewright.operators.judging.star.latency.least_tails`.
@@ -41,13 +46,15 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray
-from placewright.errors import InfeasibleError
+from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.operators.bounding.load import balanced_weights, load_bound
+from placewright.operators.bounding.relaxed.bound import relaxed_bound
 from placewright.operators.bounding.squeezed import squeezed_bound
 from placewright.operators.judging.star.latency import is_star_latency, least_tails
-from placewright.operators.problem import Objective, OperatorProblem, Overlap
+from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
+from placewright.planning import Known
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:
@@ -73,6 +80,41 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         else:
             found["squeezed"] = _squeezed(problem, tables, work)
     return found
+
+
+MOST_OPERATORS = 4000
+MOST_ARRIVALS = 60_000
+"""Operators, and tensors times devices, of problems that are relaxed as a whole."""
+
+LATE_SHARE = 0.2
+"""Of `auto`'s time, at most, for the relaxed schedule."""
+
+LATE_S = 2e-3
+"""The same for each operator: smaller programs need no more."""
+
+
+def late_s(problem: OperatorProblem, limit_s: float) -> float:
+    """Seconds of `limit_s` that are kept for `late_bounds`."""
+    return min(LATE_SHARE * limit_s, LATE_S * problem.n) if _can_relax(problem) else 0.0
+
+
+def late_bounds(problem: OperatorProblem, known: Known) -> dict[str, float]:
+    """The relaxed schedule's bound, where HiGHS is installed and several planners were asked."""
+    needed = np.isfinite(known.value) and known.lower_bound > 0
+    if known.alone or not needed or not _can_relax(problem):
+        return {}
+    try:
+        found = relaxed_bound(problem, known.lower_bound, known.value, known.deadline_s)
+    except MissingDependencyError:
+        return {}
+    return {"relaxed": _rounded_down(found, problem.n)}
+
+
+def _can_relax(problem: OperatorProblem) -> bool:
+    """Latency over links, devices side by side, of a size that a linear program takes."""
+    parallel = problem.overlap is Overlap.PARALLEL and pairwise_only(problem) is None
+    small = problem.n <= MOST_OPERATORS and problem.t * problem.m <= MOST_ARRIVALS
+    return problem.objective is Objective.LATENCY and parallel and small
 
 
 def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.errors import MissingDependencyError
+from placewright.planning import Known
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import relaxation
 
@@ -30,7 +31,7 @@ def bounds(problem: SampleProblem) -> dict[str, float]:
     return {"balance": _balance_s(problem) * (1 - SUMMED) + problem.epochs * problem.sync_s}
 
 
-def late_bounds(problem: SampleProblem) -> dict[str, float]:
+def late_bounds(problem: SampleProblem, _: Known | None = None) -> dict[str, float]:
     """The relaxation's bound, where HiGHS is installed.
 
     Raises

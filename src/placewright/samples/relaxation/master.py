@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.errors import MissingDependencyError
 from placewright.samples.relaxation.program import Moves, Program
 from placewright.solvers.cp_sat import waited
+from placewright.solvers.highs import highs
 
 PROVED = 1e-6
 """Taken off what branching proves: HiGHS's tolerances."""
@@ -53,14 +52,6 @@ class Prices:
     mix_over: FloatArray
     mix_under: FloatArray
     ranked: float = 0.0
-
-
-def highs() -> Any:
-    """The package, or an error that says how to get it."""
-    try:
-        return import_module("highspy")
-    except ImportError:
-        raise MissingDependencyError("highspy", extra="exact", purpose="a linear program") from None
 
 
 class Master:

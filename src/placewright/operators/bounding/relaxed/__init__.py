@@ -1,0 +1,1 @@
+"""A schedule relaxed to a linear program with cuts; see `placewright.operators.bounds`."""

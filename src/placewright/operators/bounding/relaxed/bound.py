@@ -1,0 +1,127 @@
+"""The bound: solve, forbid, cut, and again.
+
+What HiGHS says is not taken at its word: from its multipliers y, of the right sign, the bound is
+
+    sum over rows of y * (the side of the row that binds) + sum over columns of the least of
+    (cost - y A) z with z between 0 and the column's top,
+
+which holds whatever y is (Neumaier, Shcherbina, Math. Program. 99, 2004,
+doi:10.1007/s10107-003-0433-3).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray
+from placewright.operators.bounding.relaxed.choices import Choices
+from placewright.operators.bounding.relaxed.cuts import cuts_of
+from placewright.operators.bounding.relaxed.program import END, Program
+from placewright.operators.problem import OperatorProblem
+from placewright.solvers.highs import highs
+
+ROOM = 1e-4
+"""Above the known plan: it must stay a solution, so that nothing is ever proved by rounding."""
+
+LEAST_GAIN = 1e-4
+"""Of a round; after `PATIENCE` rounds with less it ends."""
+
+PATIENCE = 4
+
+
+def relaxed_bound(
+    problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
+) -> float:
+    """A lower bound on the latency of any plan, seconds.
+
+    Parameters
+    ----------
+    bound_s
+        A lower bound, above zero.
+    value_s
+        Of a plan that fits. What is returned is no more.
+    deadline_s
+        ``time.perf_counter()`` at which it ends with what it has.
+    """
+    program = Program(problem, bound_s, value_s / bound_s * (1.0 + ROOM))
+    choices, cuts, solver = Choices(program), cuts_of(program), _Solver(program)
+    best, idle, turn = 0.0, 0, 0
+    solver.forbid(choices.by_path())
+    while time.perf_counter() < deadline_s and solver.solve(deadline_s):
+        value, reduced = solver.proved()
+        idle = 0 if value > best + LEAST_GAIN else idle + 1
+        best = max(best, value)
+        solver.forbid(choices.by_price(value, reduced))
+        solver.forbid(choices.by_path())
+        added, turn = cuts.add(turn, solver.values, choices.head, choices.tail), turn + 1
+        if idle > PATIENCE or not (added or solver.changed):
+            break
+    return min(best * bound_s, value_s)
+
+
+class _Solver:
+    """The program in HiGHS; rows that it does not have yet are added before it is solved."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.changed = program, True
+        self.values: FloatArray = np.zeros(len(program.top))
+        self.top: FloatArray = np.array(program.top)
+        self.cost: FloatArray = np.zeros(len(self.top))
+        self.cost[END] = 1.0
+        self.known = 0
+        self.highs: Any = highs().Highs()
+        for key, value in (("output_flag", False), ("threads", 1), ("solver", "ipm")):
+            self.highs.setOptionValue(key, value)
+        none = np.zeros(0, dtype=np.int32)
+        begin = np.zeros(len(self.top), dtype=np.int32)
+        lower = np.zeros(len(self.top))
+        self.highs.addCols(len(self.top), self.cost, lower, self.top, 0, begin, none, none)
+
+    def forbid(self, wrong: BoolArray) -> None:
+        """Groups that may no longer be on devices, shape (groups, m)."""
+        for column in self.program.of_group[wrong].tolist():
+            self.top[column] = 0.0
+            self.highs.changeColBounds(int(column), 0.0, 0.0)
+            self.changed = True
+
+    def solve(self, deadline_s: float) -> bool:
+        """Whether there is a solution in time."""
+        self._add_rows()
+        left = max(0.1, deadline_s - time.perf_counter())
+        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left)
+        self.highs.run()
+        self.highs.setOptionValue("solver", "simplex")
+        self.changed = False
+        solution = self.highs.getSolution()
+        if not solution.dual_valid:
+            return False
+        self.values = np.array(solution.col_value)
+        self.multipliers: FloatArray = np.array(solution.row_dual)
+        return True
+
+    def proved(self) -> tuple[float, FloatArray]:
+        """The bound by the multipliers, and the reduced cost of every column."""
+        p, y = self.program, self.multipliers
+        lower, upper = np.array(p.lower), np.array(p.upper)
+        y = np.where((y > 0) & np.isinf(lower) | (y < 0) & np.isinf(upper), 0.0, y)
+        side = np.where(y > 0, lower, np.where(y < 0, upper, 0.0))
+        entries = np.concatenate(p.values) * np.repeat(y, [len(c) for c in p.columns])
+        columns = np.concatenate(p.columns)
+        reduced = self.cost - np.bincount(columns, entries, minlength=len(self.cost))
+        value = float(y @ side + np.minimum(0.0, reduced) @ self.top)
+        return value, np.maximum(0.0, reduced)
+
+    def _add_rows(self) -> None:
+        p, first = self.program, self.known
+        if first == len(p.lower):
+            return
+        counts = [len(c) for c in p.columns[first:]]
+        begin = np.cumsum([0, *counts[:-1]]).astype(np.int32)
+        columns = np.concatenate(p.columns[first:]).astype(np.int32)
+        values = np.concatenate(p.values[first:])
+        lower, upper = np.array(p.lower[first:]), np.array(p.upper[first:])
+        self.highs.addRows(len(counts), lower, upper, len(values), begin, columns, values)
+        self.known = len(p.lower)

@@ -1,0 +1,163 @@
+"""Rows that every plan keeps and the relaxed schedule breaks: loads between two times.
+
+For operators p and q, D(p) what follows p, and any device d:
+
+    (end of p) + load of D(p) on d <= T,        load of what is before q on d <= (start of q),
+    (end of p) + load of what is between p and q on d <= (start of q),
+
+and, with the heads and tails of `placewright.operators.bounds`, for any a and b
+
+    a + load on d of operators with a head >= a and a tail >= b + b <= T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.bounding.relaxed.program import END, Program, Terms
+from placewright.operators.problem import OperatorProblem
+
+BROKEN = 1e-4
+"""Of the whole: by how much a row must be broken to be added."""
+
+AT_ONCE = 10
+"""Rows of a kind that are added in one round."""
+
+BETWEEN = 20
+"""Operators p whose pairs with all q are looked at, in one round; the next ones in the next."""
+
+WIDEST = 100
+"""Those that ever are, where there are so many."""
+
+STEPS = 200
+"""Heads and tails that are tried."""
+
+
+def followers(problem: OperatorProblem) -> BoolArray:
+    """Shape (n, n): whether operator j follows operator i."""
+    follows = np.zeros((problem.n, problem.n), dtype=np.bool_)
+    offsets, makes = problem.consumer_offsets, problem.tensor_producer
+    out: list[list[int]] = [[] for _ in range(problem.n)]
+    for k, i in enumerate(makes.tolist()):
+        out[i] += problem.consumers[offsets[k] : offsets[k + 1]].tolist()
+    for i in problem.topology.order[::-1].tolist():
+        for j in set(out[i]):
+            follows[i] |= follows[j]
+            follows[i, j] = True
+    return follows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Looks for broken rows.
+
+    Attributes
+    ----------
+    follows
+        Shape (n, n).
+    counted
+        The same as numbers.
+    widest
+        Operators with the most operators on their ways, the most first.
+    """
+
+    program: Program
+    follows: BoolArray
+    counted: FloatArray
+    widest: IntArray
+
+    def add(self, turn: int, values: FloatArray, head: FloatArray, tail: FloatArray) -> int:
+        """Add rows that the solution breaks; how many.
+
+        Parameters
+        ----------
+        turn
+            Number of the round.
+        values
+            Of the columns.
+        head, tail
+            Shape (n,), in the program's unit: each operator starts no earlier, and it is no less
+            from its end to the end of all.
+        """
+        p = self.program
+        load = np.where(p.place >= 0, values[p.place], 0.0) * p.work
+        start = values[p.start]
+        end = start + load.sum(axis=1)
+        before = len(p.lower)
+        self._squeezed(load, values[END], head, tail)
+        self._outside(load, values[END], start, end)
+        self._between(turn, load, start, end)
+        return len(p.lower) - before
+
+    def _squeezed(self, load: FloatArray, whole: float, head: FloatArray, tail: FloatArray) -> None:
+        heads, tails = _steps(head), _steps(tail)
+        at = np.searchsorted(heads, head, side="right") - 1
+        to = np.searchsorted(tails, tail, side="right") - 1
+        around = heads[:, None] + tails[None, :]
+        for d in range(load.shape[1]):
+            behind = _behind(around.shape, at, to, load[:, d])
+            over = np.where(behind > 0, around + behind - whole, 0.0)
+            a, b = np.unravel_index(int(over.argmax()), over.shape)
+            if over[a, b] > BROKEN:
+                inside = np.flatnonzero((at >= a) & (to >= b))
+                terms = self.program.load(inside, d)
+                self.program.row([*terms, (END, -1.0)], -np.inf, -float(around[a, b]))
+
+    def _outside(self, load: FloatArray, whole: float, start: FloatArray, end: FloatArray) -> None:
+        p, follows = self.program, self.follows
+        over = end[:, None] + self.counted @ load - whole
+        for i, d in _worst(over):
+            self._row(follows[i], d, self._end_of(i), [(END, -1.0)])
+        over = self.counted.T @ load - start[:, None]
+        for j, d in _worst(over):
+            self._row(follows[:, j], d, [], [(int(p.start[j]), -1.0)])
+
+    def _between(self, turn: int, load: FloatArray, start: FloatArray, end: FloatArray) -> None:
+        p, follows = self.program, self.follows
+        for i in np.roll(self.widest, -turn * BETWEEN)[:BETWEEN].tolist():
+            inside = self.counted.T @ (follows[i][:, None] * load)
+            over = np.where(follows[i][:, None], inside - (start - end[i])[:, None], 0.0)
+            for j, d in _worst(over, 1):
+                some = follows[i] & follows[:, j]
+                self._row(some, d, self._end_of(i), [(int(p.start[j]), -1.0)])
+
+    def _end_of(self, i: int) -> Terms:
+        return [(int(self.program.start[i]), 1.0), *self.program.duration(i)]
+
+    def _row(self, some: BoolArray, d: int, before: Terms, after: Terms) -> None:
+        load = self.program.load(np.flatnonzero(some), d)
+        self.program.row([*before, *load, *after], -np.inf, 0.0)
+
+
+def cuts_of(program: Program) -> Cuts:
+    """For a program of at most some thousand operators."""
+    follows = followers(program.problem)
+    ways = follows.sum(axis=1).astype(np.float64) * follows.sum(axis=0)
+    widest = np.argsort(-ways, kind="stable")[:WIDEST]
+    return Cuts(program, follows, follows.astype(np.float64), widest)
+
+
+def _worst(over: FloatArray, count: int = AT_ONCE) -> list[tuple[int, int]]:
+    """The places of the most broken rows."""
+    flat = np.argsort(-over, axis=None, kind="stable")[:count]
+    places = np.stack(np.unravel_index(flat, over.shape), axis=1).tolist()
+    return [(i, d) for i, d in places if over[i, d] > BROKEN]
+
+
+def _steps(values: FloatArray) -> FloatArray:
+    """At most `STEPS` of the values, the least among them."""
+    known = np.unique(values)
+    chosen = np.unique(np.linspace(0, len(known) - 1, STEPS).round().astype(np.int64))
+    steps: FloatArray = known[chosen]
+    return steps
+
+
+def _behind(shape: tuple[int, ...], at: IntArray, to: IntArray, load: FloatArray) -> FloatArray:
+    """Load of what has this head or a later one and this tail or a longer one."""
+    share = np.zeros(shape)
+    np.add.at(share, (at, to), load)
+    found: FloatArray = share[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+    return found

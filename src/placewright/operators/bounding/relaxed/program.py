@@ -1,0 +1,185 @@
+"""The linear program whose columns every plan gives values to.
+
+Times are in units of a bound that is known, so that all of them are near one. T is the end, s[i]
+the start of operator i, x[g, d] whether group g is on device d, and into[k, g, d] whether group g
+takes in tensor k on device d from elsewhere. T is minimised under
+
+    sum_d x[g, d] = 1,    into[k, g, d] >= x[g, d] - x[maker of k, d],
+    sum_i w[i, d] x[i, d] <= T,    sum_g r[g] x[g, d] <= memory[d],
+    s[j] >= s[i] + sum_d w[i, d] x[i, d] + sum_d (least way of k to d) into[k, j, d]
+
+for every tensor k from i to j, T >= s[i] + sum_d w[i, d] x[i, d] at the end of the graph, and,
+where transfers wait for each other, what comes into a device, and all that is sent, takes no longer
+than T on each of the channels there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.groups import Groups, groups_of
+
+END = 0
+"""Column of T."""
+
+NOTHING = 1e-7
+"""Transfers that take a smaller share of the whole are left out."""
+
+Terms = list[tuple[int, float]]
+
+
+class Program:
+    """Columns and rows ``lower <= A z <= upper``; rows can be added.
+
+    Attributes
+    ----------
+    work
+        Shape (n, m), what each operator adds to a device's load; 0 where it may not be.
+    place
+        Shape (n, m), the column of ``x[group of i, d]``, -1 where it may not be.
+    start
+        Shape (n,), the columns of s.
+    most
+        No column is larger: a little more than the value of a plan that is known.
+    """
+
+    def __init__(self, problem: OperatorProblem, scale_s: float, most: float) -> None:
+        self.problem, self.scale_s, self.most = problem, scale_s, most
+        self.groups: Groups = groups_of(problem)
+        self.top: list[float] = [most]
+        self.columns: list[IntArray] = []
+        self.values: list[FloatArray] = []
+        self.lower: list[float] = []
+        self.upper: list[float] = []
+        allowed = problem.allowed()
+        self.work: FloatArray = np.where(allowed, problem.compute_s, 0.0) / scale_s
+        self.place = self._choices()
+        self.start: IntArray = np.array([self._column(most) for _ in range(problem.n)])
+        self._loads()
+        self._paths(self._transfers())
+
+    def row(self, terms: Iterable[tuple[int, float]], lower: float, upper: float) -> None:
+        """One more row; terms of one column are added up."""
+        total: dict[int, float] = {}
+        for column, value in terms:
+            total[column] = total.get(column, 0.0) + value
+        self.columns.append(np.fromiter(total, np.int64, len(total)))
+        self.values.append(np.fromiter(total.values(), np.float64, len(total)))
+        self.lower.append(lower)
+        self.upper.append(upper)
+
+    def duration(self, i: int, sign: float = 1.0) -> Terms:
+        """What operator i takes."""
+        devices = np.flatnonzero(self.place[i] >= 0).tolist()
+        return [(int(self.place[i, d]), sign * float(self.work[i, d])) for d in devices]
+
+    def load(self, operators: IntArray, device: int) -> Terms:
+        """What these operators take of a device."""
+        chosen = operators[
+            (self.place[operators, device] >= 0) & (self.work[operators, device] > 0)
+        ]
+        columns, works = self.place[chosen, device], self.work[chosen, device]
+        return list(zip(columns.tolist(), works.tolist(), strict=True))
+
+    def _column(self, top: float) -> int:
+        self.top.append(top)
+        return len(self.top) - 1
+
+    def _choices(self) -> IntArray:
+        """x, and a device for every group."""
+        allowed = self.groups.allowed
+        place = np.full(allowed.shape, -1)
+        for g, row in enumerate(allowed):
+            for d in np.flatnonzero(row).tolist():
+                place[g, d] = self._column(1.0)
+            self.row([(int(c), 1.0) for c in place[g] if c >= 0], 1.0, 1.0)
+        self.of_group = place
+        return place[self.groups.group]
+
+    def _loads(self) -> None:
+        p, everything = self.problem, np.arange(self.problem.n)
+        for d in range(p.m):
+            self.row([*self.load(everything, d), (END, -1.0)], -np.inf, 0.0)
+            if np.isfinite(p.memory_bytes[d]) and p.memory_bytes[d] > 0:
+                held = np.flatnonzero((self.groups.resident_bytes > 0) & (self.of_group[:, d] >= 0))
+                share = self.groups.resident_bytes[held] / p.memory_bytes[d]
+                columns = self.of_group[held, d].tolist()
+                self.row(zip(columns, share.tolist(), strict=True), -np.inf, 1.0)
+
+    def _transfers(self) -> dict[tuple[int, int, int], tuple[int, float]]:
+        """Columns and costs of into[k, g, d]; rows for channels."""
+        p, own = self.problem, self.groups.group
+        into: dict[tuple[int, int, int], tuple[int, float]] = {}
+        sent: list[list[tuple[int, float]]] = [[] for _ in range(p.m)]
+        for k in range(p.t):
+            maker = int(own[p.tensor_producer[k]])
+            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+            others = sorted({int(own[j]) for j in readers} - {maker})
+            ways = self._least_ways(k, maker) if others else np.zeros(p.m)
+            for d in np.flatnonzero(ways > NOTHING).tolist():
+                came = [self._into(maker, g, d, ways[d]) for g in others]
+                for g, column in zip(others, came, strict=True):
+                    if column >= 0:
+                        into[k, g, d] = column, float(ways[d])
+                if max(came) >= 0 and np.isfinite(ways[d]):
+                    sent[d].append((self._any([c for c in came if c >= 0]), float(ways[d])))
+        if p.links is Links.CONTENDED:
+            self._channels(sent)
+        return into
+
+    def _least_ways(self, k: int, maker: int) -> FloatArray:
+        """Shape (m,): the least time of tensor k to each device from another one."""
+        p = self.problem
+        seconds = p.latency_s + p.tensor_bytes[k] * p.seconds_per_byte
+        seconds = np.where((p.channel >= 0) & np.isfinite(seconds), seconds, np.inf)
+        np.fill_diagonal(seconds, np.inf)
+        least: FloatArray = seconds[self.of_group[maker] >= 0].min(axis=0, initial=np.inf)
+        return least / self.scale_s
+
+    def _into(self, maker: int, g: int, d: int, way: float) -> int:
+        """Whether g takes something in on d; -1 where it cannot be there."""
+        here, source = int(self.of_group[g, d]), int(self.of_group[maker, d])
+        if here < 0:
+            return -1
+        column = self._column(1.0 if np.isfinite(way) else 0.0)
+        terms = [(column, 1.0), (here, -1.0)] + ([(source, 1.0)] if source >= 0 else [])
+        self.row(terms, 0.0, np.inf)
+        return column
+
+    def _any(self, columns: list[int]) -> int:
+        """A column no less than each of these."""
+        if len(columns) == 1:
+            return columns[0]
+        some = self._column(1.0)
+        for column in columns:
+            self.row([(some, 1.0), (column, -1.0)], 0.0, np.inf)
+        return some
+
+    def _channels(self, sent: list[list[tuple[int, float]]]) -> None:
+        """What comes into a device, and all that is sent, has so many channels."""
+        p = self.problem
+        real = (p.channel >= 0) & ~np.eye(p.m, dtype=np.bool_)
+        for d, terms in enumerate(sent):
+            lanes = len(np.unique(p.channel[real[:, d], d]))
+            self.row([*terms, (END, -float(lanes))], -np.inf, 0.0)
+        lanes = len(np.unique(p.channel[real]))
+        self.row([*(t for terms in sent for t in terms), (END, -float(lanes))], -np.inf, 0.0)
+
+    def _paths(self, into: dict[tuple[int, int, int], tuple[int, float]]) -> None:
+        p, own = self.problem, self.groups.group
+        last = np.ones(p.n, dtype=np.bool_)
+        for k in range(p.t):
+            i = int(p.tensor_producer[k])
+            for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist():
+                last[i] = False
+                ways = (into.get((k, int(own[j]), d), (0, 0.0)) for d in range(p.m))
+                moved = [(c, -s) for c, s in ways if c > 0 and np.isfinite(s)]
+                between = [(int(self.start[j]), 1.0), (int(self.start[i]), -1.0)]
+                self.row([*between, *self.duration(i, -1.0), *moved], 0.0, np.inf)
+        for i in np.flatnonzero(last).tolist():
+            ends = [(END, 1.0), (int(self.start[i]), -1.0)]
+            self.row([*ends, *self.duration(i, -1.0)], 0.0, np.inf)

@@ -1,0 +1,100 @@
+"""The relaxed schedule bounds every plan, and more than the quick bounds do."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.operators.bounding.relaxed.bound import relaxed_bound
+from placewright.operators.bounding.relaxed.choices import Choices
+from placewright.operators.bounding.relaxed.cuts import cuts_of
+from placewright.operators.bounding.relaxed.program import END, Program
+from placewright.operators.bounds import bounds, late_bounds, late_s
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Links, Objective, OperatorProblem
+from placewright.planning import Known
+from placewright.solve import solve
+from placewright.testing.instances import random_problem
+from tests.operators.test_bounds import all_values
+
+FAR = 60.0
+
+
+def bound_of(problem: OperatorProblem, value: float) -> float:
+    """With a minute's time."""
+    return relaxed_bound(problem, max(bounds(problem).values()), value, time.perf_counter() + FAR)
+
+
+@pytest.mark.parametrize("links", Links)
+def test_no_plan_beats_it(links: Links) -> None:
+    """Every placement of tiny problems, whether the plan that is known is the best or the worst."""
+    checked = reached = 0
+    for seed in range(80):
+        problem = random_problem(seed, most_operators=6, most_devices=3, links=links)
+        try:
+            quick = max(bounds(problem).values())
+        except InfeasibleError:
+            continue
+        values = all_values(problem)
+        if not values or quick <= 0:
+            continue
+        for known in (min(values), max(values)):
+            found = bound_of(problem, known)
+            assert found <= min(values) * (1 + 1e-9)
+            checked += 1
+            reached += found > quick * 1.001
+    assert checked > 60
+    assert reached > 20
+
+
+def schedule(program: Program, plan: OperatorPlan) -> np.ndarray:
+    """A plan as values of the program's columns, transfers left out."""
+    told = judge(program.problem, plan)
+    values = np.zeros(len(program.top))
+    values[END] = told.value / program.scale_s
+    values[program.start] = told.op_start_s / program.scale_s
+    values[program.place[np.arange(program.problem.n), plan.placement]] = 1.0
+    return values
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_schedule_keeps_every_cut(seed: int) -> None:
+    """Rows that a solution in fractions broke are kept by every plan as short as the known one."""
+    problem = random_problem(seed, most_operators=14, most_devices=3)
+    try:
+        quick = max(bounds(problem).values())
+        plans = [solve(problem, name) for name in ("heft", "round-robin", "cpop")]
+    except InfeasibleError:
+        return
+    program = Program(problem, quick, max(plan.value for plan in plans) / quick * 1.0001)
+    choices, first = Choices(program), len(program.lower)
+    assert not any(
+        choices.by_path()[program.groups.group[i], d]
+        for plan in plans
+        for i, d in enumerate(plan.plan.placement)
+    )
+    rng = np.random.default_rng(seed)
+    for turn in range(5):
+        fraction = rng.uniform(0.0, 1.0, len(program.top))
+        cuts_of(program).add(turn, fraction, choices.head, choices.tail)
+    assert len(program.lower) > first
+    for plan in plans:
+        values = schedule(program, plan.plan)
+        for r in range(first, len(program.lower)):
+            total = program.values[r] @ values[program.columns[r]]
+            assert total <= program.upper[r] + 1e-9
+
+
+def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
+    """It is among the bounds of `auto`; a size that is too large keeps no time."""
+    problem = random_problem(3, most_operators=14, most_devices=3)
+    assert 0 < late_s(problem, 10.0) <= 2.0
+    assert late_s(problem.asked(objective=Objective.THROUGHPUT), 10.0) == 0.0
+    known = Known(1e9, max(bounds(problem).values()), time.perf_counter() + 1.0, alone=True)
+    assert late_bounds(problem, known) == {}
+    result = solve(problem, time_limit_s=2.0)
+    assert result.lower_bound <= result.value
