@@ -124,20 +124,27 @@ def _sums(node: IntArray, port_s: FloatArray, n: int) -> FloatArray:
 def with_classes(problem: SampleProblem, flow: IntArray) -> IntArray:
     """Shape (n, n, k): flows of samples of no matter which class, as flows of each class.
 
-    A node sends of each class in proportion to what it may send; without relays only.
+    A node sends of each class in proportion to what it may send then. With relays that is also
+    what has arrived, and a node that has to wait for it has another turn.
     """
     split = np.zeros((*flow.shape, problem.k), dtype=np.int64)
-    for i in np.flatnonzero(flow.sum(axis=1)).tolist():
-        left = problem.samples[i] - problem.keep[i]
-        for j in np.flatnonzero(flow[i]).tolist():
-            split[i, j] = share_out(int(flow[i, j]), left)
-            left = left - split[i, j]
+    left, rest = problem.samples - problem.keep, flow.copy()
+    waiting = True
+    while waiting:
+        waiting = False
+        for i, j in np.argwhere(rest).tolist():
+            share = share_out(min(int(rest[i, j]), int(left[i].sum())), left[i])
+            split[i, j] += share
+            left[i] -= share
+            left[j] += share if problem.relay else 0
+            rest[i, j] -= share.sum()
+            waiting = waiting or bool(share.any())
     return split
 
 
 def share_out(count: int, left: IntArray) -> IntArray:
     """`count` in proportion to `left`, never more than it: largest remainders first."""
-    exact = count * left / left.sum()
+    exact = count * left / max(int(left.sum()), 1)
     share = np.floor(exact).astype(np.int64)
     order = np.argsort(share - exact, kind="stable")
     share[order[: count - int(share.sum())]] += 1

@@ -1,0 +1,132 @@
+"""A plan in the making: what it runs along is what follows from its flows, and no limit breaks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.samples.balance.state import (
+    State,
+    clock_of,
+    exact_clock,
+    share_out,
+    spread,
+    with_classes,
+)
+from placewright.samples.judge import judge
+from placewright.samples.problem import Overlap, SampleProblem
+from placewright.solve import solve
+from tests.samples.relaxation.clouds import cloud
+from tests.samples.tiny import tiny
+
+seeds = st.integers(0, 100_000)
+
+
+def started(seed: int) -> tuple[SampleProblem, State]:
+    """A cloud in which a few samples have moved already, within the limits."""
+    problem, rng = cloud(seed, "label_mix", "price_s"), np.random.default_rng(seed)
+    flow = np.zeros((problem.n, problem.n), dtype=np.int64)
+    room = np.maximum(problem.storage - problem.held, 0)
+    left = problem.held - problem.keep.sum(axis=1)
+    for i, j in rng.permutation(np.argwhere(np.isfinite(problem.send_s)))[:4].tolist():
+        flow[i, j] = rng.integers(0, 1 + min(left[i], room[j], 9))
+        left[i], room[j] = left[i] - flow[i, j], room[j] - flow[i, j]
+    return problem, State.of(problem, flow)
+
+
+def ends_s(problem: SampleProblem, state: State) -> np.ndarray:
+    """When each node ends, from flows alone."""
+    judged = judge(problem, state.plan())
+    if problem.overlap is Overlap.HIDDEN:
+        return np.maximum(judged.moved_s, own_s(problem, judged.held))
+    return judged.moved_s + own_s(problem, judged.held)
+
+
+def own_s(problem: SampleProblem, held: np.ndarray) -> np.ndarray:
+    """Seconds of each node's own samples."""
+    each: np.ndarray = problem.work_s * held.sum(axis=1) + problem.epochs * problem.fixed_s
+    return each
+
+
+@settings(max_examples=150)
+@given(seed=seeds, quantum=st.integers(1, 9), part=st.floats(0.3, 1.0) | st.just(math.inf))
+def test_what_runs_along_is_what_follows(seed: int, quantum: int, part: float) -> None:
+    """Held, sent, ports and ends; nobody ends later than at the start, or than the level."""
+    problem, state = started(seed)
+    clock = clock_of(problem)
+    before, begun = State.of(problem, state.flow), ends_s(problem, State.of(problem, state.flow))
+    level_s = part * state.last_s(clock)
+    state.balance(clock, quantum, level_s)
+    anew = State.of(problem, state.flow)
+    assert (state.flow >= 0).all()
+    assert state.held.tolist() == anew.held.tolist()
+    assert state.sent.tolist() == anew.sent.tolist()
+    np.testing.assert_allclose(state.out_s, anew.out_s, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(state.in_s, anew.in_s, rtol=1e-9, atol=1e-12)
+    assert state.last_s(clock) <= before.last_s(clock) * (1 + 1e-12)
+    kept_s = np.maximum(begun, min(level_s, before.last_s(clock)))
+    assert (ends_s(problem, anew) <= kept_s * (1 + 1e-9)).all()
+    assert state.held.sum() == problem.samples.sum()
+    assert (state.held <= np.maximum(problem.storage, before.held)).all()
+    left = state.held if problem.relay else problem.held - state.sent
+    assert (left >= np.minimum(problem.keep.sum(axis=1), before.held)).all()
+
+
+@settings(max_examples=60)
+@given(seed=seeds)
+def test_spreading_is_never_worse_than_staying(seed: int) -> None:
+    """Where the clock is exact the judge agrees, to the last bits; no time leaves all in place."""
+    problem = cloud(seed, "label_mix", "price_s")
+    clock, still = clock_of(problem), State.of(problem)
+    made = spread(problem, clock, 8, math.inf)
+    assert made.last_s(clock) <= still.last_s(clock)
+    assert not spread(problem, clock, 8, 0.0).flow.any()
+    if exact_clock(problem) and not problem.relay:
+        judged = judge(problem, made.plan())
+        end_s = judged.value - problem.epochs * problem.sync_s
+        assert abs(end_s - made.last_s(clock)) <= 1e-9 * end_s
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=6), st.data())
+def test_shares_add_up_and_fit(left: list[int], data: st.DataObject) -> None:
+    """As many as asked for, of no class more than there are, in proportion to less than one."""
+    total = sum(left)
+    if total == 0:
+        return
+    count = data.draw(st.integers(0, total))
+    share = share_out(count, np.array(left))
+    assert share.sum() == count
+    assert (share >= 0).all()
+    assert (share <= left).all()
+    assert (np.abs(share - count * np.array(left) / total) < 1 + 1e-6).all()
+
+
+def test_classes_go_in_proportion_to_what_may_go() -> None:
+    """Nine of thirty and ten, five of which stay: two to one, over both neighbours."""
+    problem = tiny([[30, 10], [0, 4], [1, 0]], keep=np.array([[10, 0], [0, 0], [0, 0]]))
+    flow = np.zeros((3, 3), dtype=np.int64)
+    flow[0, 1], flow[0, 2] = 9, 6
+    split = with_classes(problem, flow)
+    assert split.sum(axis=2).tolist() == flow.tolist()
+    assert split[0, 1].tolist() == [6, 3]
+    assert split[0, 2].tolist() == [4, 2]
+
+
+def test_a_relay_passes_on_the_classes_that_reach_it() -> None:
+    """It holds nothing itself and its turn comes first: it waits, and keeps what it must."""
+    pair = np.full((3, 3), np.inf)
+    pair[1, 0] = pair[2, 1] = pair[0, 1] = 0.05
+    problem = tiny([[0, 0], [0, 3], [30, 10]], send_s=pair, relay=True)
+    problem = problem.asked(keep=np.array([[0, 0], [0, 3], [0, 0]]))
+    flow = np.zeros((3, 3), dtype=np.int64)
+    flow[1, 0], flow[2, 1] = 8, 20
+    made = with_classes(problem, flow)
+    assert made.sum(axis=2).tolist() == flow.tolist()
+    assert made[2, 1].tolist() == [15, 5]
+    assert judge(problem, State.of(problem, flow).plan()).feasible
+    best = solve(problem, "lp")
+    assert best.judgement.feasible
+    assert best.judgement.held[0].sum() > 0

@@ -1,0 +1,93 @@
+"""Column generation from few columns against the whole program."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.samples.balance.state import State
+from placewright.samples.generate import generate
+from placewright.samples.problem import Batches, SampleProblem
+from placewright.samples.relaxation import columns
+from placewright.samples.relaxation.columns import TOLERANCE, Relaxation, merged, relaxation
+from placewright.samples.relaxation.program import program_of
+from tests.samples.relaxation.clouds import cloud
+from tests.samples.relaxation.reference import reference
+from tests.samples.tiny import tiny
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_few_columns_become_enough(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound, optimum and value in this order, and as near as was asked; or nothing fits."""
+    monkeypatch.setattr(columns, "FEW_MOVES", 0)
+    problem = cloud(seed)
+    expected = reference(problem).value_s()
+    if np.isinf(expected):
+        with pytest.raises(InfeasibleError, match="samples are in the wrong place"):
+            relaxation(problem)
+        return
+    relaxed = relaxation(problem)
+    assert relaxed.finished
+    assert relaxed.lower_bound_s <= expected * (1 + 1e-9)
+    assert expected * (1 - 1e-7) <= relaxed.value_s
+    if np.isinf(problem.label_mix):  # else the bound grants a sample more than the program
+        assert relaxed.value_s <= relaxed.lower_bound_s * (1 + TOLERANCE) * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_the_clock_finds_the_fractional_plan_balanced(seed: int) -> None:
+    """By it nobody ends after the times whose sum the program made least."""
+    problem = cloud(seed, "label_mix", "price_s")
+    try:
+        relaxed = relaxation(problem)
+    except InfeasibleError:
+        return
+    p = relaxed.problem
+    flow = np.zeros((p.n, p.n))
+    np.add.at(flow, (relaxed.moves.source, relaxed.moves.target), relaxed.flow)
+    times_s = relaxed.value_s - p.epochs * p.sync_s
+    last_s = ends(p, flow, relaxed)
+    assert last_s <= times_s * (1 + 1e-6)
+    if program_of(p).times == 1 and p.batches is Batches.PROPORTIONAL:
+        assert last_s == pytest.approx(times_s, rel=1e-6)
+
+
+def ends(p: SampleProblem, flow: np.ndarray, relaxed: Relaxation) -> float:
+    """When the last node ends, by the relaxation's clock."""
+    used = np.where(flow > 0, flow, 0.0)
+    state = State(
+        p,
+        used,
+        p.held + used.sum(axis=0) - used.sum(axis=1),
+        used.sum(axis=1),
+        np.where(used > 0, used * np.where(used > 0, p.send_s, 0.0), 0.0).sum(axis=1),
+        np.where(used > 0, used * np.where(used > 0, p.receive_s, 0.0), 0.0).sum(axis=0),
+    )
+    return state.last_s(relaxed.clock)
+
+
+def test_classes_that_do_not_matter_are_one() -> None:
+    """And stay apart where a mix, or a relay with protected samples, tells them apart."""
+    plain = tiny(np.full((4, 2), 9), keep=np.full((4, 2), 2), fixed_s=np.arange(4.0))
+    one = merged(plain)
+    assert one.samples.tolist() == [[18]] * 4
+    assert one.keep.tolist() == [[4]] * 4
+    mixed = plain.asked(label_mix=0.3)
+    assert merged(mixed) is mixed
+    relayed = plain.asked(relay=True)
+    assert merged(relayed) is relayed
+    assert relaxation(plain).value_s == pytest.approx(reference(plain).value_s(), rel=1e-3)
+
+
+def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again() -> None:
+    """A deadline in the past leaves a true bound; bound and planner share what is finished."""
+    problem = generate("heavy", 90, 2)
+    cut = relaxation(problem, time.perf_counter() - 1.0)
+    whole = relaxation(problem)
+    assert len(cut.flow) == len(cut.moves)
+    assert whole.finished
+    assert cut.lower_bound_s <= whole.value_s
+    assert relaxation(problem) is whole

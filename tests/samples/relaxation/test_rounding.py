@@ -1,0 +1,93 @@
+"""Fractional plans become whole ones and break no limit by it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.samples.balance.state import State, clock_of
+from placewright.samples.judge import judge
+from placewright.samples.plan import plan_of
+from placewright.samples.problem import SampleProblem
+from placewright.samples.relaxation.columns import Relaxation, relaxation
+from placewright.samples.relaxation.program import all_moves
+from placewright.samples.relaxation.rounding import whole_flow
+from tests.samples.relaxation.clouds import cloud
+from tests.samples.tiny import tiny
+
+
+def crowded(seed: int) -> SampleProblem:
+    """Samples of one kind; some nodes must keep theirs, some have little room."""
+    rng = np.random.default_rng(seed)
+    problem = cloud(seed, "label_mix", "keep", "storage")
+    held = problem.held
+    return problem.asked(
+        samples=held[:, None],
+        keep=(held * rng.uniform(0, 0.5, problem.n)).astype(np.int64)[:, None],
+        class_names=("samples",),
+        storage=np.where(rng.random(problem.n) < 0.6, held + rng.integers(0, 9), np.inf),
+    )
+
+
+def some_plan(problem: SampleProblem, rng: np.random.Generator) -> np.ndarray:
+    """Flows of moves one after another, each of which keeps every limit."""
+    p = problem
+    flow, keep = np.zeros((p.n, p.n), dtype=np.int64), p.keep.sum(axis=1)
+    for i, j in rng.permutation(np.argwhere(np.isfinite(p.send_s))).tolist():
+        held = p.held + flow.sum(axis=0) - flow.sum(axis=1)
+        left = held[i] - keep[i] if p.relay else p.held[i] - keep[i] - flow[i].sum()
+        room = p.storage[j] - held[j]
+        flow[i, j] += int(rng.integers(0, max(0, min(left, room)) + 1))
+    return flow
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_mixtures_of_plans_are_rounded_without_breaking_a_limit(relay: bool) -> None:
+    """Any mixture of whole plans is a fractional one; what it becomes moves no more than it."""
+    for seed in range(150):
+        problem = crowded(seed).asked(relay=relay)
+        rng = np.random.default_rng(seed)
+        plans = [some_plan(problem, rng) for _ in range(3)]
+        mixture = sum(w * f for w, f in zip(rng.dirichlet(np.ones(3)), plans, strict=True))
+        flow = whole_flow(fractional(problem, mixture))
+        assert judge(problem, plan_of(problem, flow)).violation == "", seed
+        assert (flow <= mixture + 1e-5).all()
+
+
+def fractional(problem: SampleProblem, flow: np.ndarray) -> Relaxation:
+    """A relaxation that has answered `flow`."""
+    moves = all_moves(problem)
+    chosen = flow[moves.source, moves.target]
+    return Relaxation(problem, moves, chosen, math.inf, 0.0, clock_of(problem), True)
+
+
+def test_a_node_that_was_too_full_sends_the_rest_of_a_sample() -> None:
+    """Three samples too many in two halves: all three leave."""
+    problem = tiny([10, 0, 0], storage=np.array([7.0, np.inf, np.inf]))
+    flow = np.zeros((3, 3))
+    flow[0, 1] = flow[0, 2] = 1.5
+    whole = whole_flow(fractional(problem, flow))
+    assert whole[0].sum() == 3
+    assert judge(problem, plan_of(problem, whole)).feasible
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_rounded_optima_are_never_below_the_bound(seed: int) -> None:
+    """Nor far above it once single samples are balanced; no limit is broken either time."""
+    problem = crowded(seed)
+    try:
+        relaxed = relaxation(problem)
+    except InfeasibleError:
+        return
+    flow = whole_flow(relaxed)
+    state = State.of(problem, flow)
+    state.balance(relaxed.clock, 1)
+    for made in (flow, state.flow):
+        judged = judge(problem, plan_of(problem, made))
+        assert judged.violation == ""
+        assert judged.value >= relaxed.lower_bound_s
+    one_sample_s = float(problem.work_s.max() + problem.send_s[np.isfinite(problem.send_s)].max())
+    assert judged.value <= relaxed.value_s + problem.n * one_sample_s

@@ -1,0 +1,46 @@
+"""Whole samples over some of the moves, by either engine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.samples.judge import judge
+from placewright.samples.relaxation.program import all_moves
+from placewright.samples.relaxation.whole import Engine, whole_plan
+from tests.samples.tiny import best_value, random_tiny, tiny
+
+ENGINES: tuple[Engine, ...] = ("highs", "cp-sat")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_moves_that_are_not_offered_are_not_made(seed: int) -> None:
+    """Without one link: the best of all plans that do without it, and no bound for the others."""
+    problem = random_tiny(seed)
+    moves = all_moves(problem)
+    cut = problem.send_s.copy()
+    cut[0, 1] = np.inf
+    best = best_value(problem.asked(send_s=cut))
+    some = moves.where((moves.source != 0) | (moves.target != 1))
+    try:
+        plan = whole_plan(problem, some, math.inf)
+    except InfeasibleError:
+        assert np.isinf(best)
+        return
+    judged = judge(problem, plan)
+    assert judged.feasible
+    assert not ((plan.source == 0) & (plan.target == 1)).any()
+    assert plan.lower_bound_s == 0.0
+    assert judged.value == pytest.approx(best, rel=2e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_plan_is_said_to_be_none(engine: Engine) -> None:
+    """Everything must stay and the mix be missed."""
+    held = np.array([[40, 0], [0, 40]])
+    problem = tiny(held, keep=held, label_mix=0.1)
+    with pytest.raises(InfeasibleError, match="no plan of whole samples"):
+        whole_plan(problem, all_moves(problem), math.inf, engine=engine)
