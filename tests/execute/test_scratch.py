@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,3 +49,35 @@ def test_what_a_killed_process_left_is_swept(
     assert folder.exists()
     sweep()
     assert not folder.exists()
+
+
+def test_a_folder_that_is_being_made_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock has no name yet; nor is one swept that another process holds at this moment."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    young = tmp_path / "placewright-run-young"
+    young.mkdir()
+    (young / "lock.new").touch()
+    held = tmp_path / "placewright-run-held"
+    held.mkdir()
+    with (held / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sweep()
+        assert young.exists()
+        assert held.exists()
+    sweep()
+    assert young.exists()
+    assert not held.exists()
+
+
+def test_cleaning_up_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after somebody else has removed the folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    scratch = Scratch()
+    scratch.cleanup()
+    scratch.cleanup()
+    other = Scratch()
+    shutil.rmtree(other.name)
+    other.cleanup()
+    assert list(tmp_path.iterdir()) == []
