@@ -86,14 +86,14 @@ class Known:
         The highest one yet.
     deadline_s
         ``time.perf_counter()`` value at which they should be done.
-    alone
-        One planner was asked for by name.
+    auto
+        ``auto`` was asked, not planners by name.
     """
 
     value: float
     lower_bound: float
     deadline_s: float
-    alone: bool
+    auto: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Wing:
     late_bounds
         Bounds that take long: asked after the planners, unless the gap is closed by then.
     late_s
-        How much of ``auto``'s time limit in seconds is kept for them.
+        How many seconds of ``auto``'s time limit are kept for them.
     files
         The module that writes results: its `result_json` and `write_plan`.
     """

@@ -54,9 +54,8 @@ def take_turns(
                 return True
         if not race.closed:
             tell(progress, "bounds", race, limits.start)
-            known = Known(
-                race.value, race.lower_bound, limits.deadline_s(race, 1), len(planners) == 1
-            )
+            deadline_s = min(limits.deadline_s(race, 1), time.perf_counter() + kept_s)
+            known = Known(race.value, race.lower_bound, deadline_s, relay)
             race.bounds.update(race.wing.late_bounds(race.problem, known))
     except KeyboardInterrupt:
         return True

@@ -43,10 +43,12 @@ that there is no load). The longest path, each operator where it is fastest: see
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray
-from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.errors import InfeasibleError
 from placewright.operators.bounding.load import balanced_weights, load_bound
 from placewright.operators.bounding.relaxed.bound import relaxed_bound
 from placewright.operators.bounding.squeezed import squeezed_bound
@@ -86,35 +88,32 @@ MOST_OPERATORS = 4000
 MOST_ARRIVALS = 60_000
 """Operators, and tensors times devices, of problems that are relaxed as a whole."""
 
-LATE_SHARE = 0.2
-"""Of `auto`'s time, at most, for the relaxed schedule."""
-
-LATE_S = 2e-3
-"""The same for each operator: smaller programs need no more."""
+LATE_SHARE, LATE_S, LONG_SHARE = 0.4, 10.0, 0.1
+"""Of `auto`'s time, for the relaxed schedule: a share of a short one, and these seconds and a smaller
+share of a long one."""
 
 
 def late_s(problem: OperatorProblem, limit_s: float) -> float:
     """Seconds of `limit_s` that are kept for `late_bounds`."""
-    return min(LATE_SHARE * limit_s, LATE_S * problem.n) if _can_relax(problem) else 0.0
+    kept_s = min(LATE_SHARE * limit_s, LATE_S + LONG_SHARE * limit_s)
+    return kept_s if _can_relax(problem) else 0.0
 
 
 def late_bounds(problem: OperatorProblem, known: Known) -> dict[str, float]:
-    """The relaxed schedule's bound, where HiGHS is installed and several planners were asked."""
+    """The relaxed schedule's bound, for `auto`."""
     needed = np.isfinite(known.value) and known.lower_bound > 0
-    if known.alone or not needed or not _can_relax(problem):
+    if not known.auto or not needed or not _can_relax(problem):
         return {}
-    try:
-        found = relaxed_bound(problem, known.lower_bound, known.value, known.deadline_s)
-    except MissingDependencyError:
-        return {}
+    found = relaxed_bound(problem, known.lower_bound, known.value, known.deadline_s)
     return {"relaxed": _rounded_down(found, problem.n)}
 
 
 def _can_relax(problem: OperatorProblem) -> bool:
-    """Latency over links, devices side by side, of a size that a linear program takes."""
+    """Latency over links, devices side by side, of a size that HiGHS takes, where it is there."""
     parallel = problem.overlap is Overlap.PARALLEL and pairwise_only(problem) is None
     small = problem.n <= MOST_OPERATORS and problem.t * problem.m <= MOST_ARRIVALS
-    return problem.objective is Objective.LATENCY and parallel and small
+    latency = problem.objective is Objective.LATENCY
+    return latency and parallel and small and find_spec("highspy") is not None
 
 
 def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:

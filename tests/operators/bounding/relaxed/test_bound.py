@@ -11,7 +11,7 @@ from placewright.errors import InfeasibleError
 from placewright.operators.bounding.relaxed.bound import relaxed_bound
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.bounding.relaxed.cuts import cuts_of
-from placewright.operators.bounding.relaxed.program import END, Program
+from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
 from placewright.operators.bounds import bounds, late_bounds, late_s
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -70,13 +70,11 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
         plans = [solve(problem, name) for name in ("heft", "round-robin", "cpop")]
     except InfeasibleError:
         return
-    program = Program(problem, quick, max(plan.value for plan in plans) / quick * 1.0001)
-    choices, first = Choices(program), len(program.lower)
-    assert not any(
-        choices.by_path()[program.groups.group[i], d]
-        for plan in plans
-        for i, d in enumerate(plan.plan.placement)
-    )
+    choices = Choices(problem, quick / WHOLE, max(x.value for x in plans) / quick * WHOLE * 1.0001)
+    program = Program(choices)
+    first = len(program.lower)
+    for plan in plans:
+        assert choices.allowed[choices.groups.group, plan.plan.placement].all()
     rng = np.random.default_rng(seed)
     for turn in range(5):
         fraction = rng.uniform(0.0, 1.0, len(program.top))
@@ -86,15 +84,15 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
         values = schedule(program, plan.plan)
         for r in range(first, len(program.lower)):
             total = program.values[r] @ values[program.columns[r]]
-            assert total <= program.upper[r] + 1e-9
+            assert total <= program.upper[r] + 1e-6
 
 
 def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
     """It is among the bounds of `auto`; a size that is too large keeps no time."""
     problem = random_problem(3, most_operators=14, most_devices=3)
-    assert 0 < late_s(problem, 10.0) <= 2.0
+    assert 0 < late_s(problem, 10.0) <= 5.0
     assert late_s(problem.asked(objective=Objective.THROUGHPUT), 10.0) == 0.0
-    known = Known(1e9, max(bounds(problem).values()), time.perf_counter() + 1.0, alone=True)
+    known = Known(1e9, max(bounds(problem).values()), time.perf_counter() + 1.0, auto=False)
     assert late_bounds(problem, known) == {}
     result = solve(problem, time_limit_s=2.0)
     assert result.lower_bound <= result.value

@@ -1,55 +1,57 @@
-"""What no plan that is better than a known one can choose."""
+"""What no plan that is as good as a known one can choose."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray
-from placewright.operators.bounding.relaxed.program import Program
+from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.ceft import ceft
+from placewright.operators.structure.groups import Groups, groups_of
 
 
 class Choices:
-    """Which group may still be on which device, in plans no longer than `Program.most`.
+    """Which group may still be on which device. All times are in units of `scale_s`.
 
     Attributes
     ----------
+    most
+        Plans that are longer do not count.
     allowed
         Shape (groups, m).
     head, tail
-        Shape (n,), in the program's unit: an operator starts no earlier, and from its end it is no
-        less to the end of all.
+        Shape (n,): an operator starts no earlier, and from its end it is no less to the end of all.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.allowed: BoolArray = program.groups.allowed.copy()
-        self.head = self.tail = np.zeros(program.problem.n)
+    def __init__(self, problem: OperatorProblem, scale_s: float, most: float) -> None:
+        self.problem, self.scale_s, self.most = problem, scale_s, most
+        self.groups: Groups = groups_of(problem)
+        self.allowed: BoolArray = self.groups.allowed.copy()
+        self.head = self.tail = np.zeros(problem.n)
+        self.by_path()
 
-    def by_price(self, value: float, reduced: FloatArray) -> BoolArray:
-        """Groups and devices, shape (groups, m), that reduced costs forbid: newly, and for good.
+    def by_price(self, value: float, price: FloatArray) -> BoolArray:
+        """What is forbidden from now on, shape (groups, m).
 
         Parameters
         ----------
         value
-            A bound on T for the multipliers that the reduced costs belong to.
-        reduced
-            Of every column.
+            A bound on the end.
+        price
+            Shape (groups, m): how much higher it is with the group on the device.
         """
-        place = self.program.of_group
-        price = np.where(place >= 0, reduced[place], 0.0)
-        return self._forbid(self.allowed & (value + price > self.program.most))
+        return self._forbid(self.allowed & (value + price > self.most))
 
     def by_path(self) -> BoolArray:
-        """Those that make a path too long, wherever all others are; heads and tails anew."""
-        p, own = self.program.problem, self.program.groups.group
+        """What makes a path too long, wherever all others are; heads and tails are found anew."""
+        p, own = self.problem, self.groups.group
         found = np.zeros_like(self.allowed)
         while True:
             allowed = self.allowed[own]
             tables = ceft(p.asked(compute_s=np.where(allowed, p.compute_s, np.inf)))
-            through = tables.through_s / self.program.scale_s
+            through = tables.through_s / self.scale_s
             long = np.zeros_like(self.allowed)
-            np.logical_or.at(long, own, allowed & (through > self.program.most))
+            np.logical_or.at(long, own, allowed & (through > self.most))
             new = self._forbid(long & self.allowed)
             if not new.any():
                 work = np.where(allowed, p.compute_s, 0.0)
@@ -60,11 +62,11 @@ class Choices:
 
     def _forbid(self, wrong: BoolArray) -> BoolArray:
         """All but what would leave a group without a device."""
-        somewhere: BoolArray = (self.allowed & ~wrong).any(axis=1, keepdims=True)
-        found: BoolArray = wrong & somewhere
+        somewhere = np.any(self.allowed & ~wrong, axis=1)
+        found: BoolArray = wrong & np.reshape(somewhere, (-1, 1))
         self.allowed &= ~found
         return found
 
     def _least(self, seconds: FloatArray, allowed: BoolArray) -> FloatArray:
-        least: FloatArray = np.where(allowed, seconds, np.inf).min(axis=1) / self.program.scale_s
+        least: FloatArray = np.where(allowed, seconds, np.inf).min(axis=1) / self.scale_s
         return np.where(np.isfinite(least), np.maximum(0.0, least), 0.0)

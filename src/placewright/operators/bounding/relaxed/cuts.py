@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.bounding.relaxed.program import END, Program, Terms
+from placewright.operators.bounding.relaxed.program import END, WHOLE, Program, Terms
 from placewright.operators.problem import OperatorProblem
 
-BROKEN = 1e-4
-"""Of the whole: by how much a row must be broken to be added."""
+BROKEN = 1e-4 * WHOLE
+"""By how much a row must be broken to be added."""
 
 AT_ONCE = 10
 """Rows of a kind that are added in one round."""

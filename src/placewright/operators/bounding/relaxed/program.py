@@ -1,8 +1,7 @@
-"""The linear program whose columns every plan gives values to.
+"""The linear program whose columns every plan that counts gives values to.
 
-Times are in units of a bound that is known, so that all of them are near one. T is the end, s[i]
-the start of operator i, x[g, d] whether group g is on device d, and into[k, g, d] whether group g
-takes in tensor k on device d from elsewhere. T is minimised under
+T is the end, s[i] the start of operator i, x[g, d] whether group g is on device d, into[k, g, d]
+whether group g takes in tensor k on device d from elsewhere. T is minimised under
 
     sum_d x[g, d] = 1,    into[k, g, d] >= x[g, d] - x[maker of k, d],
     sum_i w[i, d] x[i, d] <= T,    sum_g r[g] x[g, d] <= memory[d],
@@ -10,7 +9,8 @@ takes in tensor k on device d from elsewhere. T is minimised under
 
 for every tensor k from i to j, T >= s[i] + sum_d w[i, d] x[i, d] at the end of the graph, and,
 where transfers wait for each other, what comes into a device, and all that is sent, takes no longer
-than T on each of the channels there.
+than T on each of the channels there. Channels of their own for every tensor made the program five
+times as slow and the bound no higher.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from collections.abc import Iterable
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.groups import Groups, groups_of
 
 END = 0
 """Column of T."""
 
-NOTHING = 1e-7
-"""Transfers that take a smaller share of the whole are left out."""
+WHOLE = 1000.0
+"""The bound that is known, in the program's unit: solvers know absolute tolerances only."""
+
+NOTHING = 1e-4
+"""Transfers that take less are left out."""
 
 Terms = list[tuple[int, float]]
 
@@ -37,28 +40,31 @@ class Program:
 
     Attributes
     ----------
+    top
+        The most that each column can be; the least is 0.
     work
         Shape (n, m), what each operator adds to a device's load; 0 where it may not be.
+    of_group
+        Shape (groups, m), the column of x, -1 where a group may not be.
     place
-        Shape (n, m), the column of ``x[group of i, d]``, -1 where it may not be.
+        Shape (n, m), that of the operator's group.
     start
         Shape (n,), the columns of s.
-    most
-        No column is larger: a little more than the value of a plan that is known.
     """
 
-    def __init__(self, problem: OperatorProblem, scale_s: float, most: float) -> None:
-        self.problem, self.scale_s, self.most = problem, scale_s, most
-        self.groups: Groups = groups_of(problem)
-        self.top: list[float] = [most]
+    def __init__(self, choices: Choices) -> None:
+        self.problem: OperatorProblem = choices.problem
+        self.groups, self.scale_s = choices.groups, choices.scale_s
+        self.top: list[float] = [choices.most]
         self.columns: list[IntArray] = []
         self.values: list[FloatArray] = []
         self.lower: list[float] = []
         self.upper: list[float] = []
-        allowed = problem.allowed()
-        self.work: FloatArray = np.where(allowed, problem.compute_s, 0.0) / scale_s
-        self.place = self._choices()
-        self.start: IntArray = np.array([self._column(most) for _ in range(problem.n)])
+        self.of_group = self._choices(choices)
+        self.place: IntArray = self.of_group[self.groups.group]
+        allowed = self.place >= 0
+        self.work: FloatArray = np.where(allowed, self.problem.compute_s, 0.0) / self.scale_s
+        self.start: IntArray = np.array([self._column(choices.most) for _ in range(self.problem.n)])
         self._loads()
         self._paths(self._transfers())
 
@@ -79,9 +85,8 @@ class Program:
 
     def load(self, operators: IntArray, device: int) -> Terms:
         """What these operators take of a device."""
-        chosen = operators[
-            (self.place[operators, device] >= 0) & (self.work[operators, device] > 0)
-        ]
+        there = (self.place[operators, device] >= 0) & (self.work[operators, device] > 0)
+        chosen = operators[there]
         columns, works = self.place[chosen, device], self.work[chosen, device]
         return list(zip(columns.tolist(), works.tolist(), strict=True))
 
@@ -89,16 +94,14 @@ class Program:
         self.top.append(top)
         return len(self.top) - 1
 
-    def _choices(self) -> IntArray:
+    def _choices(self, choices: Choices) -> IntArray:
         """x, and a device for every group."""
-        allowed = self.groups.allowed
-        place = np.full(allowed.shape, -1)
-        for g, row in enumerate(allowed):
+        place = np.full(choices.allowed.shape, -1)
+        for g, row in enumerate(choices.allowed):
             for d in np.flatnonzero(row).tolist():
                 place[g, d] = self._column(1.0)
             self.row([(int(c), 1.0) for c in place[g] if c >= 0], 1.0, 1.0)
-        self.of_group = place
-        return place[self.groups.group]
+        return place
 
     def _loads(self) -> None:
         p, everything = self.problem, np.arange(self.problem.n)
@@ -111,22 +114,22 @@ class Program:
                 self.row(zip(columns, share.tolist(), strict=True), -np.inf, 1.0)
 
     def _transfers(self) -> dict[tuple[int, int, int], tuple[int, float]]:
-        """Columns and costs of into[k, g, d]; rows for channels."""
+        """Columns of into[k, g, d] and the least ways; rows for channels."""
         p, own = self.problem, self.groups.group
         into: dict[tuple[int, int, int], tuple[int, float]] = {}
-        sent: list[list[tuple[int, float]]] = [[] for _ in range(p.m)]
+        sent: list[Terms] = [[] for _ in range(p.m)]
         for k in range(p.t):
             maker = int(own[p.tensor_producer[k]])
-            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist()
             others = sorted({int(own[j]) for j in readers} - {maker})
             ways = self._least_ways(k, maker) if others else np.zeros(p.m)
             for d in np.flatnonzero(ways > NOTHING).tolist():
-                came = [self._into(maker, g, d, ways[d]) for g in others]
-                for g, column in zip(others, came, strict=True):
-                    if column >= 0:
-                        into[k, g, d] = column, float(ways[d])
-                if max(came) >= 0 and np.isfinite(ways[d]):
-                    sent[d].append((self._any([c for c in came if c >= 0]), float(ways[d])))
+                way = float(ways[d])
+                came = [self._into(maker, g, d, way) for g in others]
+                found = [(g, c) for g, c in zip(others, came, strict=True) if c >= 0]
+                into.update({(k, g, d): (c, way) for g, c in found})
+                if found and np.isfinite(way):
+                    sent[d].append((self._any([c for _, c in found]), way))
         if p.links is Links.CONTENDED:
             self._channels(sent)
         return into
@@ -159,7 +162,7 @@ class Program:
             self.row([(some, 1.0), (column, -1.0)], 0.0, np.inf)
         return some
 
-    def _channels(self, sent: list[list[tuple[int, float]]]) -> None:
+    def _channels(self, sent: list[Terms]) -> None:
         """What comes into a device, and all that is sent, has so many channels."""
         p = self.problem
         real = (p.channel >= 0) & ~np.eye(p.m, dtype=np.bool_)
