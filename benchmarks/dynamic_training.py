@@ -66,6 +66,9 @@ FAR_TURN_S = 3.0
 HOPELESS = 10.0
 """Times as long as the best plan, predicted: not carried out."""
 
+COLD = 2
+"""Steps after a plan was loaded that do not count: memory is new, as in a run's tryout."""
+
 NAN = float("nan")
 
 Turns: TypeAlias = list[list[float]]
@@ -167,7 +170,7 @@ def measured(
             for name in turns if done % 2 == 0 else reversed(turns):
                 order = execution_order(job.problem, judge(job.problem, plans[name]))
                 session.load(plans[name].placement.tolist(), order)
-                session.run(1)
+                session.run(COLD)
                 found[name].append(one_turn(session, asked.steps, FAR * best))
                 best = min(median(t) for t in found.values() if t)
             turns = [name for name in turns if median(found[name]) < FAR * best]
