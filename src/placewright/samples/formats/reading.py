@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.arrays import IntArray
 from placewright.errors import InputError, UnknownNameError
+from placewright.samples.formats.network import network_of, ring_s
 from placewright.samples.formats.schema import NodeEntry, SampleFile
 from placewright.samples.problem import Batches, SampleProblem
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """Shape (n, n) each: bytes per second at the sender and at the receiver, latency, price."""
-
-    send: FloatArray
-    receive: FloatArray
-    latency_s: FloatArray
-    price_per_byte: FloatArray
-
-
+@np.errstate(divide="ignore", over="ignore")  # what is not finite then is refused with a name
 def problem_of(entry: SampleFile, name: str) -> SampleProblem:
     """The problem of a file; `name` is used where the file has none."""
+    if not 0 < entry.sample_bytes < math.inf:
+        raise InputError(
+            "must be a size above 0", where="sample_bytes", by=f"got {entry.sample_bytes:g}"
+        )
     index = _indices([node.name for node in entry.nodes])
     classes = _classes(entry.nodes)
     samples = np.array([_samples(node, classes) for node in entry.nodes])
-    network = _limited(entry, _network(entry, index), index)
-    with np.errstate(divide="ignore"):
-        send_s, receive_s = entry.sample_bytes / network.send, entry.sample_bytes / network.receive
+    network = network_of(entry, index)
+    send_s, receive_s = entry.sample_bytes / network.send, entry.sample_bytes / network.receive
     steps = _steps(entry, int(samples.sum()))
     own_s = np.array([node.seconds_per_sample for node in entry.nodes])
     batch_s = np.array([node.seconds_per_batch for node in entry.nodes])
@@ -53,7 +47,7 @@ def problem_of(entry: SampleFile, name: str) -> SampleProblem:
         fixed_s=fixed_s,
         class_names=classes,
         epochs=entry.epochs,
-        sync_s=entry.sync_s + steps * _ring_s(entry.gradient_bytes, network),
+        sync_s=entry.sync_s + steps * ring_s(entry.gradient_bytes, network),
         overlap=entry.overlap,
         duplex=entry.duplex,
         batches=entry.batches,
@@ -122,95 +116,6 @@ def _keep(entry: SampleFile, classes: tuple[str, ...], samples: IntArray) -> Int
     return kept
 
 
-def _network(entry: SampleFile, index: dict[str, int]) -> Network:
-    n = len(index)
-    if entry.links is not None and entry.bandwidth is not None:
-        raise InputError("give links or bandwidth, not both", where="links")
-    price = np.full((n, n), entry.price_per_byte)
-    latency = np.full((n, n), entry.latency)
-    if entry.links is not None:
-        return _linked(entry, index, price, latency)
-    if entry.bandwidth is not None:
-        send = _table(entry.bandwidth, n, "bandwidth")
-        other = entry.receive_bandwidth
-        receive = send.copy() if other is None else _table(other, n, "receive_bandwidth")
-        return Network(send, receive, latency, price)
-    everywhere = np.full((n, n), math.inf)
-    if n > 1 and not any(node.uplink or node.downlink for node in entry.nodes):
-        raise InputError(
-            "there are no links", where="links", hint="give links, or uplink and downlink of nodes"
-        )
-    return Network(everywhere, everywhere.copy(), latency, price)
-
-
-def _table(rows: list[list[float]], n: int, key: str) -> FloatArray:
-    if len(rows) != n or any(len(row) != n for row in rows):
-        raise InputError("must have a row and a column per node", where=key, by=f"{n} nodes")
-    return np.array(rows, dtype=np.float64)
-
-
-def _linked(
-    entry: SampleFile, index: dict[str, int], price: FloatArray, latency: FloatArray
-) -> Network:
-    bandwidth = np.zeros(price.shape)
-    for k, link in enumerate(entry.links or ()):
-        where = f"links[{k}]"
-        i, j = (_node(name, index, where) for name in (link.source, link.target))
-        if i == j:
-            raise InputError(f"links {link.source!r} with itself", where=where)
-        for a, b in ((i, j), (j, i)) if link.duplex else ((i, j),):
-            if bandwidth[a, b] > 0:
-                pair = f"{entry.nodes[a].name!r} to {entry.nodes[b].name!r}"
-                raise InputError(f"the link from {pair} is there twice", where=where)
-            if link.bandwidth <= 0:
-                raise InputError("bandwidth must be above 0", where=where)
-            bandwidth[a, b] = link.bandwidth
-            latency[a, b] = link.latency
-            price[a, b] = price[a, b] if link.price_per_byte is None else link.price_per_byte
-    return Network(bandwidth, bandwidth.copy(), latency, price)
-
-
-def _node(name: str, index: dict[str, int], where: str) -> int:
-    if name not in index:
-        raise UnknownNameError("node", name, index, where=where)
-    return index[name]
-
-
-def _limited(entry: SampleFile, network: Network, index: dict[str, int]) -> Network:
-    """Access links, pairs that are forbidden, and nothing from a node to itself."""
-    up = np.array([node.uplink or math.inf for node in entry.nodes])
-    down = np.array([node.downlink or math.inf for node in entry.nodes])
-    closed: BoolArray = np.eye(len(index), dtype=np.bool_)
-    for k, pair in enumerate(entry.forbid):
-        i, j = (_node(name, index, f"forbid[{k}]") for name in (pair.source, pair.target))
-        if entry.relay:
-            raise InputError(
-                f"{pair.source!r} to {pair.target!r} is forbidden, but relays are allowed",
-                where=f"forbid[{k}]",
-                by="a third node could pass the samples on",
-                hint="set relay: false",
-            )
-        closed[i, j] = True
-    send = np.where(closed, 0.0, np.minimum(network.send, up[:, None]))
-    receive = np.where(closed, 0.0, np.minimum(network.receive, down[None, :]))
-    _check_protection(entry, closed)
-    return Network(send, receive, network.latency_s, network.price_per_byte)
-
-
-def _check_protection(entry: SampleFile, closed: BoolArray) -> None:
-    """A node that must give samples away and may not is a contradiction."""
-    for i, node in enumerate(entry.nodes):
-        held = node.samples if node.classes is None else sum(node.classes.values())
-        over = (held or 0) - (math.inf if node.storage is None else node.storage)
-        if entry.forbid and over > 0 and closed[i].all():
-            raise InputError(
-                f"node {node.name!r} stores too much and may send to nobody",
-                where="forbid",
-                by=f"{over:.0f} samples more than its storage of {node.storage}",
-                hint="raise its storage, or forbid less",
-            )
-
-
 def _steps(entry: SampleFile, total: int) -> int:
     """Steps of an epoch where a batch is given, else 0."""
     needed = entry.gradient_bytes or any(node.seconds_per_batch for node in entry.nodes)
@@ -220,15 +125,3 @@ def _steps(entry: SampleFile, total: int) -> int:
         return 0
     per_step = entry.batch * (len(entry.nodes) if entry.batches is Batches.EQUAL else 1)
     return math.ceil(total / per_step)
-
-
-def _ring_s(gradient_bytes: float, network: Network) -> float:
-    """A ring all-reduce of the gradients over the slowest link (Patarasuk and Yuan, 2009)."""
-    n = len(network.send)
-    rate = np.minimum(network.send, network.receive)
-    linked = rate > 0
-    if n < 2 or gradient_bytes == 0 or not linked.any():
-        return 0.0
-    latency_s = float(network.latency_s[linked].max())
-    moved = 2 * (n - 1) / n * gradient_bytes / float(rate[linked].min())
-    return moved + 2 * (n - 1) * latency_s

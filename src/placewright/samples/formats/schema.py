@@ -13,13 +13,16 @@ from placewright.errors import InputError
 from placewright.result_file import ResultFile
 from placewright.samples.problem import Batches, Duplex, Overlap, Ports
 
+MOST = 10**15
+"""Of anything that is counted: what adds such numbers up stays far from the end of 64 bits."""
+
 
 def _whole(value: object) -> int:
     """A whole number of samples, said plainly where it is none."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not (number >= 0 and math.isfinite(number) and number == int(number)):
+    if not (0 <= number <= MOST and number == int(number)):
         error = InputError(
-            "samples are counted in whole numbers >= 0",
+            f"samples are counted in whole numbers >= 0, up to {MOST:.0e}",
             by=f"got {value!r}",
             hint="give a number such as 1200",
         )
@@ -28,7 +31,9 @@ def _whole(value: object) -> int:
 
 
 Count = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
-Matrix = list[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]]
+Latency = Annotated[Seconds, Field(allow_inf_nan=False)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Matrix = list[list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]]
 
 
 class NodeEntry(FileModel):
@@ -61,12 +66,22 @@ class NodeEntry(FileModel):
 
 
 class LinkEntry(FileModel):
-    """One link, both ways unless ``duplex: false``."""
+    """One link, both ways unless ``duplex: false``.
+
+    Attributes
+    ----------
+    bandwidth
+        ``null`` where nothing limits it.
+    send_bandwidth, receive_bandwidth
+        What the sender's port, the receiver's port manages, where that is less.
+    """
 
     source: str = Field(alias="from")
     target: str = Field(alias="to")
-    bandwidth: Bandwidth
-    latency: Seconds = 0.0
+    bandwidth: Bandwidth | None
+    send_bandwidth: Bandwidth | None = None
+    receive_bandwidth: Bandwidth | None = None
+    latency: Latency = 0.0
     duplex: bool = True
     price_per_byte: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
@@ -85,7 +100,8 @@ class SampleFile(FileModel):
     ----------
     links, bandwidth
         Links one by one, or a table of bytes per second from row to column, 0 where there is no
-        link; with neither, nodes reach each other by their `uplink` and `downlink`.
+        link and ``null`` where nothing limits it; with neither, nodes reach each other by their
+        `uplink` and `downlink`.
     receive_bandwidth
         The table as the receivers see it, where that differs.
     latency, price_per_byte
@@ -104,10 +120,10 @@ class SampleFile(FileModel):
     links: list[LinkEntry] | None = None
     bandwidth: Matrix | None = None
     receive_bandwidth: Matrix | None = None
-    latency: Seconds = 0.0
+    latency: Latency = 0.0
     price_per_byte: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     sample_bytes: Bytes
-    epochs: Annotated[int, Field(ge=1)] = 1
+    epochs: Positive = 1
     overlap: Overlap = Overlap.STAGGERED
     duplex: Duplex = Duplex.FULL
     batches: Batches = Batches.PROPORTIONAL
@@ -115,7 +131,7 @@ class SampleFile(FileModel):
     relay: bool = False
     sync_s: Seconds = 0.0
     gradient_bytes: Bytes = 0.0
-    batch: Annotated[int, Field(ge=1)] | None = None
+    batch: Positive | None = None
     label_mix: Annotated[float, Field(ge=0, le=1)] | None = None
     protected: list[str] = Field(default_factory=list)
     forbid: list[PairEntry] = Field(default_factory=list)
