@@ -29,6 +29,7 @@ QUANTITIES = (BYTES, BANDWIDTH, SECONDS, FLOPS)
         ("3e9", BYTES, 3e9),
         (4096, BYTES, 4096.0),
         ("0.1ms", SECONDS, 0.0001),
+        (10**400, SECONDS, math.inf),
     ],
 )
 def test_reads_what_people_write(text: object, quantity: object, value: float) -> None:

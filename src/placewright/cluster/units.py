@@ -102,7 +102,7 @@ def parse(value: object, quantity: Quantity, *, where: str = "") -> float:
         Not a number, NaN, negative, or an unknown unit.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _checked(float(value), value, quantity, where)
+        return _checked(float(Decimal(value)), value, quantity, where)  # an int has no end
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(

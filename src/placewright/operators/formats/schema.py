@@ -13,6 +13,11 @@ from placewright.result_file import ResultFile
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
+MOST = 2**53
+"""Whole numbers beyond it have no place in an array."""
+
+Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
+Number = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class TensorEntry(FileModel):
@@ -32,7 +37,7 @@ class PipelineEntry(FileModel):
     diffmaxima: bool = False
     replication: bool = False
     sync_seconds_per_byte: Amount = 0.0
-    cluster: list[Annotated[int, Field(ge=-1)]] = Field(default_factory=list)
+    cluster: list[Annotated[int, Field(ge=-1, le=MOST)]] = Field(default_factory=list)
     cluster_seconds_per_byte: list[Amount] = Field(default_factory=list)
 
 
@@ -47,12 +52,12 @@ class ProblemFile(FileModel):
     devices: list[str]
     memory_bytes: list[Maybe] | None = None
     channels: list[str]
-    channel: list[list[int]]
+    channel: list[list[Whole]]
     latency_s: list[list[Maybe]]
     seconds_per_byte: list[list[Maybe]]
     operators: list[str]
     resident_bytes: list[Amount] | None = None
-    colocation: list[int] | None = None
+    colocation: list[Whole] | None = None
     pinned: list[str | None] | None = None
     compute_s: list[list[Maybe]]
     tensors: list[TensorEntry]
@@ -60,7 +65,7 @@ class ProblemFile(FileModel):
     host_seconds_per_byte: list[Amount] | None = None
     contiguous: bool = False
     backward: list[str] = Field(default_factory=list)
-    calls: Annotated[int, Field(ge=1)] = 1
+    calls: Number = 1
     pipeline: PipelineEntry = Field(default_factory=PipelineEntry)
 
 
@@ -89,7 +94,7 @@ class PlanEntry(FileModel):
     placement: dict[str, str]
     order: list[str] | None = None
     dispatch: Dispatch = Dispatch.READY
-    call: dict[str, int] | None = None
+    call: dict[str, Whole] | None = None
     replica_of: dict[str, str] | None = None
     lower_bound_s: Amount = 0.0
     note: str = ""

@@ -1,0 +1,95 @@
+"""Files of problems and plans under attack: read, or an error that says what, where and next."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placewright.errors import PlacewrightError
+from placewright.operators.files import read_plan, read_problem, write_problem
+from placewright.operators.formats.writing import plan_json, problem_json
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.testing.instances import named_instances
+
+PROBLEM = named_instances()["diamond"].asked(
+    pinned=[0, -1, -1, -1], contiguous=True, communication="star", calls=2
+)
+PLAN = OperatorPlan(np.array([0, 1, 1, 0]), call=np.array([0, 0, 1, 1]))
+FILES: dict[str, Any] = {
+    "problem": problem_json(PROBLEM),
+    "plan": {"plan": plan_json(PROBLEM, PLAN, judge(PROBLEM, PLAN))},
+}
+HOSTILE = (
+    *(None, True, -1, 0, 2.5, 1e308, 10**30, 10**400, float("nan"), float("inf")),
+    *("", "x", "op1", "dev0", "1e999", [], [[]], [[-1]], {}, {"op0": 10**30}, {"a": {"b": []}}),
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where there is a value."""
+    inner: Any = ()
+    if isinstance(data, dict | list):
+        inner = data.items() if isinstance(data, dict) else enumerate(data)
+    deeper = [found for key, value in inner for found in places(value, (*path, key))]
+    return ([path] if path else []) + deeper
+
+
+def spoilt(data: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The same with another value there; ``...`` for none."""
+    made = copy.deepcopy(data)
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return made
+
+
+def told(kind: str, data: Any, file: Path) -> PlacewrightError | None:
+    """What is said of it; ``None`` for a plan, or for a problem that is read back equal."""
+    file.write_text(json.dumps(data))
+    try:
+        problem = PROBLEM if kind == "plan" else read_problem(file)
+        if kind == "plan":
+            read_plan(file, PROBLEM)
+    except PlacewrightError as error:
+        return error
+    assert read_problem(write_problem(problem, file)).hash() == problem.hash()
+    return None
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_files_are_good_before_they_are_spoilt(kind: str, tmp_path: Path) -> None:
+    """Else nothing below would mean anything."""
+    assert told(kind, FILES[kind], tmp_path / "file.json") is None
+
+
+@settings(
+    derandomize=True,
+    max_examples=500,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_whatever_is_spoilt_is_named(tmp_path: Path, data: st.DataObject) -> None:
+    """One or two values replaced or missing: the place in front, and what to do."""
+    kind = data.draw(st.sampled_from(tuple(FILES)))
+    made = FILES[kind]
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(places(made) or [("plan",)]))
+        made = spoilt(made, path, data.draw(st.sampled_from((..., *HOSTILE))))
+    file = tmp_path / "file.json"
+    error = told(kind, made, file)
+    if error is not None:
+        assert error.what
+        assert error.where.startswith((str(file), f"plan for {PROBLEM.name}"))
+        assert "next: " in str(error)
