@@ -89,8 +89,8 @@ MOST_ARRIVALS = 60_000
 """Operators, and tensors times devices, of problems that are relaxed as a whole."""
 
 LATE_SHARE, LATE_S, LONG_SHARE = 0.4, 10.0, 0.1
-"""Of `auto`'s time, for the relaxed schedule: a share of a short one, and these seconds and a smaller
-share of a long one."""
+"""Of `auto`'s time, for the relaxed schedule: a share of a short one, and these seconds and a
+smaller share of a long one."""
 
 
 def late_s(problem: OperatorProblem, limit_s: float) -> float:
