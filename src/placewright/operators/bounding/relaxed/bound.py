@@ -40,6 +40,12 @@ PATIENCE = 4
 CUT_SHARE = 0.6
 """Of the time, before branching begins."""
 
+MUCH = 20.0
+"""Branching begins where so many of the slowest linear programs would still fit the time."""
+
+LATE = 2.0
+"""How many times as long as it may HiGHS branches, where it is at the root for long."""
+
 BRANCHING = {"solver": "choose", "mip_rel_gap": 0.0, "mip_heuristic_effort": 0.0}
 """Bounds are wanted, not solutions."""
 
@@ -62,7 +68,8 @@ def relaxed_bound(
     choices = Choices(problem, bound_s / WHOLE, value_s / bound_s * WHOLE * (1.0 + ROOM))
     solver = _Solver(Program(choices))
     best = _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun))
-    if best < value_s / bound_s * WHOLE and time.perf_counter() < deadline_s:
+    left_s = deadline_s - time.perf_counter()
+    if best < value_s / bound_s * WHOLE and left_s > MUCH * solver.slowest_s:
         best = max(best, solver.branch(deadline_s) - MARGIN * WHOLE)
     return min(best / WHOLE * bound_s, value_s)
 
@@ -70,6 +77,7 @@ def relaxed_bound(
 def _cut(solver: _Solver, choices: Choices, deadline_s: float) -> float:
     """Rounds of solving, forbidding and cutting; the best bound."""
     cuts, best, idle, turn = cuts_of(solver.program), 0.0, 0, 0
+    cuts.begin(choices.head, choices.tail)
     while time.perf_counter() < deadline_s and solver.solve(deadline_s):
         value, price = solver.proved()
         idle = 0 if value > best + LEAST_GAIN else idle + 1
@@ -91,7 +99,7 @@ class _Solver:
         self.top: FloatArray = np.array(program.top)
         self.cost: FloatArray = np.zeros(len(self.top))
         self.cost[END] = 1.0
-        self.known = 0
+        self.known, self.slowest_s = 0, 0.0
         self.package = highs()
         self.highs: Any = self.package.Highs()
         for key, value in (("output_flag", False), ("threads", 1), ("solver", "ipm")):
@@ -111,9 +119,11 @@ class _Solver:
     def solve(self, deadline_s: float) -> bool:
         """Whether there is a solution in time."""
         self._add_rows()
-        left = max(0.1, deadline_s - time.perf_counter())
-        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left)
+        begun = time.perf_counter()
+        left_s = max(0.1, deadline_s - begun)
+        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left_s)
         self.highs.run()
+        self.slowest_s = max(self.slowest_s, time.perf_counter() - begun)
         self.highs.setOptionValue("solver", "simplex")
         self.changed = False
         solution = self.highs.getSolution()
@@ -129,14 +139,10 @@ class _Solver:
         whole = self.package.HighsVarType.kInteger
         for column in self.program.of_group[self.program.of_group >= 0].tolist():
             self.highs.changeColIntegrality(int(column), whole)
-        left = max(0.1, deadline_s - time.perf_counter())
-        for key, value in (
-            ("solver", "choose"),
-            ("mip_rel_gap", 0.0),
-            ("mip_heuristic_effort", 0.0),
-        ):
+        for key, value in BRANCHING.items():
             self.highs.setOptionValue(key, value)
-        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left)
+        left_s = max(0.1, (deadline_s - time.perf_counter()) / LATE)
+        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + left_s)
         self.highs.HandleUserInterrupt = True
         waited(self.highs.solve, self.highs.cancelSolve)
         proved = float(self.highs.getInfo().mip_dual_bound)

@@ -69,6 +69,14 @@ class Cuts:
     counted: FloatArray
     widest: IntArray
 
+    def begin(self, head: FloatArray, tail: FloatArray) -> None:
+        """The rows that bind where work is spread by speed, before anything is solved."""
+        p = self.program
+        total = p.work.sum(axis=0)
+        speed = np.where(p.place >= 0, 1.0 / np.where(total > 0, total, 1.0), 0.0)
+        share = speed / speed.sum(axis=1, keepdims=True)
+        self._squeezed(share * p.work, 0.0, head, tail)
+
     def add(self, turn: int, values: FloatArray, head: FloatArray, tail: FloatArray) -> int:
         """Add rows that the solution breaks; how many.
 
