@@ -88,15 +88,15 @@ MOST_OPERATORS = 4000
 MOST_ARRIVALS = 60_000
 """Operators, and tensors times devices, of problems that are relaxed as a whole."""
 
-LATE_SHARE, LATE_S, LONG_SHARE = 0.4, 10.0, 0.1
-"""Of `auto`'s time, for the relaxed schedule: a share of a short one, and these seconds and a
-smaller share of a long one."""
+LATE_SHARE, LATE_S, LEAST_SHARE = 0.25, 5e-3, 0.05
+"""Of `auto`'s time, for the relaxed schedule: at most this share of it, and so many seconds for each
+operator; but this share at least."""
 
 
 def late_s(problem: OperatorProblem, limit_s: float) -> float:
     """Seconds of `limit_s` that are kept for `late_bounds`."""
-    kept_s = min(LATE_SHARE * limit_s, LATE_S + LONG_SHARE * limit_s)
-    return kept_s if _can_relax(problem) else 0.0
+    needed_s = max(LATE_S * problem.n, LEAST_SHARE * limit_s)
+    return min(LATE_SHARE * limit_s, needed_s) if _can_relax(problem) else 0.0
 
 
 def late_bounds(problem: OperatorProblem, known: Known) -> dict[str, float]:

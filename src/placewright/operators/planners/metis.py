@@ -18,6 +18,10 @@ SCALE = 1_000_000
 """METIS takes whole numbers: the largest weight becomes this."""
 
 
+LEAST_DUE = 0.5
+"""Groups that a device's share must be worth; METIS complains aloud of parts without a vertex."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Metis:
@@ -26,8 +30,8 @@ class Metis:
     Karypis, Kumar 1998 (doi 10.1137/S1064827595287997), by pymetis (extra ``exact``). It knows
     neither the direction of edges nor memory nor links: a baseline that papers compare with.
 
-    Departures: parts are as large as devices are fast; a group that its part's device cannot run
-    goes to the fastest device that can.
+    Departures: parts are as large as devices are fast, and a device that is due less than half a
+    group gets none; a group that its part's device cannot run goes to the fastest device that can.
     """
 
     @property
@@ -70,17 +74,21 @@ def _parts(problem: OperatorProblem, groups: Groups, work: FloatArray, seed: int
     mean = np.where(finite, work, 0.0).sum(axis=1) / finite.sum(axis=1)
     speed = finite.sum(axis=0) / np.maximum(np.where(finite, work, 0.0).sum(axis=0), 1e-300)
     share = np.where(finite.any(axis=0), speed, 0.0) + 1e-9 * speed.max()
+    due = np.flatnonzero(share * count >= LEAST_DUE * share.sum())
+    if len(due) == 1:
+        return np.full(count, due[0])
     first, neighbour, weight = _edges(problem, groups)
     _, part = pymetis.part_graph(
-        m,
+        len(due),
         pymetis.CSRAdjacency(first.tolist(), neighbour.tolist()),
         vweights=_whole(mean).tolist(),
         eweights=_whole(weight).tolist(),
-        tpwgts=_sum_to_one(share),
-        recursive=m <= 8,
+        tpwgts=_sum_to_one(share[due]),
+        recursive=len(due) <= 8,
         options=pymetis.Options(seed=seed % 2**31),
     )
-    return np.asarray(part, dtype=np.int64)
+    found: IntArray = due[np.asarray(part, dtype=np.int64)]
+    return found
 
 
 def _sum_to_one(share: FloatArray) -> list[float]:
