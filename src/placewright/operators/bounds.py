@@ -89,8 +89,8 @@ MOST_ARRIVALS = 60_000
 """Operators, and tensors times devices, of problems that are relaxed as a whole."""
 
 LATE_SHARE, LATE_S, LEAST_SHARE = 0.25, 5e-3, 0.05
-"""Of `auto`'s time, for the relaxed schedule: at most this share of it, and so many seconds for each
-operator; but this share at least."""
+"""Of `auto`'s time, for the relaxed schedule: at most this share of it, and so many seconds for
+each operator; but this share at least."""
 
 
 def late_s(problem: OperatorProblem, limit_s: float) -> float:

@@ -61,7 +61,8 @@ class Exact:
     Where plans need not be contiguous, SCIP goes on from there with one variable per hyperedge and
     device instead of one for what goes in and one for what goes out (`pipelines.slots.program`).
     Before it and beside it placements are annealed (`pipelines.slots.walks`); before it and in the
-    last quarter of the time three devices at a time are planned anew (`pipelines.slots.trios`).
+    last quarter of the time three devices at a time are planned anew (`pipelines.slots.trios`), in
+    the last quarter beside annealing too.
 
     What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
     to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
@@ -202,7 +203,10 @@ class Exact:
                 plans.append(plan_of(c, walks()))
         plans += [] if found is None else [plan_of(c, found)]
         if small and found is not None and not stopped and time.perf_counter() >= until:
-            _, stopped = trios(slots_of(c, best_of(problem, plans, 0.0)), context.deadline_s)
+            best, seed = slots_of(c, best_of(problem, plans, 0.0)), context.seed + 1000
+            with beside(c, best, worth, seed=seed) as walks:
+                _, stopped = trios(best, context.deadline_s)
+                plans.append(plan_of(c, walks()))
         return bound, stopped
 
 
