@@ -15,9 +15,10 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
+Error = TypeVar("Error", bound=PlacewrightError)
 Location = Sequence[int | str]
 
 _LOOK = "mend it at that place, or make the file again; an empty or cut file was not written whole"
@@ -96,6 +97,14 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
             known = _keys(_inner(model, loc))
             raise UnknownNameError("key", str(loc[-1]), known, where=place) from None
         raise _refusal(first, place) from None
+
+
+def placed(error: Error, where: str) -> Error:
+    """The same error with the file in front of its place."""
+    made = type(error).__new__(type(error))
+    place = f"{where}: {error.where}" if error.where else where
+    PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
+    return made
 
 
 def _nearest(path: Path) -> str:

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from placewright.boundary import parse_json, read_text, validate
+from placewright.boundary import parse_json, placed, read_text, validate
 from placewright.errors import InputError
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
@@ -31,7 +31,7 @@ def read_problem(path: str | Path) -> OperatorProblem:
     try:
         return problem_of(entry)
     except InputError as error:
-        raise _placed(error, where) from None
+        raise placed(error, where) from None
 
 
 def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
@@ -83,11 +83,3 @@ def _read(path: str | Path) -> Any:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=where, by=str(error)) from None
     return parse_json(text, where=where)
-
-
-def _placed(error: InputError, where: str) -> InputError:
-    """The same error with the file in front of its place."""
-    made = type(error).__new__(type(error))
-    place = f"{where}: {error.where}" if error.where else where
-    InputError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
-    return made

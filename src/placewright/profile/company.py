@@ -1,7 +1,6 @@
 """Whether other processes are at work on this machine while it is measured.
 
-They share its cores and its memory bus, and a profile takes what they cost for the operators' own:
-one taken on a busy machine was half as long again.
+They share its cores and its memory bus, and a profile takes what they cost for the operators' own.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def warn_of_company(what: str, cores: int) -> None:
     if busy > max(ROOM, count - cores - ROOM):
         warnings.warn(
             f"{what} was measured while other processes kept {busy:.1f} of {count} CPUs busy: "
-            "costs are too high, maybe by half\n  next: profile again when the machine is idle",
+            "costs are too high\n  next: profile again when the machine is idle",
             BusyMachineWarning,
             stacklevel=2,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.boundary import parse_json, parse_yaml, read_text, validate
+from placewright.boundary import parse_json, parse_yaml, placed, read_text, validate
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.result import Result, head_json
 from placewright.samples.formats.reading import problem_of
@@ -43,7 +43,7 @@ def problem_from(data: Any, *, where: str, name: str, text: str = "") -> SampleP
     try:
         return problem_of(entry, name)
     except PlacewrightError as error:
-        raise _placed(error, where) from None
+        raise placed(error, where) from None
 
 
 def write_problem(problem: SampleProblem, path: str | Path) -> Path:
@@ -142,14 +142,6 @@ def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
     if name not in index:
         raise UnknownNameError(kind, name, index, where=where)
     return index[name]
-
-
-def _placed(error: PlacewrightError, where: str) -> PlacewrightError:
-    """The same error with the file in front of its place."""
-    made = type(error).__new__(type(error))
-    place = f"{where}: {error.where}" if error.where else where
-    PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
-    return made
 
 
 def _write(data: dict[str, Any], path: str | Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.testing.instances import named_instances
+from tests.spoiling import HOSTILE, places, spoilt
 
 PROBLEM = named_instances()["diamond"].asked(
     pinned=[0, -1, -1, -1], contiguous=True, communication="star", calls=2
@@ -27,32 +27,7 @@ FILES: dict[str, Any] = {
     "problem": problem_json(PROBLEM),
     "plan": {"plan": plan_json(PROBLEM, PLAN, judge(PROBLEM, PLAN))},
 }
-HOSTILE = (
-    *(None, True, -1, 0, 2.5, 1e308, 10**30, 10**400, float("nan"), float("inf")),
-    *("", "x", "op1", "dev0", "1e999", [], [[]], [[-1]], {}, {"op0": 10**30}, {"a": {"b": []}}),
-)
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where there is a value."""
-    inner: Any = ()
-    if isinstance(data, dict | list):
-        inner = data.items() if isinstance(data, dict) else enumerate(data)
-    deeper = [found for key, value in inner for found in places(value, (*path, key))]
-    return ([path] if path else []) + deeper
-
-
-def spoilt(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """The same with another value there; ``...`` for none."""
-    made = copy.deepcopy(data)
-    inner = made
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is ...:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return made
+WORSE = (*HOSTILE, "op1", "dev0", "1e999", [[-1]], {"op0": 10**30})
 
 
 def told(kind: str, data: Any, file: Path) -> PlacewrightError | None:
@@ -86,7 +61,7 @@ def test_whatever_is_spoilt_is_named(tmp_path: Path, data: st.DataObject) -> Non
     made = FILES[kind]
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(places(made) or [("plan",)]))
-        made = spoilt(made, path, data.draw(st.sampled_from((..., *HOSTILE))))
+        made = spoilt(made, path, data.draw(st.sampled_from((..., *WORSE))))
     file = tmp_path / "file.json"
     error = told(kind, made, file)
     if error is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from placewright.samples.files import problem_from, read_problem
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import SampleFile
 from placewright.samples.formats.writing import problem_json
+from tests.spoiling import HOSTILE, places, spoilt
 
 FULL: dict[str, Any] = {
     "schema_version": 1,
@@ -56,32 +56,7 @@ TABLE: dict[str, Any] = {
     "sample_bytes": 100,
 }
 
-HOSTILE = (
-    *(None, True, -1, 0, 2.5, 1e308, 10**30, 10**400, float("nan"), float("inf")),
-    *("", "x", "a", "-3s", "10GiB", "1e999s", "nan", [], [[]], {}, {"cat": -1}, {"a": {"b": []}}),
-)
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where there is a value."""
-    inner: Any = ()
-    if isinstance(data, dict | list):
-        inner = data.items() if isinstance(data, dict) else enumerate(data)
-    deeper = [found for key, value in inner for found in places(value, (*path, key))]
-    return ([path] if path else []) + deeper
-
-
-def spoilt(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """The same with another value there; ``...`` for none."""
-    made = copy.deepcopy(data)
-    inner = made
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is ...:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return made
+WORSE = (*HOSTILE, "a", "-3s", "10GiB", "1e999s", "nan", {"cat": -1})
 
 
 def told(data: Any) -> PlacewrightError | None:
@@ -109,7 +84,7 @@ def test_whatever_is_spoilt_is_named(data: st.DataObject) -> None:
     made = data.draw(st.sampled_from((FULL, TABLE)))
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(places(made)))
-        made = spoilt(made, path, data.draw(st.sampled_from((..., *HOSTILE))))
+        made = spoilt(made, path, data.draw(st.sampled_from((..., *WORSE))))
     error = told(made)
     if error is not None:
         assert error.what

@@ -92,7 +92,9 @@ def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
     problem = random_problem(3, most_operators=14, most_devices=3)
     assert 0 < late_s(problem, 10.0) <= 5.0
     assert late_s(problem.asked(objective=Objective.THROUGHPUT), 10.0) == 0.0
-    known = Known(1e9, max(bounds(problem).values()), time.perf_counter() + 1.0, auto=False)
-    assert late_bounds(problem, known) == {}
-    result = solve(problem, time_limit_s=2.0)
-    assert result.lower_bound <= result.value
+    deadline_s, quick = time.perf_counter() + 5.0, max(bounds(problem).values())
+    plan = solve(problem, "heft")
+    assert late_bounds(problem, Known(plan.value, quick, deadline_s, auto=False)) == {}
+    found = late_bounds(problem, Known(plan.value, quick, deadline_s, auto=True))
+    assert 0 < found["relaxed"] <= solve(problem, "exact").value
+    assert "relaxed" not in plan.bound_names

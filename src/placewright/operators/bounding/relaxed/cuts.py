@@ -18,6 +18,7 @@ import numpy as np
 
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program, Terms
+from placewright.operators.bounding.squeezed import windows_of
 from placewright.operators.problem import OperatorProblem
 
 BROKEN = 1e-4 * WHOLE
@@ -101,18 +102,13 @@ class Cuts:
         return len(p.lower) - before
 
     def _squeezed(self, load: FloatArray, whole: float, head: FloatArray, tail: FloatArray) -> None:
-        heads, tails = _steps(head), _steps(tail)
-        at = np.searchsorted(heads, head, side="right") - 1
-        to = np.searchsorted(tails, tail, side="right") - 1
-        around = heads[:, None] + tails[None, :]
+        windows = windows_of(head, tail, STEPS)
         for d in range(load.shape[1]):
-            behind = _behind(around.shape, at, to, load[:, d])
-            over = np.where(behind > 0, around + behind - whole, 0.0)
-            a, b = np.unravel_index(int(over.argmax()), over.shape)
-            if over[a, b] > BROKEN:
-                inside = np.flatnonzero((at >= a) & (to >= b))
-                terms = self.program.load(inside, d)
-                self.program.row([*terms, (END, -1.0)], -np.inf, -float(around[a, b]))
+            needed = windows.needed(load[:, d])
+            a, b = (int(x) for x in np.unravel_index(int(needed.argmax()), needed.shape))
+            if needed[a, b] - whole > BROKEN:
+                terms = self.program.load(windows.inside(a, b), d)
+                self.program.row([*terms, (END, -1.0)], -np.inf, -float(windows.around[a, b]))
 
     def _outside(self, load: FloatArray, whole: float, start: FloatArray, end: FloatArray) -> None:
         p, follows = self.program, self.follows
@@ -153,19 +149,3 @@ def _worst(over: FloatArray, count: int = AT_ONCE) -> list[tuple[int, int]]:
     flat = np.argsort(-over, axis=None, kind="stable")[:count]
     places = np.stack(np.unravel_index(flat, over.shape), axis=1).tolist()
     return [(i, d) for i, d in places if over[i, d] > BROKEN]
-
-
-def _steps(values: FloatArray) -> FloatArray:
-    """At most `STEPS` of the values, the least among them."""
-    known = np.unique(values)
-    chosen = np.unique(np.linspace(0, len(known) - 1, STEPS).round().astype(np.int64))
-    steps: FloatArray = known[chosen]
-    return steps
-
-
-def _behind(shape: tuple[int, ...], at: IntArray, to: IntArray, load: FloatArray) -> FloatArray:
-    """Load of what has this head or a later one and this tail or a longer one."""
-    share = np.zeros(shape)
-    np.add.at(share, (at, to), load)
-    found: FloatArray = share[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
-    return found
