@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ class Race:
     ----------
     clock
         Seconds spent compiling, which are no planner's.
+    tolerant
+        Whether a planner that fails, or lacks an optional package, only costs its own turn.
     bounds
         What no plan can beat, by name; planners add what they prove.
     started_from
@@ -43,6 +46,7 @@ class Race:
     wing: Wing
     problem: Any
     clock: CompileClock
+    tolerant: bool = False
     bounds: dict[str, float] = field(default_factory=dict)
     best: Any = None
     best_judgement: Any = None
@@ -67,13 +71,13 @@ class Race:
         """Whether nothing can be better."""
         return self.best is not None and self.value <= self.lower_bound * (1 + PROOF)
 
-    def turn(self, planner: Planner, context: Context, *, tolerant: bool) -> bool:
+    def turn(self, planner: Planner, context: Context) -> bool:
         """One planner's turn: plan, judge, keep if better. True if it was interrupted.
 
         Raises
         ------
-        MissingDependencyError
-            The planner needs a package that is not installed; if `tolerant`, it is noted instead.
+        Exception
+            The planner's own, or a package that is missing; where `tolerant` it is noted instead.
         """
         reason = planner.supports(self.problem)
         if reason is not None:
@@ -88,10 +92,10 @@ class Race:
             self.skip(planner, str(error.what), time.perf_counter() - self.clock.seconds - began)
             self.nearest_miss = self.nearest_miss or str(error)
             return False
-        except MissingDependencyError as error:
-            if not tolerant:
+        except Exception as error:  # a plug-in's defect must not lose what others have found
+            if not self.tolerant:
                 raise
-            self.skip(planner, f"{error.what}: {error.hint}")
+            self.skip(planner, _excuse(planner.name, error))
             return False
         self._enter(planner.name, plan, judgement, took_s, relayed=context.incumbent is not None)
         return str(plan.note) == INTERRUPTED
@@ -103,9 +107,12 @@ class Race:
     def _enter(self, name: str, plan: Any, judgement: Any, took_s: float, *, relayed: bool) -> None:
         """Note a judged plan, keep it if it is better."""
         status = Status.FEASIBLE if judgement.feasible else Status.INFEASIBLE
-        if plan.lower_bound_s > self.lower_bound:
-            self.bounds[name] = plan.lower_bound_s
         note = plan.note or judgement.violation
+        most = judgement.value * (1 + PROOF) if judgement.feasible else math.inf
+        if not (math.isfinite(plan.lower_bound_s) and plan.lower_bound_s <= most):
+            note = _failed(name, f"its bound {plan.lower_bound_s:g} is above its own plan's value")
+        elif plan.lower_bound_s > self.lower_bound:
+            self.bounds[name] = plan.lower_bound_s
         self.tried.append(Candidate(name, float(judgement.value), status, took_s, note))
         if not judgement.feasible:
             self._miss(judgement)
@@ -166,6 +173,18 @@ class Race:
             )
         why = "; ".join(f"{c.planner}: {c.note}" for c in self.tried)
         return UnsupportedError("no planner takes this problem", where=where, by=why)
+
+
+def _excuse(planner: str, error: Exception) -> str:
+    if isinstance(error, MissingDependencyError):
+        return f"{error.what}: {error.hint}"
+    return _failed(planner, f"{type(error).__name__}: {error}")
+
+
+def _failed(planner: str, why: str) -> str:
+    """A note, and a warning for those who can mend the planner."""
+    warnings.warn(f"planner {planner!r} failed: {why}", RuntimeWarning, stacklevel=2)
+    return f"failed: {why}"
 
 
 def _highest(bounds: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from placewright.compiling import COMPILING, CompileClock
-from placewright.errors import UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.planning import Planner, Progress, Wing, silent
 from placewright.race import Race
 from placewright.result import Provenance, Result
@@ -65,6 +65,7 @@ def solve(
         seed=seed,
         progress=progress,
         relay=planner == AUTO,
+        tolerant=planner == AUTO,
     )
 
 
@@ -76,11 +77,22 @@ def compare(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Result:
-    """Every planner of the wing (or those named), judged alike; the best one's Result."""
+    """Every planner of the wing (or those named), judged alike; the best one's Result.
+
+    A package that is not installed costs its planner, unless that was named.
+    """
     wing = wing_of(problem)
     known = wing.planners(problem)
     chosen = [_named(known, name) for name in planners or known]
-    return compete(wing, problem, chosen, time_limit_s=time_limit_s, seed=seed, progress=progress)
+    return compete(
+        wing,
+        problem,
+        chosen,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        progress=progress,
+        tolerant=not planners,
+    )
 
 
 def compete(
@@ -92,15 +104,24 @@ def compete(
     seed: int,
     progress: Progress,
     relay: bool = False,
+    tolerant: bool = False,
 ) -> Result:
     """Run the planners one after another and let the judge choose.
 
-    With `relay` each is handed the best plan so far, a missing optional package only costs its
-    planner, and a plan that nothing can beat ends the race.
+    With `relay` each is handed the best plan so far, and a plan that nothing can beat ends the
+    race. Where it is `tolerant` a missing optional package only costs its planner.
+
+    Raises
+    ------
+    InputError
+        `time_limit_s` is negative or no number.
     """
+    if not time_limit_s >= 0:  # NaN neither
+        got = f"got {time_limit_s}"
+        raise InputError("the time limit must be a number of seconds >= 0", by=got)
     start = time.perf_counter()
     with CompileClock(lambda: tell(progress, COMPILING, race, start)) as clock:
-        race = Race(wing, problem, clock)
+        race = Race(wing, problem, clock, tolerant)
         interrupted = take_turns(race, planners, Limits(start, time_limit_s, seed), progress, relay)
     if race.best is None:
         raise race.no_plan(interrupted)

@@ -50,7 +50,7 @@ def take_turns(
                 continue
             if relay:
                 context = replace(context, incumbent=race.best, lower_bound=race.lower_bound)
-            if race.turn(planner, context, tolerant=relay):
+            if race.turn(planner, context):
                 return True
         if not race.closed:
             tell(progress, "bounds", race, limits.start)

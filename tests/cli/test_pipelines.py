@@ -69,6 +69,8 @@ def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]
     [
         (("--sync-bandwidth", "1Gbps"), "--replication"),
         (("--clusters", "3"), "fewer accelerators"),
+        (("--cluster-speedup", "5"), "--clusters N"),
+        (("--replication", "--objective", "latency"), "throughput or diffmaxima"),
         (("--replication", "--sync-bandwidth", "0bps"), "above zero"),
     ],
 )

@@ -70,6 +70,28 @@ def test_show_makes_a_page_of_every_file(
     assert len(opened) == 1
 
 
+def test_nodes_and_moves_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wing 3's files have pages too, with who gives how much to whom."""
+    nodes, plan, page = (tmp_path / name for name in ("n.yaml", "plan.json", "page.html"))
+    speak(capsys, "samples", "generate", "mild", "--nodes", "3", "-o", nodes)
+    speak(capsys, "samples", "plan", nodes, "-o", plan)
+    for file, told in ((nodes, "sample"), (plan, "samples move, the most first")):
+        assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+        assert told in page.read_text(encoding="utf-8")
+    said = speak(capsys, "operators", "plan", plan)
+    assert (said.code, "is a samples plan" in said.err) == (1, True)
+
+
+def test_a_plan_that_says_little_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who won and what it is worth may be missing."""
+    tried = [{"planner": n, "value": 1, "status": "FEASIBLE", "runtime_s": 0} for n in "ab"]
+    file, page = tmp_path / "little.json", tmp_path / "page.html"
+    file.write_text(json.dumps({"plan": {"placement": {"a": "x"}}, "candidates": tried}))
+    assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+
+
 def test_show_tells_what_it_does_not_know(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +130,15 @@ def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixtur
     page = tmp_path / "evil.html"
     assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
     assert evil not in page.read_text(encoding="utf-8")
+
+
+def test_a_problem_is_not_profiled_again(
+    problem_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its costs are its own; options that would be ignored are refused."""
+    for option in (("--method", "isolated"), ("--table", "kept.json")):
+        said = speak(capsys, "profile", problem_file, *option)
+        assert (said.code, f"{option[0]} is for models and graphs" in said.err) == (1, True)
 
 
 def test_a_kept_profile_is_measured_once(

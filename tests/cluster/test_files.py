@@ -132,6 +132,8 @@ def test_one_way_links_and_shared_channels() -> None:
         ("devices: [{}, {}]\nlinks: [{from: cpu0, to: cpu1}, {from: cpu1, to: cpu0}]", "two links"),
         ("links: 3", "links: must be a list"),
         ("devices: [{name: a}]\ndevices: []", "the key 'devices' is given twice"),
+        ("devices: [{name: a}]\nname: {{ name }}", "a key must be a word"),
+        ("[a]: 1", "a key must be a word"),
         ("schema_version: 2\ndevices: [{}]", "schema_version: must be 1"),
         ("- a", "must be a mapping"),
         ("devices: [", "is not valid YAML"),

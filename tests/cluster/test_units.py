@@ -48,6 +48,7 @@ def test_reads_what_people_write(text: object, quantity: object, value: float) -
         (True, BYTES, "True is not a size"),
         ("fast", BANDWIDTH, "'fast' is not a bandwidth"),
         (None, SECONDS, "None is not a time"),
+        ("1e1000000GiB", BYTES, "out of range"),
     ],
 )
 def test_says_what_is_wrong_and_how_to_write_it(text: object, quantity: object, told: str) -> None:

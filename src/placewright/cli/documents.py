@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from placewright.errors import InputError
 
-Kind = Literal["graph", "problem", "plan", "cluster"]
+Kind = Literal["graph", "problem", "plan", "samples plan", "cluster", "nodes"]
 
 _TELLING: dict[Kind, frozenset[str]] = {
     "plan": frozenset({"plan"}),
     "problem": frozenset({"compute_s"}),
     "cluster": frozenset({"devices"}),
     "graph": frozenset({"operators"}),
+    "nodes": frozenset({"nodes", "sample_bytes"}),
 }
 """Keys that only this document has at its top; told apart in this order."""
 
@@ -40,12 +41,13 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _refuse_early(text: str, where: str) -> None:
-    """Refuse JSON that is no mapping, or that has none of the telling keys anywhere."""
+    """Refuse JSON that is no mapping, or that has no document's telling keys anywhere."""
     if re.match(r"\s*\[", text):
         raise _not_ours(where, "its top is a list")
     telling = sorted(key for keys in _TELLING.values() for key in keys)
-    if "\\u" not in text and not any(f'"{key}"' in text for key in telling):
-        raise _not_ours(where, f"it has none of the keys {', '.join(telling)}")
+    there = {key for key in telling if f'"{key}"' in text}
+    if "\\u" not in text and not any(keys <= there for keys in _TELLING.values()):
+        raise _not_ours(where, f"it lacks the keys {', '.join(telling)}")
 
 
 def _not_ours(where: str, by: str) -> InputError:
@@ -83,5 +85,7 @@ def kind_of(data: dict[str, Any], *, where: str) -> Kind:
     """What `data` is, by its keys."""
     for kind, keys in _TELLING.items():
         if keys <= data.keys():
-            return kind
+            plan = data.get("plan")
+            moves = kind == "plan" and isinstance(plan, dict) and "moves" in plan
+            return "samples plan" if moves else kind
     raise _not_ours(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")

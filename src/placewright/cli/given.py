@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -40,4 +40,5 @@ def judged_plan(problem: Any, path: Path) -> Result:
     from placewright.solve import solve, wing_of
 
     plan = import_module(wing_of(problem).files).read_plan(path, problem)
-    return solve(problem, Given(plan, name=path.name))
+    # What was said about its planner, "interrupted" for one, is not about this judgement.
+    return solve(problem, Given(replace(plan, note=""), name=path.name))

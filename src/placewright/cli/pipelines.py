@@ -44,13 +44,16 @@ ClustersOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+SPEEDUP = 10.0
+
 SpeedupOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--cluster-speedup",
         min=1.0,
         metavar="X",
-        help="What stays in a cluster moves X times as fast as through host memory.",
+        help="What stays in a cluster moves X times as fast as through host memory; "
+        f"{SPEEDUP:g} if not said.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -63,7 +66,7 @@ class PipelineAsk:
     replication: bool = False
     sync_bandwidth: str | None = None
     clusters: int | None = None
-    speedup: float = 10.0
+    speedup: float | None = None
 
     def asked(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
         """The problem with the pipeline that is asked for.
@@ -78,18 +81,31 @@ class PipelineAsk:
         from dataclasses import replace
 
         changes: dict[str, object] = {}
-        if self.sync_bandwidth is not None and not self.replication:
-            raise InputError("--sync-bandwidth is for copies", hint="add --replication")
+        self._refuse_unfit(objective)
         if objective == DIFFMAXIMA:
             changes["diffmaxima"] = True
         if self.replication:
             changes |= {"replication": True, "sync_seconds_per_byte": self._sync(problem)}
         if self.clusters is not None:
-            changes |= _clusters(problem, self.clusters, self.speedup)
+            changes |= _clusters(problem, self.clusters, self.speedup or SPEEDUP)
         if not changes:
             return problem
         pipeline: Pipeline = replace(problem.pipeline, **changes)  # type: ignore[arg-type]
         return problem.asked(objective="throughput", pipeline=pipeline)
+
+    def _refuse_unfit(self, objective: str | None) -> None:
+        """Options that would be ignored."""
+        if self.sync_bandwidth is not None and not self.replication:
+            raise InputError("--sync-bandwidth is for copies", hint="add --replication")
+        if self.speedup is not None and self.clusters is None:
+            raise InputError("--cluster-speedup is for clusters", hint="add --clusters N")
+        pipelined = self.replication or self.clusters is not None
+        if pipelined and objective == "latency":
+            raise InputError(
+                "--replication and --clusters are for throughput",
+                by="got --objective latency",
+                hint="leave --objective out, or give throughput or diffmaxima",
+            )
 
     def _sync(self, problem: OperatorProblem) -> float:
         """Time per byte in the unit of the problem: milliseconds for published workloads."""

@@ -1,4 +1,4 @@
-"""placewright show: a self-contained page for any graph, problem, plan or cluster."""
+"""placewright show: a self-contained page for any graph, problem, plan, cluster or nodes file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from placewright.cli.options import FormatOption, OutputOption, QuietOption, Ver
 ShownFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", show_default=False, help="graph.json, problem.json, plan.json, cluster.yaml"
+        metavar="FILE",
+        show_default=False,
+        help="graph.json, problem.json, plan.json, cluster.yaml, nodes.yaml",
     ),
 ]
 

@@ -178,6 +178,7 @@ def _dag(rest: str, ask: Ask) -> OperatorProblem:
     from placewright.operators.readers.dag import read_dag
 
     _only_models(ask)
+    _only_profiled(ask)
     _no_cluster(ask)
     return ask.of(read_dag(rest, links=ask.links or "free"))
 
@@ -186,6 +187,7 @@ def _msr(rest: str, ask: Ask) -> OperatorProblem:
     from placewright.operators.readers.msr import read_msr
 
     _only_models(ask)
+    _only_profiled(ask)
     _no_cluster(ask)
     path, _, query = rest.partition("?")
     scale = _cost_scale(query, ask.source)
@@ -209,6 +211,7 @@ def _pipedream(rest: str, ask: Ask) -> Loaded:
     from placewright.operators.readers.pipedream import read_pipedream
 
     _only_models(ask)
+    _only_profiled(ask)
     cluster = find_cluster(ask.on)
     return Loaded(ask.of(read_pipedream(rest, cluster)), cluster=cluster)
 
@@ -216,6 +219,7 @@ def _pipedream(rest: str, ask: Ask) -> Loaded:
 def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:
     from placewright.operators.files import read_problem
 
+    _only_profiled(ask)
     _no_cluster(ask)
     return ask.of(read_problem(path))
 
@@ -227,6 +231,16 @@ def _only_models(ask: Ask) -> None:
                 f"{flag} is for models",
                 where=ask.source,
                 hint="it is decided when the model is captured; capture it again",
+            )
+
+
+def _only_profiled(ask: Ask) -> None:
+    for flag, given in (("--method", ask.method != "auto"), ("--table", ask.table is not None)):
+        if given:
+            raise InputError(
+                f"{flag} is for models and graphs",
+                where=ask.source,
+                hint=f"a problem already says what everything costs; leave {flag} out",
             )
 
 

@@ -116,8 +116,11 @@ def parse(value: object, quantity: Quantity, *, where: str = "") -> float:
             by=f"got {value!r}",
             hint=_hint(unit, quantity),
         )
-    exact = Decimal(number) * quantity.units[unit or quantity.base]
-    return _checked(float(exact), value, quantity, where)
+    try:
+        exact = float(Decimal(number) * quantity.units[unit or quantity.base])
+    except ArithmeticError:  # an exponent beyond what decimals hold
+        raise InputError(f"{value!r} is out of range for a {quantity.name}", where=where) from None
+    return _checked(exact, value, quantity, where)
 
 
 def write(value: float, quantity: Quantity) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from placewright.boundary import parse_json, placed, read_text, validate
-from placewright.errors import InputError
+from placewright.errors import InfeasibleError, InputError
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
 from placewright.operators.formats.writing import plan_json, problem_json
@@ -42,17 +43,26 @@ def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
 def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     """Read the plan of a plan file for `problem`; names are what counts, not positions.
 
+    What was proved about it is kept only if it was made for the very same problem.
+
     Raises
     ------
     UnknownNameError
         An operator, a device or a key that does not exist.
     InputError
         An operator without a device, or a plan that breaks a rule of the problem.
+    InfeasibleError
+        An operator on a device that cannot run it.
     """
     where = str(path)
-    plan = plan_of(validate(PlanFile, _read(path), where=where).plan, problem, where)
-    check_plan(problem, plan)
-    return plan
+    entry = validate(PlanFile, _read(path), where=where)
+    plan = plan_of(entry.plan, problem, where)
+    try:
+        check_plan(problem, plan)
+    except (InputError, InfeasibleError) as error:
+        raise placed(error, where) from None
+    same = entry.problem_hash == problem.hash()
+    return plan if same else replace(plan, lower_bound_s=0.0)
 
 
 def write_plan(result: Result, path: str | Path) -> Path:

@@ -86,6 +86,7 @@ def test_quirks(tmp_path: Path) -> None:
         ),
         ({"edges": [{"sourceId": a, "destId": 9 - a, "cost": 1} for a in (7, 2)]}, "cycle"),
         ({"maxFPGAs": 0, "maxCPUs": 0}, "no device"),
+        ({"maxCPUs": 10**6}, "maxCPUs"),
         ({"nodes": []}, "nodes"),
         ({"maxSizePerFPGA": None}, "maxSizePerFPGA"),
     ],

@@ -45,7 +45,7 @@ def compare(
     replication: ReplicationOption = False,
     sync_bandwidth: SyncOption = None,
     clusters: ClustersOption = None,
-    cluster_speedup: SpeedupOption = 10.0,
+    cluster_speedup: SpeedupOption = None,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
     report: ReportOption = None,

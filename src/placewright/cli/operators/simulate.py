@@ -44,7 +44,7 @@ def simulate(
     replication: ReplicationOption = False,
     sync_bandwidth: SyncOption = None,
     clusters: ClustersOption = None,
-    cluster_speedup: SpeedupOption = 10.0,
+    cluster_speedup: SpeedupOption = None,
     report: ReportOption = None,
     trace: TraceOption = None,
     format: FormatOption = "table",

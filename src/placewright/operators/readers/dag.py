@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,8 @@ def _numbers(path: Path, section: str, key: str, values: Sequence[Any]) -> Float
     """Finite and not negative; a speed above zero."""
     for at, value in enumerate(values):
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (good and math.isfinite(value) and value >= 0 and (value > 0 or key != "speed")):
+        fits = good and 0 <= value <= sys.float_info.max  # an integer has no end; NaN never fits
+        if not (fits and (value > 0 or key != "speed")):
             least = "> 0" if key == "speed" else ">= 0"
             raise InputError(
                 f"{key!r} must be a finite number {least}",

@@ -16,6 +16,8 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_DEVICES = 1024
+"""Of a kind; there are tables with a row and a column for each."""
 
 
 class _Loose(BaseModel):
@@ -48,8 +50,8 @@ class MsrFile(_Loose):
     """A workload of Tarnawski et al."""
 
     memory: Annotated[Amount, Field(alias="maxSizePerFPGA")]
-    accelerators: Annotated[int, Field(alias="maxFPGAs", ge=0)]
-    cpus: Annotated[int, Field(alias="maxCPUs", ge=0)]
+    accelerators: Annotated[int, Field(alias="maxFPGAs", ge=0, le=MOST_DEVICES)]
+    cpus: Annotated[int, Field(alias="maxCPUs", ge=0, le=MOST_DEVICES)]
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]
     edges: list[EdgeEntry]
 
