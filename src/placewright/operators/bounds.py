@@ -95,8 +95,12 @@ each operator; but this share at least."""
 
 def late_s(problem: OperatorProblem, limit_s: float) -> float:
     """Seconds of `limit_s` that are kept for `late_bounds`."""
-    needed_s = max(LATE_S * problem.n, LEAST_SHARE * limit_s)
-    return min(LATE_SHARE * limit_s, needed_s) if _can_relax(problem) else 0.0
+    if not _can_relax(problem):
+        return 0.0
+    needed_s = LATE_S * problem.n
+    if np.isinf(limit_s):  # no share of it is left for the planners
+        return needed_s
+    return min(LATE_SHARE * limit_s, max(needed_s, LEAST_SHARE * limit_s))
 
 
 def late_bounds(problem: OperatorProblem, known: Known) -> dict[str, float]:
