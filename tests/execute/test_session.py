@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import WorkerError
+from placewright.execute.engines import piped
 from placewright.execute.session import Session
+from placewright.graph.program import ProgramInput
 from tests.execute.chain import answer, diamond
 
 DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")
@@ -68,6 +72,48 @@ def _load_and_run(session: Session, kill: int | None = None) -> None:
         if kill is not None:
             os.kill(session.group.processes[kill].pid or 0, signal.SIGKILL)
         session.run(1)
+
+
+def test_input_and_target_may_be_one_tensor() -> None:
+    """As an autoencoder's are."""
+    graph, state = diamond()
+    assert graph.program is not None
+    target = ProgramInput("y", "target", "0", graph.program.inputs[0].spec)
+    program = replace(graph.program, inputs=(*graph.program.inputs, target))
+    with Session(replace(graph, program=program), DUO, state) as session:
+        session.load([0, 1, 1, 1], range(4))
+        x = state["x"] + 1
+        session.feed({"x": x, "y": x})
+        session.run(1)
+        assert torch.equal(session.outputs()["output"], answer({"x": x}))
+
+
+def test_a_disk_that_takes_no_file_ends_no_worker(tmp_path: Path) -> None:
+    """The error is the disk's and names the device; the session goes on."""
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 1], range(4))
+        with pytest.raises(OSError, match=r"device 'a' could not write: .*[Nn]o such file"):
+            session.save_state(tmp_path / "missing")
+        session.run(1)
+        assert torch.equal(session.outputs()["output"], answer(state))
+
+
+def test_after_an_order_that_was_broken_off_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers would be taken for those of the next one."""
+
+    def interrupted(*asked: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 1], range(4))
+        with monkeypatch.context() as moment:
+            moment.setattr(piped, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.run(1)
+        with pytest.raises(WorkerError, match="was broken off"):
+            session.random_state()
 
 
 def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from placewright.execute.scratch import Scratch
 
@@ -38,12 +38,23 @@ class Parcels:
         self._incoming.write(piece)
         self._incoming.flush()
 
-    def pack(self, write: Callable[[str], Any]) -> None:
-        """Keep what `write` writes into the path that it is given, to be taken away."""
-        with Scratch() as folder:
-            path = Path(folder) / "parcel"
-            write(str(path))
-            self._outgoing = path.open("rb")
+    def pack(self, write: Callable[[str], str]) -> str:
+        """Keep what `write` writes into the path that it is given, to be taken away.
+
+        Returns
+        -------
+        str
+            Why it cannot be written; empty if it is.
+        """
+        try:
+            with Scratch() as folder:
+                path = Path(folder) / "parcel"
+                why = write(str(path))
+                if not why:
+                    self._outgoing = path.open("rb")
+        except OSError as error:
+            return str(error)
+        return why
 
     def take(self) -> bytes:
         """The next piece of what goes out; empty after the last."""
@@ -61,8 +72,8 @@ def hand_out(group: WorkerGroup, file: Path) -> list[str]:
 
 
 def collect(group: WorkerGroup, verb: str, files: Sequence[Path]) -> None:
-    """Have every worker write a file with `verb` and fetch it."""
-    group.order_all("pack_parcel", verb)
+    """Have every worker write a file with `verb` and fetch it; see `WorkerGroup.collect`."""
+    group.check_written(group.order_all("pack_parcel", verb))
     with ExitStack() as stack:
         targets = [stack.enter_context(file.open("wb")) for file in files]
         while any(pieces := group.order_all("take_parcel")):

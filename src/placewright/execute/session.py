@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import RunError
 from placewright.execute.engines.engine import Engine
 from placewright.execute.engines.group import WorkerGroup
 from placewright.execute.engines.local import Local
@@ -23,6 +24,7 @@ from placewright.execute.scratch import Scratch
 from placewright.execute.step.partition import Part, partition
 from placewright.execute.step.sharing import Share, shares
 from placewright.execute.step_record import StepRecord, step_record
+from placewright.execute.storable import storable
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 
@@ -52,7 +54,7 @@ class Session:
         self.group: WorkerGroup = self.engine.group(cluster)
         self._folder = Scratch()
         initial = Path(self._folder.name) / "initial.safetensors"
-        save_file({n: t.detach().contiguous().clone() for n, t in state.items()}, initial)
+        save_file(storable(state), initial)
         self._initial_file, self._initial = initial, [""]
         self.parts: tuple[Part, ...] = ()
 
@@ -121,8 +123,7 @@ class Session:
         """Replace inputs and targets (by program input) from the next step on."""
         assert isinstance(self.graph.program, Program)
         specs = {i.name: i.spec for i in self.graph.program.inputs if i.name in tensors}
-        batch = save({n: t.detach().contiguous() for n, t in tensors.items()})
-        self.group.order_all("feed", batch, specs)
+        self.group.order_all("feed", save(storable(tensors)), specs)
 
     def random_state(self) -> bytes:
         """Where the sequence of random numbers stands."""
@@ -168,15 +169,33 @@ class Session:
         return [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        """Outputs of the last step."""
+        """Outputs of the last step.
+
+        Raises
+        ------
+        RunError
+            They do not fit into the temporary folder.
+        """
         return self._collect("outputs")
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that the steps have changed: parameters, buffers, optimizer state."""
+        """Everything that the steps have changed: parameters, buffers, optimizer state.
+
+        Raises
+        ------
+        RunError
+            It does not fit into the temporary folder.
+        """
         return self._collect("state")
 
     def save_state(self, folder: Path) -> None:
-        """What every worker holds of the state, into a file of `folder` each."""
+        """What every worker holds of the state, into a file of `folder` each.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written; the workers go on.
+        """
         ranks = range(len(self.group.specs))
         self.group.collect("state", [folder / f"worker-{r}.safetensors" for r in ranks])
 
@@ -201,7 +220,14 @@ class Session:
 
     def _collect(self, verb: str) -> dict[str, torch.Tensor]:
         files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.group.specs))]
-        self.group.collect(verb, files)
+        try:
+            self.group.collect(verb, files)
+        except OSError as error:
+            raise RunError(
+                f"the {verb} cannot be fetched: {error.strerror or error}",
+                where=self._folder.name,
+                hint="make room there, or name another temporary folder in TMPDIR",
+            ) from error
         found: dict[str, torch.Tensor] = {}
         for file in files:
             found.update(load_file(file))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from placewright.execute.crew import Crew, StepLog
@@ -26,6 +27,7 @@ from placewright.execute.joining import direct_group, join
 from placewright.execute.messages.exchange import Exchange
 from placewright.execute.parcels import Parcels
 from placewright.execute.probe import LinkSeconds, SpeedProbe, link_seconds
+from placewright.execute.storable import storable
 from placewright.execute.worker_spec import WorkerSpec
 from placewright.graph.graph import TensorSpec
 
@@ -164,14 +166,25 @@ class Worker:
         dist.barrier()
         return self.crew.step(watched, self.stretch)
 
-    def outputs(self, path: str) -> None:
-        """Write the outputs of the last step that were made here to a safetensors file."""
-        _write(path, self.crew.outputs())
+    def outputs(self, path: str) -> str:
+        """Write the outputs of the last step that were made here to a safetensors file.
 
-    def state(self, path: str) -> None:
-        """Write the state that lives here and changes to a safetensors file."""
-        _write(path, self.crew.state())
+        Returns
+        -------
+        str
+            Why it cannot be written; empty if it is.
+        """
+        return _written(path, self.crew.outputs())
+
+    def state(self, path: str) -> str:
+        """Write the state that lives here and changes, likewise."""
+        return _written(path, self.crew.state())
 
 
-def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, path)
+def _written(path: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """A disk that takes no file is no reason to end: the caller is told and decides."""
+    try:
+        save_file(storable(tensors), path)
+    except (OSError, SafetensorError) as error:
+        return str(error)
+    return ""

@@ -9,6 +9,7 @@ WorkerGroup
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,13 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def collect(self, verb: str, files: Sequence[Path]) -> None:
-        """Have every worker write a file with `verb`; it becomes the caller's file."""
+        """Have every worker write a file with `verb`; it becomes the caller's file.
+
+        Raises
+        ------
+        OSError
+            A worker cannot write, or this process cannot; all workers go on.
+        """
 
     @abstractmethod
     def dead(self) -> tuple[int, ...]:
@@ -97,6 +104,12 @@ class WorkerGroup(ABC):
     def close(self) -> None:
         """End every worker now."""
 
+    def check_written(self, answers: Sequence[str]) -> None:
+        """Raise the `OSError` of the first worker that says why it could not write."""
+        for name, why in zip(self.names, answers, strict=True):
+            if why:
+                raise OSError(errno.EIO, f"device {name!r} could not write: {why}")
+
     def raised(self, rank: int, words: str) -> WorkerError:
         """The error of a worker that raised one."""
         return WorkerError(
@@ -104,6 +117,14 @@ class WorkerGroup(ABC):
             where=f"device {self.names[rank]!r}",
             by=words.strip().splitlines()[-1],
             hint=f"its traceback:\n{words}",
+        )
+
+    def broken_off(self) -> WorkerError:
+        """The error of an order after one whose answers were not waited for."""
+        return WorkerError(
+            "an order before this one was broken off, and its answers are still to come",
+            where=f"devices {', '.join(repr(name) for name in self.names)}",
+            hint="open another session",
         )
 
     def silent(self, ranks: Sequence[int], limit_s: float) -> WorkerError:

@@ -139,7 +139,7 @@ class LocalGroup(PipedGroup):
 
     def collect(self, verb: str, files: Sequence[Path]) -> None:
         """Workers write where the caller reads."""
-        self.order(verb, [(str(file),) for file in files])
+        self.check_written(self.order(verb, [(str(file),) for file in files]))
 
     def close(self) -> None:
         """See `WorkerGroup.close`."""

@@ -31,6 +31,7 @@ class PipedGroup(WorkerGroup):
     """
 
     connections: list[Connection]
+    _owing = False
 
     @abstractmethod
     def watched(self, rank: int) -> Any:
@@ -43,13 +44,22 @@ class PipedGroup(WorkerGroup):
     def order(
         self, verb: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
     ) -> list[Any]:
-        """See `WorkerGroup.order`."""
+        """See `WorkerGroup.order`.
+
+        After an order that was broken off, by an error or by Ctrl-C, answers to it may still
+        come: whoever asked anything else would take them for his own.
+        """
+        if self._owing:
+            raise self.broken_off()
+        self._owing = True
         for connection, values in zip(self.connections, arguments, strict=True):
             try:
                 connection.send((verb, values))
             except (BrokenPipeError, OSError):
                 continue  # it has died: what is watched says so below
-        return self.answers(self.limit_s if limit_s is None else limit_s)
+        answers = self.answers(self.limit_s if limit_s is None else limit_s)
+        self._owing = False
+        return answers
 
     def answers(self, limit_s: float) -> list[Any]:
         """One answer per worker; the first death or error ends the wait, and so does the limit."""
