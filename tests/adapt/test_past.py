@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from placewright.adapt.past import Past
+from placewright.errors import RunError
+from placewright.graph.graph import TensorSpec
 
 
 class Workers:
@@ -32,7 +34,9 @@ class Workers:
 
 
 JOB: Any = SimpleNamespace(
-    state_bytes=4, graph=SimpleNamespace(name="net", operator_names=("f", "g"))
+    state_bytes=4,
+    changing={"w": TensorSpec((1,), "float32", (1,))},
+    graph=SimpleNamespace(name="net", operator_names=("f", "g")),
 )
 ADAPTATION: Any = SimpleNamespace(
     problem=SimpleNamespace(device_names=("a", "b")),
@@ -42,7 +46,7 @@ ADAPTATION: Any = SimpleNamespace(
 
 def after(steps: int, folder: Path, every: int = 3) -> tuple[Past, Any]:
     """A past of so many steps with a snapshot after each third."""
-    past, workers = Past.of(folder, "net"), Workers()
+    past, workers = Past.of(folder, JOB), Workers()
     for step in range(1, steps + 1):
         past.take(step, {"x": torch.tensor([float(step)])})
         past.counted, workers.value = step, float(step)
@@ -57,7 +61,7 @@ def test_from_every_snapshot_that_is_left_the_run_can_be_repeated(tmp_path: Path
     assert [p.name for p in past.snapshots.whole()] == ["step-00000006", "step-00000009"]
     assert [step for step, _ in past.counted_after(6)] == [7, 8, 9, 10, 11]
     assert [batch["x"].item() for _, batch in past.counted_after(9) if batch] == [10.0, 11.0]
-    assert [step for step, _ in past.counted_after(0)] == [7, 8, 9, 10, 11]
+    assert past.saved == 9
     latest = past.snapshots.latest()
     assert latest is not None
     assert (latest.step, latest.random_state) == (9, b"seed")
@@ -76,6 +80,31 @@ def test_a_step_that_has_not_counted_is_not_repeated(tmp_path: Path) -> None:
     assert past.counted_after(4) == [(5, None)]
 
 
+def test_a_batch_is_kept_as_it_was(tmp_path: Path) -> None:
+    """Loops use one buffer for all batches."""
+    past, buffer = Past.of(tmp_path, JOB), torch.zeros(2)
+    for step in (1, 2):
+        past.take(step, {"x": buffer.fill_(step)})
+        past.counted = step
+    kept = [batch["x"].tolist() for _, batch in past.counted_after(0) if batch]
+    assert kept == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def test_a_gap_is_not_stepped_over(tmp_path: Path) -> None:
+    """The only snapshot left is from before a run was continued, or of a run that went further:
+    the steps between are of batches that this run has not seen.
+    """
+    after(6, tmp_path)
+    again = Past.of(tmp_path, JOB)
+    again.take(7, None)
+    again.counted = 7
+    assert again.counted_after(6) == [(7, None)]
+    for elsewhere in (3, 8):
+        with pytest.raises(RunError, match="cannot be repeated") as caught:
+            again.counted_after(elsewhere)
+        assert caught.value.where == f"{tmp_path}: step {elsewhere}"
+
+
 def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path) -> None:
     """What was begun is removed."""
     past, workers = after(8, tmp_path)
@@ -89,7 +118,7 @@ def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path)
 def test_a_run_in_the_same_folder_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:
     """What was done after it counts no more."""
     after(8, tmp_path)
-    again = Past.of(tmp_path, "net")
-    assert again.counted == 6
+    again = Past.of(tmp_path, JOB)
+    assert again.counted == again.saved == 6
     assert again.counted_after(6) == []
-    assert Past.of(tmp_path / "new", "net").counted == 0
+    assert Past.of(tmp_path / "new", JOB).counted == 0

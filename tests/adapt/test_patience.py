@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from placewright.adapt.patience import SILENCE_STEPS, step_limit_s
+from placewright.adapt.patience import SILENCE_STEPS, order_limit_s, step_limit_s
 from placewright.adapt.timeline import Timeline
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -27,3 +27,9 @@ def test_patience_is_that_of_typical_steps() -> None:
         timeline.stepped(seconds)
     assert step_limit_s(timeline, adaptation, 10.0) == SILENCE_STEPS * 2.0
     assert step_limit_s(timeline, adaptation, 1000.0) == 1000.0
+
+
+def test_more_state_may_take_longer() -> None:
+    """Twenty gigabytes on a slow disk are no reason to give workers up."""
+    assert order_limit_s(10.0, 0) == 40.0
+    assert order_limit_s(10.0, 20 * 10**9) == 1040.0

@@ -7,19 +7,23 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from placewright.adapt.adaptation import Adaptation
-from placewright.adapt.run import AdaptiveRun, Job
+from placewright.adapt.past import Past
+from placewright.adapt.run import AdaptiveRun, Batch, Job
 from placewright.adapt.timeline import Kind
 from placewright.capture.source import ModelSource
-from placewright.errors import InfeasibleError, RunError
+from placewright.errors import InfeasibleError, InputError, RunError
 from placewright.execute.eager import run_eager
+from placewright.execute.engines import piped
 from placewright.execute.session import Session
 from placewright.graph.program import Program
 from placewright.operators.plan import OperatorPlan
@@ -210,3 +214,129 @@ def test_a_fault_at_the_worst_moment(
     assert migrations
     assert Shot.moment == ""
     assert run.timeline.count(Kind.FAULT) == (2 if moment == "recovery" else 1)
+    assert run.timeline.count(Kind.SNAPSHOT) == 2
+
+
+class Unwritable(Session):
+    """A session whose workers find no folder to write into."""
+
+    def save_state(self, folder: Path) -> None:
+        """As ever, elsewhere."""
+        super().save_state(folder / "missing")
+
+
+def test_workers_that_cannot_write_end_no_run(tmp_path: Path) -> None:
+    """Each snapshot is left out and told, and nobody is started again over it."""
+    source, given = job()
+    with AdaptiveRun(replace(given, open=Unwritable), tmp_path, snapshot_every=2) as run:
+        for _ in range(6):
+            run.step()
+        kinds = [event.kind for event in run.timeline.events]
+        assert kinds == [Kind.UNSAVED] * 3
+        assert "could not write" in run.timeline.events[0].text
+        equal_to_eager(run, source, given, 6)
+
+
+class Doomed(Session):
+    """A session that no snapshot survives."""
+
+    def save_state(self, folder: Path) -> None:
+        """A worker is killed for memory."""
+        os.kill(self.group.processes[-1].pid or 0, signal.SIGKILL)
+        super().save_state(folder)
+
+
+def test_a_snapshot_that_kills_is_tried_twice(tmp_path: Path) -> None:
+    """Then it is left out, and the run goes on with who is left."""
+    source, given = job()
+    doomed = replace(given, open=Doomed)
+    with AdaptiveRun(doomed, tmp_path, snapshot_every=2, rejoin_every=1000) as run:
+        for _ in range(3):
+            run.step()
+        assert run.alive() == ("a",)
+        assert run.timeline.count(Kind.FAULT) == 2
+        assert run.timeline.count(Kind.UNSAVED) == 1
+        equal_to_eager(run, source, given, 3)
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    """A second one is refused; a closed one does no more steps."""
+    _, given = job()
+    with AdaptiveRun(given, tmp_path) as run, pytest.raises(InputError, match="another run"):
+        AdaptiveRun(given, tmp_path)
+    with pytest.raises(RunError, match="the run is closed"):
+        run.step()
+
+
+def pressed(times: int) -> Callable[..., Any]:
+    """Waiting for workers, during which Ctrl-C is pressed at the first so many waits."""
+    left = [signal.SIGINT] * times
+
+    def waited(*asked: Any, **more: Any) -> Any:
+        if left:
+            signal.raise_signal(left.pop())
+        return wait(*asked, **more)
+
+    return waited
+
+
+def test_ctrl_c_ends_a_run_after_the_step_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step counts, the workers stay, the last snapshot can be written."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path) as run:
+        run.step()
+        session = run.session
+        monkeypatch.setattr(piped, "wait", pressed(1))
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+        assert (run.done, run.session) == (2, session)
+        run.finish()
+        assert run.past.saved == 2
+        equal_to_eager(run, source, given, 2)
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step does not count, its answers are nobody's; who goes on goes on from before it."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path) as run:
+        run.step()
+        monkeypatch.setattr(piped, "wait", pressed(2))
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+        assert (run.done, run.session) == (1, None)
+        run.finish()
+        run.step()
+        equal_to_eager(run, source, given, 2)
+
+
+def test_a_recovery_that_is_broken_off_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the batches of the steps that are repeated, though the next one comes between."""
+    _, given = job()
+    assert isinstance(given.graph.program, Program)
+    (name,) = [item.name for item in given.graph.program.inputs if item.role == "input"]
+    batches = [{name: given.state[name] * factor} for factor in (1, 2, 3, 4)]
+    with AdaptiveRun(given, tmp_path / "whole") as whole:
+        for batch in batches:
+            whole.step(batch)
+        expected = whole.state()
+    with AdaptiveRun(given, tmp_path / "broken") as run:
+        for batch in batches[:3]:
+            run.step(batch)
+        kill(run, 0)
+        with monkeypatch.context() as moment:
+            moment.setattr(Past, "counted_after", _broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                run.step(batches[3])
+        assert run.done == 3
+        run.step(batches[3])
+        state = run.state()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def _broken_off(past: Past, step: int) -> Iterator[tuple[int, Batch | None]]:
+    yield step + 1, past.batch(step + 1)
+    raise KeyboardInterrupt

@@ -11,6 +11,14 @@ from safetensors.torch import save_file
 
 from placewright.adapt.snapshot import NOTE, SnapshotFolder
 from placewright.errors import InputError
+from placewright.graph.graph import TensorSpec
+
+CHANGING = {"w": TensorSpec((3,), "float32", (1,)), "v": TensorSpec((2,), "float32", (1,))}
+
+
+def net_in(folder: Path) -> SnapshotFolder:
+    """The snapshots of a run of ``net``."""
+    return SnapshotFolder(folder, "net", CHANGING)
 
 
 def write(folder: SnapshotFolder, step: int) -> Path:
@@ -23,7 +31,7 @@ def write(folder: SnapshotFolder, step: int) -> Path:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     """State of all workers, random state, placement, step."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     write(folder, 7)
     found = folder.latest()
     assert found is not None
@@ -35,7 +43,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
     """Two of four, and never a folder that was begun and not finished."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     for step in (1, 2, 3):
         write(folder, step)
     folder.begin(4)
@@ -45,10 +53,10 @@ def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
 
 def test_an_unfinished_one_does_not_count(tmp_path: Path) -> None:
     """A writer that died before the rename leaves the one before in force."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     write(folder, 1)
     save_file({"w": torch.zeros(3)}, folder.begin(2) / "worker-0.safetensors")
-    found = SnapshotFolder(tmp_path, "net").latest()
+    found = net_in(tmp_path).latest()
     assert found is not None
     assert found.step == 1
 
@@ -56,7 +64,7 @@ def test_an_unfinished_one_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["short", "flipped", "note", "gone", "path"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
     """Truncated, altered, unreadable, missing or pointing elsewhere: the one before is taken."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     write(folder, 1)
     hurt = write(folder, 2)
     file = hurt / "worker-0.safetensors"
@@ -81,7 +89,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
 
 def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
     """Starting from nothing would in time replace what could still be mended."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     (write(folder, 3) / NOTE).write_text("{")
     with pytest.raises(InputError, match="no snapshot is undamaged"):
         folder.latest()
@@ -89,7 +97,7 @@ def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
 
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) -> None:
     """What was begun is removed, the snapshot before it stays."""
-    folder = SnapshotFolder(tmp_path, "net")
+    folder = net_in(tmp_path)
     write(folder, 1)
     with pytest.raises(OSError, match="No space left"):
         folder.begin(2, needed_bytes=1 << 62)
@@ -100,6 +108,39 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) 
 
 def test_another_models_snapshot_is_refused(tmp_path: Path) -> None:
     """The error names both and says what to do."""
-    write(SnapshotFolder(tmp_path, "net"), 1)
+    write(net_in(tmp_path), 1)
     with pytest.raises(InputError, match="'net' and the model is 'other'"):
-        SnapshotFolder(tmp_path, "other").latest()
+        SnapshotFolder(tmp_path, "other", CHANGING).latest()
+
+
+def test_a_model_of_the_same_name_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    """Every `torch.nn.Sequential` has the same name."""
+    write(net_in(tmp_path), 1)
+    wider = CHANGING | {"w": TensorSpec((4,), "float32", (1,))}
+    with pytest.raises(InputError, match="another model") as caught:
+        SnapshotFolder(tmp_path, "net", wider).latest()
+    assert caught.value.by == "'w': (3,) float32 in the snapshot, (4,) float32 in the model"
+
+
+def test_what_others_have_put_there_is_left_alone(tmp_path: Path) -> None:
+    """A copy that somebody has kept is neither read, nor counted, nor removed."""
+    kept = ["notes.txt", "step-00000001-backup", "step-by-step", "unfinished-novel"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    folder = net_in(tmp_path)
+    for step in (1, 2, 3):
+        write(folder, step)
+    assert folder.oldest() == 2
+    found = folder.latest()
+    assert found is not None
+    assert found.step == 3
+    ours = ["step-00000002", "step-00000003"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, *ours])
+
+
+def test_the_newest_is_the_one_of_the_last_step(tmp_path: Path) -> None:
+    """Numbers, not letters."""
+    folder = net_in(tmp_path)
+    write(folder, 99_999_999)
+    write(folder, 100_000_000)
+    assert [p.name for p in folder.whole()] == ["step-99999999", "step-100000000"]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
+from placewright.adapt.job import Job
 from placewright.adapt.trainer import Trainer
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError
 from tests.adapt.jobs import TRIO, net
+
+LOSS = torch.nn.functional.mse_loss
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -32,7 +37,7 @@ def plain_losses(
     losses = []
     for x, y in data:
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss = LOSS(model(x), y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -42,9 +47,9 @@ def plain_losses(
 
 def test_losses_and_parameters_equal_a_plain_loop(tmp_path: Path) -> None:
     """Six different batches through placed steps and through torch.optim.Adam."""
-    model, data, loss_fn = net(), batches(), torch.nn.functional.mse_loss
+    model, data = net(), batches()
     plain = copy.deepcopy(model)
-    with Trainer(model, data[0], loss_fn, cluster=TRIO, folder=tmp_path) as trainer:
+    with Trainer(model, data[0], LOSS, cluster=TRIO, folder=tmp_path) as trainer:
         losses = [trainer.step(x, y) for x, y in trainer.remaining(data)]
         trainer.finish()
     assert losses == plain_losses(plain, data)
@@ -54,15 +59,52 @@ def test_losses_and_parameters_equal_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_a_second_trainer_takes_the_batches_that_are_left(tmp_path: Path) -> None:
-    """After four of six batches the next run in this folder gets two."""
-    data = batches()
-    with Trainer(net(), data[0], cluster=TRIO, folder=tmp_path) as trainer:
-        for x, y in data[:4]:
-            trainer.step(x, y)
+    """After four of six batches the next run in this folder gets two; the one after it gets none
+    and has the trained model all the same.
+    """
+    data, plain = batches(), net()
+    plain_losses(plain, data)
+    for done in (0, 4, 6):
+        with Trainer(net(), data[0], LOSS, cluster=TRIO, folder=tmp_path) as trainer:
+            assert trainer.steps_done == done
+            left = list(trainer.remaining(data))
+            assert len(left) == 6 - done
+            for x, y in left[:4]:
+                trainer.step(x, y)
+            trained = trainer.finish()
+    for a, b in zip(trained.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_full_disk_at_the_end_loses_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the snapshot is missing is an error, and so is asking a trainer that is closed."""
+    data, model, plain = batches(), net(), net()
+    plain_losses(plain, data[:1])
+    with Trainer(model, data[0], LOSS, cluster=TRIO, folder=tmp_path) as trainer:
+        trainer.step(*data[0])
+        monkeypatch.setattr(Job, "state_bytes", 1 << 62)
+        with pytest.raises(RunError, match="the last snapshot is not written"):
+            trainer.finish()
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(RunError, match="closed"):
         trainer.finish()
-    with Trainer(net(), data[0], cluster=TRIO, folder=tmp_path) as again:
-        assert again.steps_done == 4
-        assert len(list(again.remaining(data))) == 2
+
+
+def test_a_loop_may_use_one_buffer_for_all_batches(tmp_path: Path) -> None:
+    """Steps that are repeated after a fault take what was in it then."""
+    data, losses = batches(), []
+    x, y = (torch.empty_like(tensor) for tensor in data[0])
+    with Trainer(net(), data[0], LOSS, cluster=TRIO, folder=tmp_path) as trainer:
+        for inputs, targets in data:
+            losses.append(trainer.step(x.copy_(inputs), y.copy_(targets)))
+            if len(losses) == 4:
+                session = trainer.run.session
+                assert session is not None
+                os.kill(session.group.processes[0].pid or 0, signal.SIGKILL)
+    assert losses == plain_losses(net(), data)
 
 
 def test_a_batch_of_another_shape_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from placewright.adapt.survivors import cluster_of
 from placewright.cluster.cluster import Cluster
 from placewright.execute.session import Session
-from placewright.graph.graph import Graph
+from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.operators.problem import OperatorProblem
 
@@ -54,9 +54,14 @@ class Job:
         return self.open(self.graph, cluster_of(self.cluster, names), state).__enter__()
 
     @property
-    def state_bytes(self) -> int:
-        """What a snapshot takes, its note aside."""
+    def changing(self) -> dict[str, TensorSpec]:
+        """What steps change, by program input: parameters, buffers, optimizer state."""
         program = self.graph.program
         inputs = program.inputs if isinstance(program, Program) else ()
-        specs = [item.spec for item in inputs if item.mutated]
+        return {item.name: item.spec for item in inputs if item.mutated}
+
+    @property
+    def state_bytes(self) -> int:
+        """What a snapshot takes, its note aside."""
+        specs = self.changing.values()
         return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)

@@ -9,6 +9,7 @@ from typing import Self
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.job import Batch, Job
 from placewright.adapt.snapshot import SnapshotFolder
+from placewright.errors import RunError
 from placewright.execute.session import Session
 
 
@@ -20,21 +21,27 @@ class Past:
     ----------
     counted
         Steps that have been counted; after a fault they are repeated and not counted again.
+    saved
+        The step of the last snapshot.
     """
 
     snapshots: SnapshotFolder
     counted: int = 0
+    saved: int = 0
     _batches: dict[int, Batch | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folder: Path, graph_name: str) -> Self:
+    def of(cls, folder: Path, job: Job) -> Self:
         """The past of a run in `folder`, which goes on where the last snapshot there was."""
-        snapshots = SnapshotFolder(folder, graph_name)
+        snapshots = SnapshotFolder(folder, job.graph.name, job.changing)
         found = snapshots.latest()
-        return cls(snapshots, 0 if found is None else found.step)
+        step = 0 if found is None else found.step
+        return cls(snapshots, step, step)
 
     def take(self, step: int, batch: Batch | None) -> None:
-        """Remember the batch of a step that is about to be done."""
+        """Remember the batch of a step that is about to be done: a copy, buffers are reused."""
+        if batch is not None:
+            batch = {n: t.detach().to("cpu", copy=True) for n, t in batch.items()}
         self._batches[step] = batch
 
     def batch(self, step: int) -> Batch | None:
@@ -42,8 +49,23 @@ class Past:
         return self._batches[step]
 
     def counted_after(self, step: int) -> list[tuple[int, Batch | None]]:
-        """The steps to repeat where the workers stand after `step`, with their batches."""
-        return [(s, batch) for s, batch in self._batches.items() if step < s <= self.counted]
+        """The steps to repeat where the workers stand after `step`, with their batches.
+
+        Raises
+        ------
+        RunError
+            They cannot all be repeated.
+        """
+        steps = range(step + 1, self.counted + 1)
+        if step > self.counted or any(s not in self._batches for s in steps):
+            raise RunError(
+                "the run cannot be repeated from its last snapshot",
+                where=f"{self.snapshots.path}: step {step}",
+                by=f"the run was at step {self.counted} and remembers the batches of "
+                f"{len(self._batches)} steps",
+                hint="run again in this folder: it goes on from that snapshot",
+            )
+        return [(s, self._batches[s]) for s in steps]
 
     def save(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:
         """Write down where the run stands; steps before the oldest snapshot are forgotten.
@@ -60,7 +82,7 @@ class Past:
         except OSError:
             self.snapshots.give_up()
             raise
-        oldest = int(self.snapshots.whole()[0].name.removeprefix("step-"))
+        self.saved, oldest = step, self.snapshots.oldest()
         self._batches = {s: batch for s, batch in self._batches.items() if s > oldest}
 
     def _write(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:

@@ -10,7 +10,10 @@ SILENCE_STEPS = 20.0
 """A step that takes so many typical ones is stuck."""
 
 ORDER_S = 30.0
-"""Anything else that workers are told takes less on top of the patience: a load, a snapshot."""
+"""Anything else that workers are told takes less on top of the patience, its bytes aside."""
+
+SLOW_DISK = 20e6
+"""Bytes per second at which state is read and written at the least."""
 
 
 def step_limit_s(timeline: Timeline, adaptation: Adaptation | None, least_s: float) -> float:
@@ -22,3 +25,8 @@ def step_limit_s(timeline: Timeline, adaptation: Adaptation | None, least_s: flo
     if not typical > 0 and adaptation is not None:
         typical = judge(adaptation.problem, adaptation.plan).value
     return max(least_s, SILENCE_STEPS * typical)
+
+
+def order_limit_s(least_s: float, state_bytes: int) -> float:
+    """Seconds after which any other order is stuck: a load or a snapshot of so much state."""
+    return least_s + ORDER_S + state_bytes / SLOW_DISK

@@ -11,10 +11,12 @@ from typing import TypeVar
 import torch
 
 from placewright.adapt.adaptation import Adaptation
+from placewright.adapt.claim import Claim
 from placewright.adapt.decide import Policy
+from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
 from placewright.adapt.past import Past
-from placewright.adapt.patience import ORDER_S, step_limit_s
+from placewright.adapt.patience import order_limit_s, step_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
@@ -33,6 +35,9 @@ from placewright.operators.run import execution_order
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
 T = TypeVar("T")
+
+SAVES = 2
+"""Times that one snapshot is begun where workers are lost over it."""
 
 
 @dataclass(slots=True)
@@ -56,8 +61,6 @@ class AdaptiveRun:
         No step is given up before it has taken so many seconds.
     steps
         How many are planned in all: what a migration can gain depends on it.
-    done
-        Steps so far.
     scalars
         The loss of the last step, by output.
     """
@@ -74,18 +77,24 @@ class AdaptiveRun:
     steps: float = float("inf")
     seed: int = 0
     timeline: Timeline = field(default_factory=Timeline)
-    done: int = 0
     scalars: dict[str, float] = field(default_factory=dict)
     session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
     roster: Roster = field(init=False)
+    claim: Claim = field(init=False)
     past: Past = field(init=False)
+    _saves: int = 0
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.job)
-        self.past = Past.of(self.folder, self.job.graph.name)
-        self.done = self.timeline.first_step = self.past.counted
+        self.claim = Claim(self.folder)
+        try:
+            self.past = Past.of(self.folder, self.job)
+        except BaseException:
+            self.claim.release()
+            raise
+        self.timeline.first_step = self.done
 
     def __enter__(self) -> AdaptiveRun:
         return self
@@ -94,10 +103,14 @@ class AdaptiveRun:
         self.close()
 
     def close(self) -> None:
-        """End the workers; what the snapshots hold stays."""
-        if self.session is not None:
-            session, self.session = self.session, None
-            session.__exit__(RunError, None, None)
+        """End the run; what the snapshots hold stays, and another run may have the folder."""
+        self._dismiss()
+        self.claim.release()
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return self.past.counted
 
     @property
     def snapshots(self) -> SnapshotFolder:
@@ -111,16 +124,20 @@ class AdaptiveRun:
     def step(self, batch: Batch | None = None) -> float:
         """One step of training, on `batch` or on what the model was captured with; its seconds.
 
+        A Ctrl-C takes effect when the step is done, a second one at once.
+
         Raises
         ------
         InfeasibleError
             The model does not fit on the devices that are left.
+        RunError
+            The run is closed.
         WorkerError
             The step fails although nobody is gone.
         """
         goal = self.done + 1
         self.past.take(goal, batch)
-        self._survive(goal, lambda: None)
+        self._survive(goal, self._due)
         return self.timeline.step_s[-1]
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -135,7 +152,7 @@ class AdaptiveRun:
         RunError
             The disk does not take it.
         """
-        if not self._survive(self.done, self.snapshot):
+        if self.past.saved < self.done and not self._survive(self.done, self.snapshot):
             raise RunError(
                 f"the last snapshot is not written: {self.timeline.events[-1].text}",
                 where=f"step {self.done}",
@@ -148,17 +165,33 @@ class AdaptiveRun:
         A disk that does not take it is an event: the run goes on, and later steps can still be
         repeated from the last snapshot.
         """
+        if self.past.saved == self.done:
+            return True
         start = time.perf_counter()
         try:
             self.past.save(self.job, *self._crew(), self.done)
         except OSError as error:
-            self.timeline.note(self.done, Kind.UNSAVED, f"{self.folder}: {error.strerror}")
+            self._unsaved(str(error.strerror or error))
             return False
         self.timeline.note(self.done, Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
         return True
 
     def _survive(self, goal: int, then: Callable[[], T]) -> T:
-        """Bring the run to `goal` steps and do what comes `then`, again after every fault."""
+        """Bring the run to `goal` steps and do what comes `then`, again after every fault.
+
+        While there is a session its workers stand where the run does and owe no answer:
+        whatever breaks this off in the middle ends them, and what comes next starts others.
+        """
+        if self.claim.released:
+            raise RunError("the run is closed", where=str(self.folder), hint="begin another one")
+        with interrupts_wait():
+            try:
+                return self._again_and_again(goal, then)
+            except BaseException:
+                self._dismiss()
+                raise
+
+    def _again_and_again(self, goal: int, then: Callable[[], T]) -> T:
         while True:
             try:
                 if self.session is None:
@@ -172,6 +205,28 @@ class AdaptiveRun:
             except WorkerError as error:
                 self._fault(error)
 
+    def _dismiss(self) -> None:
+        """End the workers."""
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.__exit__(RunError, None, None)
+
+    def _due(self) -> None:
+        """The snapshot that is due after a step; where workers are lost over it, once more."""
+        if self._saves == 0:
+            return
+        self._saves -= 1
+        try:
+            self.snapshot()
+        except WorkerError as error:
+            if self._saves == 0:
+                self._unsaved(error.what)
+            raise
+        self._saves = 0
+
+    def _unsaved(self, why: str) -> None:
+        self.timeline.note(self.done, Kind.UNSAVED, f"{self.folder}: {why}")
+
     def _start(self) -> None:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
         start = time.perf_counter()
@@ -180,23 +235,21 @@ class AdaptiveRun:
         snapshot = self.snapshots.latest()
         session = self.job.session(self.alive(), snapshot.state if snapshot else {})
         self.session = session
-        session.group.limit_s = self.patience_s + ORDER_S
+        session.group.limit_s = order_limit_s(self.patience_s, self.job.state_bytes)
         order = execution_order(problem, judge(problem, plan))
         session.load(plan.placement.tolist(), order, self.seed)
         if snapshot is not None:
             session.set_random_state(snapshot.random_state)
-        self.done = 0 if snapshot is None else snapshot.step
+        step = 0 if snapshot is None else snapshot.step
         self.timeline.plans += 1
         if self.timeline.plans > 1:
             seconds = time.perf_counter() - start
-            self.timeline.note(
-                self.done, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds
-            )
+            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
         tryout = self._tryout(problem, plan)
         self.adaptation = Adaptation(
             session, problem, plan, self.policy, self.timeline, self.replanner, tryout
         )
-        self._replay(session)
+        self._replay(session, step)
         session.slowness()
 
     def _tryout(self, problem: OperatorProblem, plan: OperatorPlan) -> Tryout | None:
@@ -212,26 +265,25 @@ class AdaptiveRun:
             return self.plan
         return self.replanner.whole(problem)
 
-    def _replay(self, session: Session) -> None:
-        """Repeat the steps that were counted after the snapshot."""
-        for step, batch in self.past.counted_after(self.done):
-            record = self._one(session, batch, watched=False)
-            self.done, self.scalars = step, record.scalars
+    def _replay(self, session: Session, step: int) -> None:
+        """Repeat the steps that were counted after the snapshot, which was made after `step`."""
+        for _, batch in self.past.counted_after(step):
+            self.scalars = self._one(session, batch, watched=False).scalars
 
     def _advance(self, batch: Batch | None) -> None:
         """One step that counts, and what is due after it."""
         session, adaptation = self._crew()
         watched = self.adapt and adaptation.watches_next
         record = self._one(session, batch, watched=watched)
-        self.done += 1
-        self.past.counted, self.scalars = self.done, record.scalars
+        self.past.counted += 1
+        self.scalars = record.scalars
         self.timeline.stepped(record.duration_s)
         if self.adapt:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.rivals and adaptation.tryout is None and not self.roster.lost:
                 self.plan, self.rivals = adaptation.plan, ()
         if self.done % self.snapshot_every == 0:
-            self.snapshot()
+            self._saves = SAVES
         if self.roster.lost and self.done % self.rejoin_every == 0:
             self._rejoin()
 
@@ -252,7 +304,7 @@ class AdaptiveRun:
     def _fault(self, error: WorkerError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""
         dead = set() if self.session is None else self.session.lost()
-        self.close()
+        self._dismiss()
         gone = self.roster.missed(dead, error)
         who = f"lost {', '.join(sorted(gone))}" if gone else "nobody is gone: tried again"
         self.timeline.note(self.done, Kind.FAULT, f"{who} ({error.where}: {error.what})")
@@ -267,6 +319,6 @@ class AdaptiveRun:
         if not back:
             return
         self.snapshot()
-        self.close()
+        self._dismiss()
         self.roster.lost -= back
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from placewright.adapt.same_model import check_same_model
 from placewright.errors import InputError
+from placewright.graph.graph import TensorSpec
 
 SCHEMA_VERSION = 1
 NOTE = "snapshot.json"
@@ -57,6 +60,9 @@ class SnapshotFolder:
     ----------
     graph_name
         Written into each one; a snapshot of another model is refused.
+    changing
+        What a snapshot of this model holds, by program input; one that holds anything else is
+        of another model, whatever its name.
 
     Attributes
     ----------
@@ -64,8 +70,10 @@ class SnapshotFolder:
         Newer snapshots that `latest` had to pass over.
     """
 
-    def __init__(self, path: Path, graph_name: str, keep: int = 2) -> None:
-        self.path, self.graph_name, self.keep = path, graph_name, keep
+    def __init__(
+        self, path: Path, graph_name: str, changing: Mapping[str, TensorSpec], keep: int = 2
+    ) -> None:
+        self.path, self.graph_name, self.changing, self.keep = path, graph_name, changing, keep
         self.damaged: list[str] = []
         path.mkdir(parents=True, exist_ok=True)
 
@@ -86,7 +94,7 @@ class SnapshotFolder:
 
     def give_up(self) -> None:
         """Remove what was begun and not committed."""
-        for stale in self.path.glob("unfinished-*"):
+        for stale in self._named("unfinished"):
             shutil.rmtree(stale)
 
     def commit(
@@ -121,7 +129,11 @@ class SnapshotFolder:
 
     def whole(self) -> list[Path]:
         """Committed snapshots, oldest first."""
-        return sorted(self.path.glob("step-*"))
+        return self._named("step")
+
+    def oldest(self) -> int:
+        """The step of the oldest snapshot, 0 where there is none."""
+        return next((_number(folder) for folder in self.whole()), 0)
 
     def latest(self) -> Snapshot | None:
         """The newest snapshot that is undamaged, ``None`` where none was ever written.
@@ -168,7 +180,17 @@ class SnapshotFolder:
                 where=str(folder),
                 hint="give every run a snapshot folder of its own",
             )
+        check_same_model(state, self.changing, str(folder))
         return snapshot
+
+    def _named(self, word: str) -> list[Path]:
+        """Folders of ours, by step; what somebody else has put beside them is left alone."""
+        ours = (p for p in self.path.iterdir() if re.fullmatch(word + r"-\d{8,}", p.name))
+        return sorted(ours, key=_number)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
 
 
 def _plain_names(note: Mapping[str, Any]) -> Sequence[tuple[str, str]]:

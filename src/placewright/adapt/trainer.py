@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Trainer:
     cluster
         The devices; this machine by default.
     folder
-        Snapshots; a folder that already holds some continues that run.
+        Snapshots; a folder that already holds some of this model continues that run.
     optimizer, lr
         ``adam`` or ``sgd``.
     plan
@@ -59,6 +59,8 @@ class Trainer:
     ------
     InfeasibleError
         The step fits on no devices that are there.
+    InputError
+        The folder holds another model's snapshots, or another run is using it.
     """
 
     def __init__(
@@ -133,6 +135,9 @@ class Trainer:
     def step(self, inputs: Any, targets: Any = None) -> float:
         """One training step; the loss.
 
+        A Ctrl-C takes effect when the step is done, a second one at once. The batch is copied:
+        its tensors may be used again for the next one.
+
         Raises
         ------
         InputError
@@ -142,16 +147,24 @@ class Trainer:
         return next(iter(self.run.scalars.values()))
 
     def finish(self) -> torch.nn.Module:
-        """The model with the trained parameters and buffers; a last snapshot is kept."""
-        if self.run.session is not None:
-            self.run.finish()
-            state = self.run.state()
-            members = dict((*self.model.named_parameters(), *self.model.named_buffers()))
-            with torch.no_grad():
-                for item in self.program.inputs:
-                    if item.name in state and item.key in members:
-                        members[item.key].copy_(state[item.name])
+        """The model with the trained parameters and buffers; a last snapshot is kept.
+
+        Raises
+        ------
+        RunError
+            The last snapshot cannot be written, though the model has what was learned; or the
+            trainer is closed, and the model is as it was.
+        """
+        self._write_back(self.run.state())
+        self.run.finish()
         return self.model
+
+    def _write_back(self, state: Mapping[str, torch.Tensor]) -> None:
+        members = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+        with torch.no_grad():
+            for item in self.program.inputs:
+                if item.name in state and item.key in members:
+                    members[item.key].copy_(state[item.name])
 
     def _batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs

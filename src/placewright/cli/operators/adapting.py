@@ -27,7 +27,11 @@ def run_adaptively(
     engine: Engine,
     snapshots: Path | None,
 ) -> Timeline:
-    """All steps, events told as they happen; Ctrl-C ends the run after the step it is in."""
+    """All steps, events told as they happen.
+
+    Ctrl-C ends the run after the step it is in, with a last snapshot where they are kept; a second
+    one ends it at once, with the snapshots that there are.
+    """
     from placewright.execute.scratch import Scratch
 
     with Scratch() as passing:
