@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.planning import Known
 from placewright.samples.bounds import bounds, late_bounds
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.problem import Batches, Overlap
+from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import relaxation
+from placewright.samples.relaxation.generation import generate_columns
 from placewright.samples.relaxation.master import Master, Prices
 from placewright.samples.relaxation.pricing import bound_and_columns, price
-from placewright.samples.relaxation.program import all_moves, program_of
+from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
+from placewright.solve import solve
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 
@@ -76,3 +84,27 @@ def test_a_mix_that_nobody_can_reach_is_infeasible() -> None:
     problem = tiny([[40, 0], [0, 40]], keep=np.array([[40, 0], [0, 40]]), label_mix=0.1)
     with pytest.raises(InfeasibleError, match="label mix"):
         relaxation(problem)
+
+
+@pytest.mark.parametrize("planner", ["auto", "lp", "ilp", "greedy"])
+def test_no_relaxation_is_solved_without_the_limit(
+    planner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor again once the time is up: what is proved by then is the bound."""
+    asked: list[tuple[int, float]] = []
+
+    def told(program: Program, moves: Moves, deadline_s: float, *given: Any, **said: Any) -> Any:
+        asked.append((len(moves), deadline_s - time.perf_counter()))
+        return generate_columns(program, moves, deadline_s, *given, **said)
+
+    monkeypatch.setattr(columns, "generate_columns", told)
+    result = solve(generate("moderate", 9, 1), planner, time_limit_s=7)
+    assert len(asked) == 1
+    assert asked[0][1] <= 7
+    assert result.bound_names["lp"] > 0.9 * result.value
+    cut = generate("moderate", 80, 1)
+    begun = relaxation(cut, time.perf_counter() + 0.02)
+    known = Known(1e9, 0.0, time.perf_counter(), auto=planner == "auto")
+    assert late_bounds(cut, known) == {"lp": begun.lower_bound_s}
+    assert len(asked) == 2
+    assert late_bounds(generate("mild", 9, 2), replace(known, auto=True)) == {}

@@ -74,8 +74,8 @@ class Reference:
         )
 
 
-def reference(p: SampleProblem) -> Reference:
-    """The whole program of `p`, every move a column."""
+def reference(p: SampleProblem, slack: float = SLACK) -> Reference:
+    """The whole program of `p`, every move a column; mixes may be missed by `slack` samples."""
     lp = Reference(p)
     nodes, kinds = range(p.n), range(p.k)
     linked = [(i, j) for i in nodes for j in nodes if np.isfinite(p.send_s[i, j])]
@@ -134,7 +134,7 @@ def reference(p: SampleProblem) -> Reference:
                     part = share[c] + sign * p.label_mix
                     row = plus(holds(i, sign, c), holds(i, -sign * part))
                     off = sign * (p.samples[i, c] - part * held[i])
-                    add(side, row, SLACK - float(off))
+                    add(side, row, slack - float(off))
     if equal:
         steps = [work[i] for i in slowest_first] + [0.0]
         row = {("M", r): steps[r] - steps[r + 1] for r in nodes}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +15,10 @@ from placewright.samples.balance.state import State
 from placewright.samples.generate import generate
 from placewright.samples.problem import Batches, SampleProblem
 from placewright.samples.relaxation import columns
-from placewright.samples.relaxation.columns import TOLERANCE, Relaxation, merged, relaxation
-from placewright.samples.relaxation.program import program_of
+from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
+from placewright.samples.relaxation.generation import TOLERANCE, Generated, generate_columns
+from placewright.samples.relaxation.master import ALLOWED
+from placewright.samples.relaxation.program import Moves, Program, program_of
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.relaxation.reference import reference
 from tests.samples.tiny import tiny
@@ -25,6 +30,8 @@ def test_few_columns_become_enough(seed: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(columns, "FEW_MOVES", 0)
     problem = cloud(seed)
     expected = reference(problem).value_s()
+    if np.isinf(expected):  # half of what the judge allows a mix was too little
+        expected = reference(problem, ALLOWED).value_s()
     if np.isinf(expected):
         with pytest.raises(InfeasibleError, match="samples are in the wrong place"):
             relaxation(problem)
@@ -32,7 +39,7 @@ def test_few_columns_become_enough(seed: int, monkeypatch: pytest.MonkeyPatch) -
     relaxed = relaxation(problem)
     assert relaxed.finished
     assert relaxed.lower_bound_s <= expected * (1 + 1e-9)
-    assert expected * (1 - 1e-7) <= relaxed.value_s
+    assert expected * (1 - 1e-6) <= relaxed.value_s
     if np.isinf(problem.label_mix):  # else the bound grants a sample more than the program
         assert relaxed.value_s <= relaxed.lower_bound_s * (1 + TOLERANCE) * (1 + 1e-7)
 
@@ -82,12 +89,37 @@ def test_classes_that_do_not_matter_are_one() -> None:
     assert relaxation(plain).value_s == pytest.approx(reference(plain).value_s(), rel=1e-3)
 
 
-def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again() -> None:
-    """A deadline in the past leaves a true bound; bound and planner share what is finished."""
+def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A deadline in the past leaves a true bound; later it goes on with the columns it had."""
     problem = generate("heavy", 90, 2)
     cut = relaxation(problem, time.perf_counter() - 1.0)
-    whole = relaxation(problem)
     assert len(cut.flow) == len(cut.moves)
+    assert relaxation(problem, time.perf_counter() - 1.0) is cut
+    begun_with = []
+
+    def told(program: Program, moves: Moves, *given: Any, **said: Any) -> Generated:
+        begun_with.append(len(moves))
+        return generate_columns(program, moves, *given, **said)
+
+    monkeypatch.setattr(columns, "generate_columns", told)
+    whole = relaxation(problem)
+    assert begun_with == [len(cut.moves)]
     assert whole.finished
-    assert cut.lower_bound_s <= whole.value_s
+    assert cut.lower_bound_s <= whole.lower_bound_s <= whole.value_s
     assert relaxation(problem) is whole
+
+
+def test_what_is_kept_does_not_hold_the_problem() -> None:
+    """Nor does the proof that there is no plan."""
+    fits = tiny([5, 1])
+    full = tiny([[40, 0], [0, 40]], keep=np.array([[40, 0], [0, 40]]), label_mix=0.1)
+    relaxation(fits)
+    for _ in range(2):
+        with pytest.raises(InfeasibleError):
+            relaxation(full)
+    gone = [weakref.ref(fits), weakref.ref(full)]
+    del fits, full
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]

@@ -7,13 +7,15 @@ from typing import final
 
 import numpy as np
 
+from placewright.arrays import FloatArray
+from placewright.errors import InfeasibleError
 from placewright.planning import Context
 from placewright.samples.balance.state import State, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.planners.lp import Lp
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import merged, relaxation
-from placewright.samples.relaxation.program import all_moves
+from placewright.samples.relaxation.program import Moves, all_moves
 from placewright.samples.relaxation.whole import Engine, whole_plan
 
 MOST_MOVES = 20_000
@@ -55,16 +57,12 @@ class Ilp:
         """
         one = merged(problem)
         moves = all_moves(one)
-        start = context.incumbent or Lp()(problem, context)
-        flow = np.zeros((one.n, one.n, one.k))
-        kind = start.sample_class if one.k > 1 else np.zeros_like(start.sample_class)
-        np.add.at(flow, (start.source, start.target, kind), start.count)
-        at = (moves.source, moves.target, moves.sample_class)
+        relaxed = relaxation(problem, context.deadline_s, context.progress)
         plan = whole_plan(
             one,
             moves,
             context.deadline_s,
-            start=flow[at],
+            start=_counts(one, moves, context.incumbent or _rounded(problem, context)),
             every=not np.isfinite(one.label_mix),
             engine=self.engine,
             seed=context.seed,
@@ -74,5 +72,23 @@ class Ilp:
             np.add.at(whole, (plan.source, plan.target), plan.count)
             split = plan_of(problem, with_classes(problem, whole))
             plan = replace(split, lower_bound_s=plan.lower_bound_s, note=plan.note)
-        bound = max(plan.lower_bound_s, relaxation(problem).lower_bound_s)
-        return replace(plan, lower_bound_s=bound)
+        return replace(plan, lower_bound_s=max(plan.lower_bound_s, relaxed.lower_bound_s))
+
+
+def _rounded(problem: SampleProblem, context: Context) -> SamplePlan | None:
+    """The relaxation's plan, where rounding finds one."""
+    try:
+        return Lp()(problem, context)
+    except InfeasibleError:
+        return None
+
+
+def _counts(one: SampleProblem, moves: Moves, plan: SamplePlan | None) -> FloatArray | None:
+    """Shape (moves,): samples of `plan` by move, the classes of `one`."""
+    if plan is None:
+        return None
+    flow = np.zeros((one.n, one.n, one.k))
+    kind = plan.sample_class if one.k > 1 else np.zeros_like(plan.sample_class)
+    np.add.at(flow, (plan.source, plan.target, kind), plan.count)
+    counts: FloatArray = flow[moves.source, moves.target, moves.sample_class]
+    return counts

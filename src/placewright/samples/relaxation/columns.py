@@ -4,14 +4,18 @@ A master program holds some of the moves. Its multipliers price all the others a
 array per class), those that pay join, and Lagrange's bound of the same multipliers says how far
 the master's value can still fall. It stops as soon as that is less than `TOLERANCE`. Without a
 label mix the samples are of one kind; the moves of a quick balance are there from the start, so
-that the first value is near the last.
+that the first value is near the last. Solvers see times of about 1, whatever the problem's are.
+
+The program leaves half of what the judge allows a label mix to rounding. Where that cannot be
+kept it grants all of it, and only if then nothing fits, whatever it takes, there is no plan.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,22 +25,21 @@ from placewright.errors import InfeasibleError
 from placewright.planning import Progress, silent
 from placewright.samples.balance.state import Clock, clock_of, spread
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.master import Master
-from placewright.samples.relaxation.pricing import bound_and_columns, price
+from placewright.samples.relaxation.generation import (
+    MISSED,
+    PER_NODE,
+    Generated,
+    generate_columns,
+)
+from placewright.samples.relaxation.master import ALLOWED, Master
+from placewright.samples.relaxation.possible import check_possible
 from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
-
-TOLERANCE = 2e-4
-"""Relative distance of the master's value from the bound at which the generation stops."""
+from placewright.samples.relaxation.units import in_units
 
 FEW_MOVES = 4_000
 """Up to so many columns all are there from the beginning."""
 
-PER_NODE = 5
-"""Columns that join per round, out of and into each node."""
-
 PIECES = 16
-SUMMED = 1e-9
-"""Taken off the bound: the judge sums in another order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,14 +69,21 @@ class Relaxation:
     finished: bool
 
 
-_SOLVED: WeakKeyDictionary[SampleProblem, Relaxation] = WeakKeyDictionary()
+_SOLVED: WeakKeyDictionary[SampleProblem, Relaxation | InfeasibleError] = WeakKeyDictionary()
 """Of problems that are still in use, so that bound and planner share one solution."""
+
+
+def begun(problem: SampleProblem) -> bool:
+    """Whether `relaxation` has been asked before, and has an answer, perhaps a preliminary one."""
+    return problem in _SOLVED
 
 
 def relaxation(
     problem: SampleProblem, deadline_s: float = math.inf, progress: Progress = silent
 ) -> Relaxation:
     """The relaxation of `problem`, as far as it can be solved until the deadline.
+
+    What an earlier deadline cut goes on where it was; once the time is up it is as it is.
 
     Raises
     ------
@@ -83,10 +93,17 @@ def relaxation(
         HiGHS is not installed.
     """
     known = _SOLVED.get(problem)
-    if known is None or not known.finished:
-        known = _generate(merged(problem), deadline_s, progress)
-        _SOLVED[problem] = known
-    return known
+    if isinstance(known, InfeasibleError):
+        raise copy(known)
+    if known is not None and (known.finished or time.perf_counter() > deadline_s):
+        return known
+    try:
+        found = _solved(merged(problem), known, deadline_s, progress)
+    except InfeasibleError as error:
+        _SOLVED[problem] = copy(error)  # without the frames, which hold the problem
+        raise
+    _SOLVED[problem] = found
+    return found
 
 
 def merged(problem: SampleProblem) -> SampleProblem:
@@ -101,66 +118,58 @@ def merged(problem: SampleProblem) -> SampleProblem:
     )
 
 
-def _generate(problem: SampleProblem, deadline_s: float, progress: Progress) -> Relaxation:
-    program, start = program_of(problem), time.perf_counter()
-    master = Master(program)
-    master.add(_first_moves(program))
-    bound, finished, present = 0.0, False, _Present(problem, master.moves)
-    while master.solve(deadline_s):
-        pricing = price(program, master.prices())
-        proved, found, _ = bound_and_columns(pricing, PER_NODE)
-        bound = max(bound, proved * (1.0 - SUMMED))
-        progress(
-            what=f"{len(master.moves)} moves",
-            value=math.inf,
-            lower_bound=bound,
-            elapsed_s=time.perf_counter() - start,
-        )
-        fresh = present.add(found)
-        finished = master.value_s <= bound * (1.0 + TOLERANCE) or len(fresh) == 0
-        if finished or time.perf_counter() > deadline_s:
-            break
-        master.add(fresh)
-    if finished and master.missing > 1e-6:
-        raise InfeasibleError(
-            "no plan keeps storage, protection and label mix",
-            where=problem.name,
-            by=f"at least {master.missing:.1f} samples are in the wrong place",
-            hint="widen label_mix, raise a storage, or protect less",
-        )
+def _solved(
+    problem: SampleProblem, before: Relaxation | None, deadline_s: float, progress: Progress
+) -> Relaxation:
+    """In seconds again."""
+    scaled, units = in_units(problem)
+    program = program_of(scaled)
+    first = _first_moves(program, deadline_s) if before is None else before.moves
+    found = _generated(program, first, deadline_s, _in_seconds(progress, units))
+    master, clock = found.master, _clock(program, found.master)
     return Relaxation(
-        problem,
+        copy(problem),  # what is kept for a problem must not hold it
         master.moves,
         master.flow(),
-        master.value_s,
-        bound,
-        _clock(program, master),
-        finished,
+        master.value_s / units,
+        max(found.bound / units, 0.0 if before is None else before.lower_bound_s),
+        replace(clock, fixed=clock.fixed / units, offset=clock.offset / units),
+        found.finished,
     )
 
 
-class _Present:
-    """Which columns the master has; reduced costs near zero may ask for one again."""
+def _generated(program: Program, first: Moves, deadline_s: float, progress: Progress) -> Generated:
+    """With what the judge allows where half of it is too little.
 
-    def __init__(self, problem: SampleProblem, moves: Moves) -> None:
-        self._here = np.zeros((problem.n, problem.n, problem.k), dtype=np.bool_)
-        self.add(moves)
+    Raises
+    ------
+    InfeasibleError
+        That is too little as well.
+    """
+    found = generate_columns(program, first, deadline_s, progress)
+    if not found.misses:
+        return found
+    moves = check_possible(program, found.master.moves, deadline_s)
+    again = generate_columns(
+        program, moves, deadline_s, progress, slack=ALLOWED, most_missing=MISSED
+    )
+    return replace(again, bound=max(again.bound, found.bound))
 
-    def add(self, moves: Moves) -> Moves:
-        """Those of `moves` that are new."""
-        at = (moves.source, moves.target, moves.sample_class)
-        new = ~self._here[at]
-        self._here[at] = True
-        return Moves(*(entries[new] for entries in at))
+
+def _in_seconds(progress: Progress, units: float) -> Progress:
+    def told(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+        progress(what=what, value=value, lower_bound=lower_bound / units, elapsed_s=elapsed_s)
+
+    return told
 
 
-def _first_moves(program: Program) -> Moves:
+def _first_moves(program: Program, deadline_s: float) -> Moves:
     """All of them where they are few; else cheap ones from surplus to deficit, and a balance's."""
     problem = program.problem
     every = all_moves(problem)
     if len(every) <= FEW_MOVES or problem.k > 1:
         return every
-    state = spread(problem, clock_of(problem), PIECES, math.inf)
+    state = spread(problem, clock_of(problem), PIECES, deadline_s)
     source, target = np.nonzero((state.flow > 0) | _cheap(problem))
     return Moves(source, target, np.zeros(len(source), dtype=np.int64))
 

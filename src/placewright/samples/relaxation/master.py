@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,10 @@ from placewright.solvers.cp_sat import waited
 from placewright.solvers.highs import highs
 
 PROVED = 1e-6
-"""Taken off what branching proves: HiGHS's tolerances."""
+"""Taken off what branching proves: HiGHS's relative tolerances."""
+
+REDUCED = 1e-7
+"""HiGHS's tolerance of a reduced cost: taken off for every sample that may move."""
 
 Numbers = FloatArray | IntArray
 
@@ -23,6 +27,9 @@ SLACK = 0.5
 
 WHOLE_SLACK = 1.0 - 2e-6
 """The same where nothing is rounded: what the judge allows, less the solver's tolerance."""
+
+ALLOWED = 1.0
+"""What the judge allows; a plan that needs all of it may break the mix by a hair."""
 
 DEAR = 10.0
 """How much more than any plan's step a sample in the wrong place costs."""
@@ -59,9 +66,23 @@ class Master:
 
     Columns: the times, then (equal batches) the steps of each rank, then the moves. Where they are
     whole, Ctrl-C ends a solve with what was found, and `interrupted` says so.
+
+    Parameters
+    ----------
+    slack
+        Samples by which a label mix may be missed; without it `WHOLE_SLACK`, or `SLACK`.
+    most_missing
+        Samples by which storage and label mix may be missed at most, at a price.
     """
 
-    def __init__(self, program: Program, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *,
+        whole: bool = False,
+        slack: float | None = None,
+        most_missing: float = math.inf,
+    ) -> None:
         self.program, self.whole = program, whole
         self.package = highs()
         self.solver: Any = self.package.Highs()
@@ -72,9 +93,9 @@ class Master:
         self.inf: float = self.package.kHighsInf
         self.moves = Moves(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
         self._add_times()
-        self._add_rows()
+        self._add_rows((WHOLE_SLACK if whole else SLACK) if slack is None else slack)
         self._add_ranks()
-        self._add_missing()
+        self._add_missing(most_missing)
 
     @property
     def first_move(self) -> int:
@@ -95,7 +116,7 @@ class Master:
             len(cost), cost, lower, upper, 0, np.zeros(len(cost), dtype=np.int32), empty, empty
         )
 
-    def _add_rows(self) -> None:
+    def _add_rows(self, slack: float) -> None:
         """Time rows, stock, storage, mix; in this order."""
         program = self.program
         problem, n = program.problem, program.problem.n
@@ -109,7 +130,6 @@ class Master:
         free = np.floor(problem.storage[stored]) - problem.held[stored]
         self._rows(np.full(len(stored), -self.inf), free)
         if program.mixed:
-            slack = WHOLE_SLACK if self.whole else SLACK
             for side in mix_sides(program, slack):
                 self._rows(np.full(side.size, -self.inf), side.ravel())
 
@@ -146,14 +166,16 @@ class Master:
         """The column of samples in the wrong place: expensive, so that rows can be kept at last."""
         return self.program.times + (self.program.problem.n if self._ranked else 0)
 
-    def _add_missing(self) -> None:
+    def _add_missing(self, most: float) -> None:
         program, p = self.program, self.program.problem
         first = len(program.rows) * p.n + program.stock.size
         last = first + len(program.stored) + (2 * program.stock.size if program.mixed else 0)
         index = np.arange(first, last, dtype=np.int32)
-        slowest = p.send_s[np.isfinite(p.send_s)].max(initial=0.0) + float(p.work_s.max())
-        cost = DEAR * p.n * (slowest + float(p.price_s.max()))
-        self.solver.addCol(cost, 0.0, self.inf, len(index), index, np.full(len(index), -1.0))
+        ports = (port_s[np.isfinite(port_s)].max(initial=0.0) for port_s in (p.send_s, p.receive_s))
+        slowest = float(sum(ports)) + float(p.work_s.max())
+        cost = DEAR * p.n * (slowest + float(p.price_s.max())) or 1.0
+        top = min(most, self.inf)
+        self.solver.addCol(cost, 0.0, top, len(index), index, np.full(len(index), -1.0))
 
     def add(self, moves: Moves) -> None:
         """More columns."""
@@ -210,7 +232,17 @@ class Master:
     def proved_s(self) -> float:
         """Whole moves: what branching proved."""
         bound = float(self.solver.getInfo().mip_dual_bound)
-        return bound * (1.0 - PROVED) + self.program.constant_s if np.isfinite(bound) else 0.0
+        if not np.isfinite(bound):
+            return 0.0
+        sure = bound - PROVED * abs(bound) - REDUCED * self._most_counted
+        return max(sure, 0.0) + self.program.constant_s
+
+    @property
+    def _most_counted(self) -> float:
+        """What moves and ranks can add up to, samples."""
+        p, stock = self.program.problem, float(self.program.stock.sum())
+        moved = stock * (p.n if p.relay else 1)
+        return moved + (p.n * float(p.held.sum()) if self._ranked else 0.0)
 
     def start_from(self, flow: FloatArray) -> None:
         """Whole moves: begin at this plan; HiGHS finds the times that go with it."""

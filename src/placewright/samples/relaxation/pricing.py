@@ -18,11 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.samples.relaxation.master import Prices, mix_range, mix_sides
+from placewright.samples.relaxation.master import ALLOWED, Prices, mix_range, mix_sides
 from placewright.samples.relaxation.program import Moves, Program
-
-ALLOWED = 1.0
-"""Samples by which the judge lets a label mix be missed; the program asks for less."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

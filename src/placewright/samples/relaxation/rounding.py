@@ -7,9 +7,11 @@ moving less, so that it ends; only a node that was too full from the start must 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.arrays import FloatArray, IntArray
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import Relaxation
 
@@ -24,38 +26,60 @@ def whole_flow(relaxed: Relaxation) -> IntArray:
     flow = np.zeros((p.n, p.n), dtype=np.int64)
     down = np.floor(relaxed.flow + NEARLY_WHOLE).astype(np.int64)
     flow[relaxed.moves.source, relaxed.moves.target] = down
+    now = _Flows(p, flow, flow.sum(axis=1), flow.sum(axis=0))
     for _ in range(MOST_STEPS * p.n):
-        if not (_send_less(p, flow) or _receive_less(p, flow) or _send_more(p, flow)):
+        if not (_send_less(now) or _receive_less(now) or _send_more(now)):
             break
-    return flow
+    return now.flow
 
 
-def _send_less(p: SampleProblem, flow: IntArray) -> bool:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flows:
+    """Changed in place: samples from i to j, and what each node sends and receives."""
+
+    problem: SampleProblem
+    flow: IntArray
+    sent: IntArray
+    received: IntArray
+
+    def add(self, i: int, j: int, count: int) -> None:
+        self.flow[i, j] += count
+        self.sent[i] += count
+        self.received[j] += count
+
+    def too_many(self) -> FloatArray:
+        """Shape (n,): samples beyond the storage, below 0 where there is room."""
+        p = self.problem
+        over: FloatArray = p.held + self.received - self.sent - np.floor(p.storage)
+        return over
+
+
+def _send_less(now: _Flows) -> bool:
     """The node that sends most beyond what it may sends less; whether there was one."""
-    arriving = flow.sum(axis=0) if p.relay else 0
-    over = flow.sum(axis=1) - arriving - (p.held - p.keep.sum(axis=1))
+    p = now.problem
+    over = now.sent - (now.received if p.relay else 0) - (p.held - p.keep.sum(axis=1))
     i = int(over.argmax())
     if over[i] <= 0:
         return False
-    j = int(flow[i].argmax())
-    flow[i, j] -= min(int(over[i]), int(flow[i, j]))
+    j = int(now.flow[i].argmax())
+    now.add(i, j, -min(int(over[i]), int(now.flow[i, j])))
     return True
 
 
-def _receive_less(p: SampleProblem, flow: IntArray) -> bool:
+def _receive_less(now: _Flows) -> bool:
     """A node that is too full and receives receives less."""
-    over = np.where(flow.sum(axis=0) > 0, _too_many(p, flow), 0)
+    over = np.where(now.received > 0, now.too_many(), 0)
     j = int(over.argmax())
     if over[j] <= 0:
         return False
-    i = int(flow[:, j].argmax())
-    flow[i, j] -= min(int(over[j]), int(flow[i, j]))
+    i = int(now.flow[:, j].argmax())
+    now.add(i, j, -min(int(over[j]), int(now.flow[i, j])))
     return True
 
 
-def _send_more(p: SampleProblem, flow: IntArray) -> bool:
+def _send_more(now: _Flows) -> bool:
     """A node that is too full and receives nothing sends where there is room, the cheapest way."""
-    too_many = _too_many(p, flow)
+    p, too_many = now.problem, now.too_many()
     i = int(too_many.argmax())
     if too_many[i] <= 0:
         return False
@@ -63,12 +87,5 @@ def _send_more(p: SampleProblem, flow: IntArray) -> bool:
     j = int(port_s.argmin())
     if not np.isfinite(port_s[j]):
         return False
-    flow[i, j] += min(int(too_many[i]), -int(max(too_many[j], -p.held.sum())))
+    now.add(i, j, min(int(too_many[i]), -int(max(too_many[j], -p.held.sum()))))
     return True
-
-
-def _too_many(p: SampleProblem, flow: IntArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Shape (n,): samples beyond the storage, below 0 where there is room."""
-    held = p.held + flow.sum(axis=0) - flow.sum(axis=1)
-    over: np.ndarray[tuple[int], np.dtype[np.float64]] = held - np.floor(p.storage)
-    return over

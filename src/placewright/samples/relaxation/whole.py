@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -12,8 +13,10 @@ from placewright.planning import INTERRUPTED
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.cp_sat import solve_whole
-from placewright.samples.relaxation.master import Master
+from placewright.samples.relaxation.generation import MISSED
+from placewright.samples.relaxation.master import ALLOWED, WHOLE_SLACK, Master
 from placewright.samples.relaxation.program import Moves, program_of
+from placewright.samples.relaxation.units import in_units
 
 Engine = Literal["highs", "cp-sat"]
 
@@ -47,24 +50,33 @@ def whole_plan(
     MissingDependencyError
         The engine is not installed.
     """
-    master = Master(program_of(problem), whole=True)
-    master.add(moves)
-    if engine == "highs":
-        found = _by_highs(master, start, deadline_s)
-    else:
-        found = solve_whole(master, start, deadline_s, GAP, seed)
-    if found is None and master.interrupted:
-        raise KeyboardInterrupt
-    if found is None:
-        raise InfeasibleError("no plan of whole samples was found", where=problem.name)
-    count, proved_s = found
-    kept = np.flatnonzero(count)
+    scaled, units = in_units(problem)
+    program = program_of(scaled)
+    # First with a hair less than the judge allows a label mix; a plan may need all of it.
+    for slack in (WHOLE_SLACK, ALLOWED) if program.mixed else (WHOLE_SLACK,):
+        most_missing = MISSED if program.mixed else math.inf
+        master = Master(program, whole=True, slack=slack, most_missing=most_missing)
+        master.add(moves)
+        if engine == "highs":
+            found = _by_highs(master, start, deadline_s)
+        else:
+            found = solve_whole(master, start, deadline_s, GAP, seed)
+        if found is not None:
+            count, proved = found
+            return _plan(master, count, proved / units if every else 0.0)
+        if master.interrupted:
+            raise KeyboardInterrupt
+    raise InfeasibleError("no plan of whole samples was found", where=problem.name)
+
+
+def _plan(master: Master, count: IntArray, proved_s: float) -> SamplePlan:
+    kept, moves = np.flatnonzero(count), master.moves
     return SamplePlan(
         moves.source[kept],
         moves.target[kept],
         count[kept],
         moves.sample_class[kept],
-        proved_s if every else 0.0,
+        proved_s,
         INTERRUPTED if master.interrupted else "",
     )
 
@@ -76,6 +88,6 @@ def _by_highs(
     if start is not None:
         master.start_from(start)
     master.solve(deadline_s)
-    if not master.has_answer or master.missing > 1e-6:
+    if not master.has_answer or master.missing > MISSED:
         return None
     return np.rint(master.flow()).astype(np.int64), master.proved_s

@@ -1,0 +1,76 @@
+"""Times of about 1 for solvers: nothing is rounded, and bounds hold where times are tiny."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.planning import Context
+from placewright.samples.judge import judge
+from placewright.samples.planners import planners
+from placewright.samples.problem import SampleProblem
+from placewright.samples.relaxation.units import in_units
+from tests.samples.tiny import best_of, random_tiny, tiny
+
+TIMES = ("seconds_per_sample", "fixed_s", "send_s", "receive_s", "price_s", "sync_s")
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-7, 1.0, 3e5, 1e300])
+def test_a_unit_is_a_power_of_two(factor: float) -> None:
+    """Each time is the same number of units, to the last bit; a sample takes about one."""
+    problem = faster(random_tiny(3), factor)
+    scaled, units = in_units(problem)
+    assert np.frexp(units)[0] == 0.5
+    assert 0.2 < np.median(scaled.work_s) < 5 or factor == 1e-300
+    for key in TIMES:
+        assert np.array_equal(getattr(scaled, key), getattr(problem, key) * units)
+
+
+def test_where_nothing_takes_time_links_say_the_unit() -> None:
+    """And seconds do where they do not either."""
+    pair = np.where(np.eye(2, dtype=bool), np.inf, 1e-6)
+    idle = tiny([3, 1], seconds_per_sample=np.zeros(2), send_s=pair)
+    assert 0.2 < in_units(idle)[0].send_s[0, 1] < 5
+    free = np.where(np.eye(2, dtype=bool), np.inf, 0.0)
+    assert in_units(idle.asked(send_s=free, receive_s=free))[1] == 1.0
+
+
+@pytest.mark.parametrize("name", ["lp", "ilp", "ilp-cp-sat"])
+@pytest.mark.parametrize("factor", [1e-6, 1e-9])
+def test_bounds_hold_and_meet_where_times_are_tiny(factor: float, name: str) -> None:
+    """Against the best of all plans, a microsecond a sample and less."""
+    for seed in range(16):
+        problem, best = faster(random_tiny(seed), factor), best_of(seed) * factor
+        try:
+            plan = planners(problem)[name](problem, Context())
+        except InfeasibleError:
+            assert np.isinf(best)
+            continue
+        assert plan.lower_bound_s <= best * (1 + 1e-12)
+        if name != "lp":
+            assert judge(problem, plan).value == pytest.approx(best, rel=2e-4)
+
+
+def test_branching_proves_no_more_than_there_is() -> None:
+    """Reduced costs of a hundred nanoseconds are none to a solver that counts in seconds."""
+    rng = np.random.default_rng(5)
+    n = 6
+    pair = rng.uniform(0.5e-7, 2e-7, (n, n))
+    np.fill_diagonal(pair, np.inf)
+    problem = tiny(
+        rng.integers(200, 20_000, n),
+        seconds_per_sample=rng.uniform(0.5e-7, 4e-7, n),
+        send_s=pair,
+        receive_s=pair,
+    )
+    known = planners(problem)
+    lp = known["lp"](problem, Context())
+    ilp = known["ilp"](problem, Context())
+    value_s = min(judge(problem, plan).value for plan in (lp, ilp))
+    assert 0.99 * value_s <= ilp.lower_bound_s <= value_s
+
+
+def faster(problem: SampleProblem, factor: float) -> SampleProblem:
+    """Everything takes `factor` times as long."""
+    return problem.asked(**{key: getattr(problem, key) * factor for key in TIMES})
