@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -109,7 +109,8 @@ class Wing:
     bounds
         Maps a problem to lower bounds by name.
     late_bounds
-        Bounds that take long: asked after the planners, unless the gap is closed by then.
+        Bounds that take long: asked after the planners, unless the gap is closed by then. By name,
+        or one after another as they are proved, the later ones higher: Ctrl-C keeps those.
     late_s
         How many seconds of ``auto``'s time limit are kept for them.
     files
@@ -123,6 +124,8 @@ class Wing:
     judge: Callable[[Any, Any], Judgement]
     bounds: Callable[[Any], Mapping[str, float]]
     describe: Callable[[Any], str] = field(default=lambda problem: str(problem.objective))
-    late_bounds: Callable[[Any, Known], Mapping[str, float]] = field(default=lambda p, known: {})
+    late_bounds: Callable[[Any, Known], Mapping[str, float] | Iterable[tuple[str, float]]] = field(
+        default=lambda p, known: {}
+    )
     late_s: Callable[[Any, float], float] = field(default=lambda problem, limit_s: 0.0)
     files: str = "placewright.operators.files"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.bounding.relaxed.bound import relaxed_bound
+from placewright.operators.bounding.relaxed.bound import relaxed_bound, relaxed_bounds
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.bounding.relaxed.cuts import cuts_of
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
+from placewright.operators.bounding.relaxed.solver import Solver
 from placewright.operators.bounds import bounds, late_bounds, late_s
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -98,3 +102,28 @@ def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
     found = late_bounds(problem, Known(plan.value, quick, deadline_s, auto=True))
     assert 0 < found["relaxed"] <= solve(problem, "exact").value
     assert "relaxed" not in plan.bound_names
+
+
+@pytest.mark.parametrize("where", ["cutting", "branching"])
+def test_ctrl_c_keeps_what_is_proved(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """In the second linear program or while HiGHS branches; then it is passed on."""
+    runs, branching, branch = [0], [False], Solver.branch
+
+    def branched(solver: Solver, deadline_s: float) -> float:
+        branching[0] = True
+        return branch(solver, deadline_s)
+
+    def waited_for(work: Callable[[], Any], stop: Callable[[], Any]) -> tuple[Any, bool]:
+        runs[0] += 1
+        return work(), runs[0] == 2 if where == "cutting" else branching[0]
+
+    monkeypatch.setattr(Solver, "branch", branched)
+    monkeypatch.setattr(sys.modules[Solver.__module__], "waited", waited_for)
+    problem = random_problem(3, most_operators=14, most_devices=3)
+    quick, best = max(bounds(problem).values()), solve(problem, "exact").value
+    found = relaxed_bounds(problem, quick, 2.0 * best, time.perf_counter() + FAR)
+    kept = dict[str, float]()
+    with pytest.raises(KeyboardInterrupt):
+        kept.update(("relaxed", bound_s) for bound_s in found)
+    assert 0 < kept["relaxed"] <= best * (1 + 1e-9)
+    assert branching[0] == (where == "branching")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.bounding.relaxed.cuts import cuts_of
@@ -28,7 +29,14 @@ MUCH = 20.0
 def relaxed_bound(
     problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
 ) -> float:
-    """A lower bound on the latency of any plan, seconds.
+    """The last of `relaxed_bounds`, 0 where there is none."""
+    return max(relaxed_bounds(problem, bound_s, value_s, deadline_s), default=0.0)
+
+
+def relaxed_bounds(
+    problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
+) -> Iterator[float]:
+    """Ever higher lower bounds on the latency of any plan, seconds.
 
     Parameters
     ----------
@@ -38,28 +46,41 @@ def relaxed_bound(
         Of a plan that fits. What is returned is no more.
     deadline_s
         ``time.perf_counter()`` at which it ends with what it has.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the last bound that was proved.
     """
-    begun = time.perf_counter()
-    choices = Choices(problem, bound_s / WHOLE, value_s / bound_s * WHOLE * (1.0 + ROOM))
-    solver = Solver(Program(choices))
-    best = _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun))
+    begun, unit_s = time.perf_counter(), bound_s / WHOLE
+    choices = Choices(problem, unit_s, value_s / unit_s * (1.0 + ROOM))
+    solver, best = Solver(Program(choices)), 0.0
+    for best in _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun)):
+        yield min(best * unit_s, value_s)
+    _pass_on(solver)
     left_s = deadline_s - time.perf_counter()
-    if best < value_s / bound_s * WHOLE and left_s > MUCH * solver.slowest_s:
-        best = max(best, solver.branch(deadline_s))
-    return min(best / WHOLE * bound_s, value_s)
+    if best < value_s / unit_s and left_s > MUCH * solver.slowest_s:
+        yield min(max(best, solver.branch(deadline_s)) * unit_s, value_s)
+        _pass_on(solver)
 
 
-def _cut(solver: Solver, choices: Choices, deadline_s: float) -> float:
-    """Rounds of solving, forbidding and cutting; the best bound."""
+def _pass_on(solver: Solver) -> None:
+    """Ctrl-C ended the solver, which kept what it had; now it ends the rest."""
+    if solver.interrupted:
+        raise KeyboardInterrupt
+
+
+def _cut(solver: Solver, choices: Choices, deadline_s: float) -> Iterator[float]:
+    """Rounds of solving, forbidding and cutting; the best bound after each."""
     cuts, best, idle, turn = cuts_of(solver.program), 0.0, 0, 0
     cuts.begin(choices.head, choices.tail)
     while time.perf_counter() < deadline_s and solver.solve(deadline_s):
         value, price = solver.proved()
         idle = 0 if value > best + LEAST_GAIN else idle + 1
         best = max(best, value)
+        yield best
         solver.forbid(choices.by_price(value, price))
         solver.forbid(choices.by_path())
         added, turn = cuts.add(turn, solver.values, choices.head, choices.tail), turn + 1
         if idle > PATIENCE or not (added or solver.changed):
             break
-    return best
