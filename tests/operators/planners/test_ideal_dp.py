@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -15,7 +16,7 @@ from placewright.operators.planners.pipelines.contiguous.ideals import lattice_o
 from placewright.operators.planners.pipelines.contraction import contract, line_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
-from placewright.planning import Context
+from placewright.planning import INTERRUPTED, Context
 from placewright.solve import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
@@ -153,3 +154,17 @@ def roomy(seed: int) -> OperatorProblem:
 def wide(n: int) -> OperatorProblem:
     """Operators without an order: 2**n ideals."""
     return tiny([[1.0, 1.0]] * n, objective="throughput", communication="star", contiguous=True)
+
+
+def test_ctrl_c_over_ideals_keeps_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the line, which was there before."""
+
+    def pressed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules[IdealDp.__module__], "over_ideals", pressed)
+    problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=True)
+    plan = IdealDp()(problem, Context())
+    assert plan.note == INTERRUPTED
+    assert judge(problem, plan).value <= LINE["layer_gnmt_inference"]
+    assert plan.lower_bound_s == 0.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
+from placewright.anytime import last_of
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.linearised_dp import line_or_none
@@ -59,17 +61,25 @@ class IdealDp:
         InfeasibleError
             No contiguous plan fits.
         """
+        plan, ended = last_of(self._finds(problem, context))
+        return replace(plan, note=ended or plan.note)
+
+    def _finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+        """The line's plan, where there is one, then the best over all ideals."""
         c = contract(problem, contiguous=True)
         line = line_or_none(c, context.deadline_s)
+        if line is not None:
+            yield c.plan(line.stage, line.kinds)
         try:
             found = over_ideals(c, line, self.most_ideals, context.deadline_s)
         except NoProofError as error:
             if line is None:
                 raise InfeasibleError(f"no plan found: {error}", where=problem.name) from None
-            return replace(c.plan(line.stage, line.kinds), note=f"{error}: the line's plan")
+            yield replace(c.plan(line.stage, line.kinds), note=f"{error}: the line's plan")
+            return
         provable = problem.contiguous and counts_all(problem)
         bound = proved(found, problem.n) if provable else 0.0
-        return replace(c.plan(found.stage, found.kinds), lower_bound_s=bound)
+        yield replace(c.plan(found.stage, found.kinds), lower_bound_s=bound)
 
 
 def counts_all(problem: OperatorProblem) -> bool:
