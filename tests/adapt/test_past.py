@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from placewright.adapt.past import Past
-from placewright.errors import RunError
+from placewright.errors import InputError, RunError
 from placewright.graph.graph import TensorSpec
 
 
@@ -113,6 +113,17 @@ def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path)
         past.save(JOB, workers, ADAPTATION, 8)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000003", "step-00000006"]
     assert [step for step, _ in past.counted_after(3)] == [4, 5, 6, 7, 8]
+
+
+def test_a_folder_that_cannot_be_gone_on_from_is_let_go(tmp_path: Path) -> None:
+    """Who mends it need not end the process first."""
+    past, _ = after(3, tmp_path)
+    past.claim.release()
+    (tmp_path / "step-00000003" / "snapshot.json").unlink()
+    with pytest.raises(InputError, match="no snapshot is undamaged"):
+        Past.of(tmp_path, JOB)
+    (tmp_path / "step-00000003").rename(tmp_path / "broken")
+    assert Past.of(tmp_path, JOB).counted == 0
 
 
 def test_a_run_in_the_same_folder_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:

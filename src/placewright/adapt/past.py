@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from placewright.adapt.adaptation import Adaptation
+from placewright.adapt.claim import Claim
 from placewright.adapt.job import Batch, Job
 from placewright.adapt.snapshot import SnapshotFolder
 from placewright.errors import RunError
@@ -19,6 +20,8 @@ class Past:
 
     Attributes
     ----------
+    claim
+        On the folder.
     counted
         Steps that have been counted; after a fault they are repeated and not counted again.
     saved
@@ -26,17 +29,29 @@ class Past:
     """
 
     snapshots: SnapshotFolder
+    claim: Claim
     counted: int = 0
     saved: int = 0
     _batches: dict[int, Batch | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, job: Job) -> Self:
-        """The past of a run in `folder`, which goes on where the last snapshot there was."""
+        """The past of a run in `folder`, which goes on where the last snapshot there was.
+
+        Raises
+        ------
+        InputError
+            The folder is another run's, or another model's, or nothing in it is undamaged.
+        """
+        claim = Claim(folder)
         snapshots = SnapshotFolder(folder, job.graph.name, job.changing)
-        found = snapshots.latest()
+        try:
+            found = snapshots.latest()
+        except BaseException:
+            claim.release()
+            raise
         step = 0 if found is None else found.step
-        return cls(snapshots, step, step)
+        return cls(snapshots, claim, step, step)
 
     def take(self, step: int, batch: Batch | None) -> None:
         """Remember the batch of a step that is about to be done: a copy, buffers are reused."""

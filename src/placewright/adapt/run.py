@@ -11,7 +11,6 @@ from typing import TypeVar
 import torch
 
 from placewright.adapt.adaptation import Adaptation
-from placewright.adapt.claim import Claim
 from placewright.adapt.decide import Policy
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
@@ -20,6 +19,7 @@ from placewright.adapt.patience import order_limit_s, step_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
+from placewright.adapt.saving import Saving
 from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.survivors import problem_of
 from placewright.adapt.timeline import Kind, Timeline
@@ -35,9 +35,6 @@ from placewright.operators.run import execution_order
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
 T = TypeVar("T")
-
-SAVES = 2
-"""Times that one snapshot is begun where workers are lost over it."""
 
 
 @dataclass(slots=True)
@@ -82,18 +79,13 @@ class AdaptiveRun:
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
     roster: Roster = field(init=False)
-    claim: Claim = field(init=False)
     past: Past = field(init=False)
-    _saves: int = 0
+    saving: Saving = field(init=False)
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.job)
-        self.claim = Claim(self.folder)
-        try:
-            self.past = Past.of(self.folder, self.job)
-        except BaseException:
-            self.claim.release()
-            raise
+        self.past = Past.of(self.folder, self.job)
+        self.saving = Saving(self.past, self.job, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
 
     def __enter__(self) -> AdaptiveRun:
@@ -105,7 +97,7 @@ class AdaptiveRun:
     def close(self) -> None:
         """End the run; what the snapshots hold stays, and another run may have the folder."""
         self._dismiss()
-        self.claim.release()
+        self.past.claim.release()
 
     @property
     def done(self) -> int:
@@ -137,7 +129,7 @@ class AdaptiveRun:
         """
         goal = self.done + 1
         self.past.take(goal, batch)
-        self._survive(goal, self._due)
+        self._survive(goal, lambda: self.saving.catch_up(*self._crew()))
         return self.timeline.step_s[-1]
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -152,29 +144,14 @@ class AdaptiveRun:
         RunError
             The disk does not take it.
         """
-        if self.past.saved < self.done and not self._survive(self.done, self.snapshot):
+        if self.past.saved == self.done:
+            return
+        if not self._survive(self.done, lambda: self.saving.save(*self._crew())):
             raise RunError(
                 f"the last snapshot is not written: {self.timeline.events[-1].text}",
                 where=f"step {self.done}",
                 hint="make room; the snapshots before it are whole",
             )
-
-    def snapshot(self) -> bool:
-        """Write down where the run stands; steps before the last two snapshots are forgotten.
-
-        A disk that does not take it is an event: the run goes on, and later steps can still be
-        repeated from the last snapshot.
-        """
-        if self.past.saved == self.done:
-            return True
-        start = time.perf_counter()
-        try:
-            self.past.save(self.job, *self._crew(), self.done)
-        except OSError as error:
-            self._unsaved(str(error.strerror or error))
-            return False
-        self.timeline.note(self.done, Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
-        return True
 
     def _survive(self, goal: int, then: Callable[[], T]) -> T:
         """Bring the run to `goal` steps and do what comes `then`, again after every fault.
@@ -182,7 +159,7 @@ class AdaptiveRun:
         While there is a session its workers stand where the run does and owe no answer:
         whatever breaks this off in the middle ends them, and what comes next starts others.
         """
-        if self.claim.released:
+        if self.past.claim.released:
             raise RunError("the run is closed", where=str(self.folder), hint="begin another one")
         with interrupts_wait():
             try:
@@ -210,22 +187,6 @@ class AdaptiveRun:
         if self.session is not None:
             session, self.session = self.session, None
             session.__exit__(RunError, None, None)
-
-    def _due(self) -> None:
-        """The snapshot that is due after a step; where workers are lost over it, once more."""
-        if self._saves == 0:
-            return
-        self._saves -= 1
-        try:
-            self.snapshot()
-        except WorkerError as error:
-            if self._saves == 0:
-                self._unsaved(error.what)
-            raise
-        self._saves = 0
-
-    def _unsaved(self, why: str) -> None:
-        self.timeline.note(self.done, Kind.UNSAVED, f"{self.folder}: {why}")
 
     def _start(self) -> None:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
@@ -282,8 +243,7 @@ class AdaptiveRun:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.rivals and adaptation.tryout is None and not self.roster.lost:
                 self.plan, self.rivals = adaptation.plan, ()
-        if self.done % self.snapshot_every == 0:
-            self._saves = SAVES
+        self.saving.stepped()
         if self.roster.lost and self.done % self.rejoin_every == 0:
             self._rejoin()
 
@@ -318,7 +278,7 @@ class AdaptiveRun:
         back = self.roster.back()
         if not back:
             return
-        self.snapshot()
+        self.saving.save(*self._crew())
         self._dismiss()
         self.roster.lost -= back
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))
