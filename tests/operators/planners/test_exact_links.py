@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.exact_links import ExactLinks, line_of_stand_in
 from placewright.operators.planners.pipelines.links.contraction import contract_pairs
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.problem import OperatorProblem
@@ -18,7 +20,7 @@ from placewright.operators.readers.pipedream import read_pipedream
 from placewright.planning import Context
 from placewright.result import Status
 from placewright.solve import solve
-from placewright.testing.instances import named_instances, random_placement, random_problem
+from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
 from tests.operators.star_cases import best_value
 from tests.published import published
 
@@ -124,3 +126,13 @@ def test_a_published_graph_is_proved() -> None:
     free = solve(problem, Exact())
     assert free.lower_bound <= result.value
     assert free.value <= result.value * (1 + 1e-9)
+
+
+def test_without_time_the_best_single_device_is_the_plan() -> None:
+    """Nothing is annealed, no line is cut and no program is built."""
+    problem = tiny([[1.0, 2.0]] * 6, [(i, 0.1, [i + 1]) for i in range(5)], objective="throughput")
+    assert line_of_stand_in(problem, math.inf) != []
+    assert line_of_stand_in(problem, 0.0) == []
+    plan = ExactLinks()(problem, Context(deadline_s=0.0))
+    assert plan.placement.tolist() == [0] * 6
+    assert plan.lower_bound_s == 0.0

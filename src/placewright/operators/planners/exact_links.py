@@ -28,6 +28,9 @@ from placewright.solvers.cp_sat import MISSING, installed
 _ROUNDS = 4
 """How often memories are made smaller where a plan's tensors do not fit beside what lives there."""
 
+STARTS = 0.25
+"""Share of the time, at most, for what the program starts from."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class ExactLinks:
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
     solved by SCIP. It starts from the best of: the plan at hand, single devices, and the line cut
     for a stand-in around host memory (`pipelines.links.stand_in`), each annealed on the loads
-    (`pipelines.links.moves`). Where plans need not be contiguous, contiguous ones are tried first.
+    (`pipelines.links.moves`), in a quarter of the time. Where plans need not be contiguous,
+    contiguous ones are tried first.
 
     The program knows what lives on a device, not the tensors of one sample that pass through it.
     Where the judge finds that those do not fit, the program is solved again with that much less
@@ -77,7 +81,8 @@ class ExactLinks:
         if context.incumbent is not None and not problem.contiguous:
             context = _sooner(context, 0.5)
         try:
-            tried.start(context, self.moves)
+            at_hand = [] if context.incumbent is None else [context.incumbent.placement]
+            tried.start(_share_of(context.deadline_s, STARTS), context.seed, self.moves, at_hand)
             if not problem.contiguous:
                 _contiguous_first(tried, context)
             c = contract_pairs(problem, contiguous=problem.contiguous)
@@ -112,19 +117,19 @@ class _Tried:
             self.best, self.value_s = OperatorPlan(place), judgement.value
         return judgement
 
-    def start(self, context: Context, moves: int) -> None:
-        """The plan at hand, single devices, the line; annealed."""
+    def start(self, deadline_s: float, seed: int, moves: int, at_hand: list[IntArray]) -> None:
+        """The plan at hand, single devices, the line; annealed, each in its share of the time."""
         p = self.problem
         c = contract_pairs(p, contiguous=p.contiguous)
-        places = [] if context.incumbent is None else [context.incumbent.placement]
-        places += [np.full(p.n, d) for d in np.flatnonzero(p.allowed().all(axis=0))]
-        places += line_of_stand_in(p, context.deadline_s)
-        for place in places:
+        singles = [np.full(p.n, d) for d in np.flatnonzero(p.allowed().all(axis=0))]
+        places = [*at_hand, *singles, *line_of_stand_in(p, _share_of(deadline_s, 0.5))]
+        for left, place in zip(range(len(places), 0, -1), places, strict=True):
             judgement = self.offer(place)
             node = c.of_nodes(place)
             if judgement is not None and c.fits(node) and np.array_equal(c.placement(node), place):
+                until = _share_of(deadline_s, 1.0 / left)
                 count = min(moves * c.nodes, 2_000_000)
-                found = anneal(c, node, moves=count, heat=0.3, seed=context.seed)
+                found = anneal(c, node, moves=count, heat=0.3, seed=seed, deadline_s=until)
                 self.offer(c.placement(found))
 
     def plan(self, bound: float) -> OperatorPlan:
@@ -150,17 +155,22 @@ def _contiguous_first(tried: _Tried, context: Context) -> None:
 
 def _sooner(context: Context, share: float) -> Context:
     """Less time."""
+    return replace(context, deadline_s=_share_of(context.deadline_s, share))
+
+
+def _share_of(deadline_s: float, share: float) -> float:
+    """When this share of the time from now to then is over."""
     now = time.perf_counter()
-    return replace(context, deadline_s=now + (context.deadline_s - now) * share)
+    return now + (deadline_s - now) * share
 
 
 def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
-    """The placement of the best line around host memory, where there is one."""
+    """The placement of the best line around host memory, where there is one in time."""
     try:
         c = contract(star_stand_in(problem).asked(pipeline=PLAIN), contiguous=True)
     except InfeasibleError:
         return []
-    found = line_or_none(c, deadline_s)
+    found = line_or_none(c, deadline_s, whatever_it_takes=False)
     return [] if found is None else [c.plan(found.stage, found.kinds).placement]
 
 

@@ -57,22 +57,30 @@ class LinearisedDp:
         return c.plan(found.stage, found.kinds)
 
 
-def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
+def best_line(
+    c: Contraction, deadline_s: float = float("inf"), *, whatever_it_takes: bool = True
+) -> Chain:
     """The best cut of the lines; only the first one where time is short.
+
+    Parameters
+    ----------
+    whatever_it_takes
+        Whether the first line is cut even if that takes longer.
 
     Raises
     ------
     InfeasibleError
-        No cut fits.
+        No cut fits, or none was found in time.
     """
     best: Chain | None = None
+    first_s = float("inf") if whatever_it_takes else deadline_s
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
         raise InfeasibleError("there are too many kinds of devices for dynamic programming")
     for last_first in (True, False):
         line = chain(line_up(c.nodes, c.edges, last_first=last_first))
         try:
             found = (
-                _within_reach(c, line)
+                _within_reach(c, line, first_s)
                 if best is None
                 else best_chain(c, line, best.value_s, deadline_s)
             )
@@ -88,20 +96,28 @@ def best_line(c: Contraction, deadline_s: float = float("inf")) -> Chain:
     return best
 
 
-def _within_reach(c: Contraction, line: Lattice) -> Chain | None:
-    """The best cut, under limits that double: a low one keeps the stages that are tried short."""
+def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | None:
+    """The best cut, under limits that double: a low one keeps the stages that are tried short.
+
+    Raises
+    ------
+    OutOfTimeError
+        At the deadline.
+    """
     limit = 1.5 * c.least_s
     while limit < c.most_s:
-        found = best_chain(c, line, limit)
+        found = best_chain(c, line, limit, deadline_s)
         if found is not None:
             return found
         limit *= 2.0
-    return best_chain(c, line, np.inf)
+    return best_chain(c, line, np.inf, deadline_s)
 
 
-def line_or_none(c: Contraction, deadline_s: float) -> Chain | None:
-    """The best cut of the lines, where one fits."""
+def line_or_none(
+    c: Contraction, deadline_s: float, *, whatever_it_takes: bool = True
+) -> Chain | None:
+    """The best cut of the lines, where one fits and is found; see `best_line`."""
     try:
-        return best_line(c, deadline_s)
+        return best_line(c, deadline_s, whatever_it_takes=whatever_it_takes)
     except InfeasibleError:
         return None

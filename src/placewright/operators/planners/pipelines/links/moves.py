@@ -8,6 +8,8 @@ contiguous, are not made.
 
 from __future__ import annotations
 
+import math
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.compiled import compiled
 from placewright.operators.planners.pipelines.annealing import energy, somebody
 from placewright.operators.planners.pipelines.links.contraction import Pairs
+
+CHUNK = 10_000
+"""Moves between two looks at the clock."""
 
 
 class Board(NamedTuple):
@@ -80,21 +85,56 @@ def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
     return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
 
 
-def anneal(c: Pairs, device: IntArray, *, moves: int, heat: float, seed: int) -> IntArray:
-    """Devices of the nodes, no worse than `device`, which fits."""
+def anneal(
+    c: Pairs, device: IntArray, *, moves: int, heat: float, seed: int, deadline_s: float = math.inf
+) -> IntArray:
+    """Devices of the nodes, no worse than `device`, which fits.
+
+    A walk that would not end before the deadline leaves moves out, so that it still cools.
+    """
     if c.devices < 2 or c.value_s(device) <= 0.0:
         return device
-    board, place = board_of(c), device.astype(np.int64)
-    found = _walk(board, place, moves, heat, seed)
-    return found if c.value_s(found) <= c.value_s(device) else device
+    board, begun_s = board_of(c), time.perf_counter()
+    walk, step = _begin(board, device.astype(np.int64), seed), 0
+    while step < moves and walk.least[0] > 0.0 and time.perf_counter() < deadline_s:
+        until = min(step + CHUNK, moves)
+        _wander(board, walk, step, until, moves, heat)
+        gone = (time.perf_counter() - begun_s) / (deadline_s - begun_s)
+        step = max(until, int(gone * moves))
+    return walk.best if c.value_s(walk.best) <= c.value_s(device) else device
+
+
+class Walk(NamedTuple):
+    """Where a walk is.
+
+    Attributes
+    ----------
+    place, best
+        Shape (N,), the placement now and the best one met.
+    load
+        Shape (passes * m,).
+    held
+        Shape (m,), bytes.
+    ahead
+        Shape (m, m), edges from device to device.
+    least
+        Shape (1,), what `best` is worth.
+    """
+
+    place: IntArray
+    best: IntArray
+    load: FloatArray
+    held: FloatArray
+    ahead: IntArray
+    least: FloatArray
 
 
 @compiled
-def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntArray:
-    """Best placement met, by the largest load, or the sum of those of both passes."""
+def _begin(b: Board, start: IntArray, seed: int) -> Walk:
+    """Before the first move."""
     np.random.seed(seed)
     n, m = b.work.shape
-    place, best = start.copy(), start.copy()
+    place = start.copy()
     load, held = np.zeros(b.passes * m), np.zeros(m)
     ahead = np.zeros((m, m), dtype=np.int64)
     for v in range(n):
@@ -106,9 +146,17 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
     seen = np.zeros(m, dtype=np.bool_)
     for k in range(len(b.maker)):
         _add(b, k, place, 1.0, load, seen)
-    least = _value(load, m)
+    return Walk(place, start.copy(), load, held, ahead, np.array([_value(load, m)]))
+
+
+@compiled
+def _wander(b: Board, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
+    """Moves `first` to `last` of `moves`, the colder the later; the best by the largest load."""
+    m = len(walk.held)
+    place, load, held, ahead = walk.place, walk.load, walk.held, walk.ahead
+    least, seen = walk.least[0], np.zeros(m, dtype=np.bool_)
     trial = np.zeros(b.passes * m)
-    for step in range(moves):
+    for step in range(first, last):
         warmth = heat * (1.0 - step / moves) + 1e-9
         v = somebody(place, load if b.passes == 1 else load[:m] + load[m:])
         a = place[v]
@@ -138,10 +186,10 @@ def _walk(b: Board, start: IntArray, moves: int, heat: float, seed: int) -> IntA
         held[to] += b.resident[v]
         if _value(load, m) < least * (1.0 - 1e-9):
             least = _value(load, m)
-            best[:] = place
+            walk.best[:] = place
             if least <= 0.0:
                 break
-    return best
+    walk.least[0] = least
 
 
 @compiled

@@ -24,6 +24,7 @@ Devices that could change places come in their own order then, instead of by piv
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,9 @@ def best_pairs(
     value_s = c.most_s if start is None else c.value_s(start)
     if value_s <= 0.0:
         return None, 0.0, Answer(None, 0.0)
-    m = _build(c, start, value_s)
+    m = _build(c, start, value_s, deadline_s)
+    if m is None:
+        return None, 0.0, Answer(None, 0.0)
     answer = run_scip(m.model, m.hint, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
     if answer.values is None:
@@ -93,7 +96,8 @@ def _level(c: Pairs) -> bool:
     return bool(np.isfinite(off).all() and (off == off[:, :1]).all())
 
 
-def _build(c: Pairs, start: IntArray | None, value_s: float) -> _Model:
+def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) -> _Model | None:
+    """The program; ``None`` where the deadline comes before it is whole."""
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
@@ -104,6 +108,8 @@ def _build(c: Pairs, start: IntArray | None, value_s: float) -> _Model:
     if start is not None:
         start, last = (ascending(c, start), last) if len(c.edges) else _sorted_out(c, start)
     for v in range(c.nodes):
+        if time.perf_counter() >= deadline_s:
+            return None
         row: list[Any] = [None] * c.devices
         for d in range(c.devices):
             if c.work_s[v, d] <= value_s * (1 + 1e-9) and _may(c, last, v, d):
@@ -113,8 +119,11 @@ def _build(c: Pairs, start: IntArray | None, value_s: float) -> _Model:
                 _add_work(c, m, v, d, row[d], scale)
         m.x.append(row)
         model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
+    send = _send_level if _level(c) else _send
     for k in range(len(c.readers)):
-        (_send_level if _level(c) else _send)(c, m, k, scale)
+        if time.perf_counter() >= deadline_s:
+            return None
+        send(c, m, k, scale)
     for d in range(c.devices):
         for load, top in zip(m.load, largest, strict=True):
             model.add_linear_constraint(mathopt.fast_sum(load[d]) <= top)
