@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from placewright.adapt.decide import Policy
@@ -15,6 +16,7 @@ from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.execute.eager import run_eager
 from placewright.graph.program import Program
+from placewright.operators.plan import OperatorPlan
 from placewright.profile.build import profile
 
 DUO = Cluster(
@@ -36,10 +38,12 @@ def heavy() -> tuple[ModelSource, Job]:
     return source, Job(graph, DUO, profile(graph, DUO, state=state), state)
 
 
-def test_a_run_leaves_a_device_that_has_become_slow(tmp_path: Path) -> None:
-    """Eight times slower after step 10: the next steps see it, plan again and migrate."""
+def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) -> None:
+    """Eight times slower after step 10: the next steps see it, plan again and migrate. Fast again
+    it changes no step, for nothing runs there; it is looked after, and gets its work back.
+    """
     source, job = heavy()
-    policy = Policy(sample_every=10, trial_steps=3)
+    policy = Policy(sample_every=10, trial_steps=3, look_share=0.5)
     with AdaptiveRun(job, tmp_path, policy=policy, snapshot_every=1000) as run:
         while run.done < 10:
             run.step()
@@ -50,6 +54,13 @@ def test_a_run_leaves_a_device_that_has_become_slow(tmp_path: Path) -> None:
         assert run.adaptation is not None
         assert run.timeline.count(Kind.MIGRATE) == 1
         assert (run.adaptation.plan.placement == 1).mean() > 0.5
+        run.adaptation._put(OperatorPlan(np.ones(job.problem.n, dtype=np.int64)), 0.0)
+        run.session.disturb([1.0, 2.0])
+        while run.done < 230 and (run.adaptation.plan.placement == 0).mean() < 0.5:
+            run.step()
+        assert (run.adaptation.plan.placement == 0).mean() > 0.5
+        told = [event.text for event in run.timeline.events]
+        assert any(t.startswith("a is") and "faster than when it was left" in t for t in told)
         steps, state = run.done, run.state()
     assert isinstance(job.graph.program, Program)
     expected = run_eager(source, training=True, steps=steps).state

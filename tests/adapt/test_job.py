@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from tests.adapt.jobs import job
@@ -19,6 +22,7 @@ class Opened:
 
     def __init__(self, graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> None:
         self.cluster, self.state, self.up = cluster, state, False
+        self.group = SimpleNamespace(limit_s=float("inf"))
 
     def __enter__(self) -> Opened:
         self.up = True
@@ -38,10 +42,18 @@ def test_a_session_is_on_those_who_are_named_with_what_has_changed() -> None:
     _, given = job()
     name = next(iter(given.state))
     new = given.state[name] + 1
-    made: Any = replace(given, open=Opened).session(("c", "a"), {name: new})
+    made: Any = replace(given, open=Opened).session(("c", "a"), {name: new}, 7.0)
     assert made.up
+    assert made.group.limit_s == 7.0
     assert made.cluster.device_names == ("a", "c")
     assert {link.source for link in made.cluster.links} == {"a", "c"}
     assert made.state.keys() == given.state.keys()
     assert made.state[name] is new
     assert given.state[name] is not new
+
+
+def test_workers_that_do_not_come_up_are_given_up() -> None:
+    """A start has a limit like every order; here it is none at all."""
+    _, given = job()
+    with pytest.raises(WorkerError, match=r"'a', 'b'.*no answer in time"):
+        given.session(("a", "b"), {}, 0.0)

@@ -55,6 +55,21 @@ def test_probes_count_where_nothing_runs() -> None:
     assert (refreshed.latency_s[0, 1], refreshed.seconds_per_byte[0, 1]) == (0.5, 1e-3)
 
 
+def test_what_was_seen_outlives_the_workers() -> None:
+    """By name: of three devices one is lost and comes back, and all are known as they were."""
+    whole = job()[1].problem
+    first = Watch(whole)
+    first.saw_steps([record(first, np.arange(whole.n) % 3, np.array([1.0, 3.0, 0.5]))] * RECENT)
+    first.saw_link(0, 2, 0.5, 1e-3)
+    two = Watch(problem_of(whole, {"a", "c"}), first.observed)
+    assert np.allclose(two.factors(), [1.0, 0.5])
+    assert (two.problem().latency_s[0, 1], two.problem().seconds_per_byte[0, 1]) == (0.5, 1e-3)
+    two.saw_change(1, 2.0)
+    again = Watch(whole, first.observed)
+    assert np.allclose(again.factors(), [1.0, 3.0, 2.0])
+    assert again.problem().latency_s[0, 2] == 0.5
+
+
 def test_survivors_keep_their_costs_and_links() -> None:
     """Without the middle one the problem is the profile of the smaller cluster."""
     given = job()[1]

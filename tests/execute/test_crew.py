@@ -92,8 +92,9 @@ def test_a_shared_process_is_named_by_its_devices_and_they_are_lost_together() -
     graph, state = diamond()
     with Session(graph, TRIO, state, LAYOUTS["two and one"]) as session:
         assert [spec.device_name for spec in session.group.specs] == ["a+c", "b"]
-        assert len(session.slowness()) == 3
+        assert len(session.probe_speeds()) == 3
         assert {(i, j) for i, j, *_ in session.probe_links()} == {(0, 1), (1, 0), (1, 2), (2, 1)}
+        assert [link[:2] for link in session.probe_links([(0, 1), (0, 2)])] == [(0, 1)]
     session = Session(graph, TRIO, state, LAYOUTS["two and one"])
     with pytest.raises(WorkerError, match=r"a\+c"):
         _run_without_the_first(session)

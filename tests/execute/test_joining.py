@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from placewright.execute import joining
 from placewright.execute.joining import direct_group, join, meeting_point
 from placewright.execute.messages.ways import Driven, Layout
 from placewright.execute.worker_spec import WorkerSpec
@@ -47,6 +49,21 @@ def test_a_worker_whose_others_do_not_come_gives_up(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="timeout"):
         join(spec(tmp_path, world=2))
     assert not dist.is_initialized()
+
+
+def test_the_meeting_point_is_waited_for_no_longer_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own limit, for a first worker that is not there, is half an hour."""
+    limits = []
+
+    def meet(*asked: object, timeout: timedelta) -> Iterator[tuple[dist.Store, int, int]]:
+        limits.append(timeout)
+        yield dist.HashStore(), 1, 2
+
+    monkeypatch.setattr(joining, "rendezvous", meet)
+    meeting_point(spec(tmp_path, world=2))
+    assert limits == [timedelta(seconds=0.3)]
 
 
 def test_a_place_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy, move_cost
 from placewright.adapt.drift import Drift
+from placewright.adapt.lookout import Lookout
+from placewright.adapt.observed import Observed
 from placewright.adapt.replan import Replanner
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
@@ -44,6 +46,8 @@ class Adaptation:
         In force.
     tryout
         Plans that are tried before anything else, ``None`` for none or when it is over.
+    observed
+        What the run has seen under other sessions.
     """
 
     session: Session
@@ -53,7 +57,9 @@ class Adaptation:
     timeline: Timeline
     replanner: Replanner
     tryout: Tryout | None = None
+    observed: Observed = field(default_factory=Observed)
     watch: Watch = field(init=False)
+    lookout: Lookout = field(init=False)
     drift: Drift = field(init=False)
     trial: Trial | None = None
     _alarm: int = 0
@@ -62,7 +68,8 @@ class Adaptation:
     _refused: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.problem)
+        self.watch = Watch(self.problem, self.observed)
+        self.lookout = Lookout(self.session, self.watch, self.policy.look_share)
         self.drift = Drift(self.policy.tolerance)
 
     @property
@@ -96,7 +103,7 @@ class Adaptation:
         elif left:
             self._raise_alarm(step)
         elif watched and self.drift.settled:
-            self._consider(step, remaining, alarmed=False)
+            self._look_again(step, remaining)
 
     def _try(self, tryout: Tryout, seconds: float, step: int, remaining: float) -> None:
         """A step of the tryout; at its end the fastest plan comes into force."""
@@ -126,17 +133,22 @@ class Adaptation:
             now_s=self.drift.recent_s,
         )
         self.watch.forget()
-        self._refused.clear()
-        self._look_around()
-        self._alarm, self._confirmed = RECENT, 0
+        self.lookout.all_round(self.plan)
+        self._begin_anew()
 
-    def _look_around(self) -> None:
-        """Probe what the steps do not show: devices with little work, and the links."""
-        for device, factor in enumerate(self.session.slowness()):
-            if device not in set(self.plan.placement.tolist()):
-                self.watch.saw_speed(device, factor)
-        for source, target, latency_s, per_byte in self.session.probe_links():
-            self.watch.saw_link(source, target, latency_s, per_byte)
+    def _look_again(self, step: int, remaining: float) -> None:
+        """While steps are as they were: what was left for being slow may be fast again."""
+        faster = self.lookout.recovered(self.plan)
+        if not faster:
+            self._consider(step, remaining, alarmed=False)
+            return
+        self.timeline.note(step, Kind.DRIFT, ", ".join(faster))
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Something has changed: the next steps are watched, and every plan may be taken."""
+        self._refused.clear()
+        self._alarm, self._confirmed = RECENT, 0
 
     def _consider(self, step: int, remaining: float, *, alarmed: bool) -> None:
         """Plan again at the costs that were seen; move when it looks worthwhile often enough."""

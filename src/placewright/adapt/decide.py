@@ -31,6 +31,8 @@ class Policy:
         Relative change of the step time that counts as drift.
     trial_steps
         Steps after which a migration is judged by what was measured.
+    look_share
+        Share of the time that looks at what was left for being slow may take.
     """
 
     sample_every: int = 50
@@ -39,6 +41,7 @@ class Policy:
     confirmations: int = 2
     tolerance: float = 0.1
     trial_steps: int = 5
+    look_share: float = 0.005
 
 
 @dataclass(frozen=True, slots=True)

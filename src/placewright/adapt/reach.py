@@ -30,7 +30,7 @@ def all_talk(seats: Sequence[NodeSeat]) -> frozenset[str]:
     RunError
         No seat is there any more: the testbed has been taken down.
     """
-    if not any(seat.there for seat in seats):
+    if seats and not any(seat.there for seat in seats):
         raise RunError(
             "the testbed has been taken down under the run",
             where=", ".join(seat.device for seat in seats),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placewright.adapt.decide import Offer, move_cost
 from placewright.operators.judge import judge
@@ -49,10 +49,10 @@ class Replanner:
         """The best plan at these costs that is found from `current` in milliseconds."""
         start = time.perf_counter()
         context = Context(seed=self.seed, judge=judge)
-        if self._state is None:
-            _, self._state = self.planner.solve(problem, context)
+        if self._state is None or self._state.problem.device_names != problem.device_names:
+            _, self._state = self.planner.solve(problem, context)  # prices are by device
             start = time.perf_counter()
-        state = CeftPbqpState(problem, current, self._state.graph, self._state.factors)
+        state = replace(self._state, plan=current)
         plan, self._state = self.planner.resolve(problem, state, context)
         self.last_solve_s = time.perf_counter() - start
         now, then = judge(problem, current), judge(problem, plan)

@@ -88,9 +88,11 @@ class Timeline:
         """How often something happened."""
         return sum(event.kind is kind for event in self.events)
 
-    def typical_s(self, last: int) -> float:
-        """Median of the last steps."""
-        return float(np.median(self.step_s[-last:])) if self.step_s else float("nan")
+    def typical_s(self, last: int, plan: int | None = None) -> float:
+        """Median of the last steps, or of those among them that were done under `plan`."""
+        recent = zip(self.step_s[-last:], self.plan[-last:], strict=True)
+        steps = [seconds for seconds, number in recent if plan in (None, number)]
+        return float(np.median(steps)) if steps else float("nan")
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for files and reports."""

@@ -54,6 +54,8 @@ class Trainer:
     steps
         How many are planned in all, if that is known: plans that are predicted to be about as
         good are then tried in the first steps, and a migration must pay for itself in the rest.
+    patience_s
+        No step is given up before it has taken so many seconds.
 
     Raises
     ------
@@ -78,6 +80,7 @@ class Trainer:
         steps: int | None = None,
         policy: Policy | None = None,
         snapshot_every: int = 50,
+        patience_s: float = 10.0,
         seed: int = 0,
     ) -> None:
         inputs, targets = example
@@ -103,6 +106,7 @@ class Trainer:
             steps=planned,
             adapt=adapt,
             snapshot_every=snapshot_every,
+            patience_s=patience_s,
             seed=seed,
         )
 

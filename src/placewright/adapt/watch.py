@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from placewright.adapt.observed import Observed
 from placewright.arrays import FloatArray
 from placewright.execute.step_record import StepRecord
 from placewright.operators.problem import OperatorProblem
@@ -34,20 +35,17 @@ class Watch:
     Attributes
     ----------
     base
-        The problem as it was profiled.
+        The problem as it was profiled, for the devices that take part.
+    observed
+        What was seen so far, also under workers before these.
     """
 
     base: OperatorProblem
-    _factors: list[list[float]] = field(init=False)
-    _deviation: FloatArray = field(init=False)
-    _latency_s: FloatArray = field(init=False)
-    _per_byte: FloatArray = field(init=False)
+    observed: Observed = field(default_factory=Observed)
 
     def __post_init__(self) -> None:
-        self._factors = [[] for _ in range(self.base.m)]
-        self._deviation = np.ones(self.base.n)
-        self._latency_s = self.base.latency_s.copy()
-        self._per_byte = self.base.seconds_per_byte.copy()
+        if not len(self.observed.deviation):
+            self.observed.deviation = np.ones(self.base.n)
 
     def saw_steps(self, records: Sequence[StepRecord]) -> None:
         """Take in watched steps."""
@@ -58,28 +56,39 @@ class Watch:
         """Take in a probe: how many times slower than profiled a device is."""
         self._note(device, factor)
 
+    def saw_change(self, device: int, factor: float) -> None:
+        """Take in a probe of a device that has changed: older samples of it no longer count."""
+        self.observed.factors[self._names[device]] = [factor]
+
     def saw_link(self, source: int, target: int, latency_s: float, per_byte: float) -> None:
         """Take in a measured link."""
-        self._latency_s[source, target] = latency_s
-        self._per_byte[source, target] = per_byte
+        self.observed.links[self._names[source], self._names[target]] = (latency_s, per_byte)
 
     def forget(self) -> None:
         """Drop the factors: something has changed, what was seen before no longer counts."""
-        self._factors = [factors[-1:] for factors in self._factors]
+        factors = self.observed.factors
+        factors.update({name: factors[name][-1:] for name in self._names if name in factors})
 
     def factors(self) -> FloatArray:
         """Shape (m,): how many times slower than profiled each device is."""
-        return np.array([np.median(f) if f else 1.0 for f in self._factors])
+        seen = self.observed.factors
+        return np.array([np.median(seen.get(name, [1.0])) for name in self._names])
 
     def problem(self) -> OperatorProblem:
         """The base problem at the costs that were seen."""
-        compute = self.base.compute_s * self.factors()[None, :] * self._deviation[:, None]
-        return replace(
-            self.base,
-            compute_s=compute,
-            latency_s=self._latency_s.copy(),
-            seconds_per_byte=self._per_byte.copy(),
-        )
+        deviation = self.observed.deviation
+        compute = self.base.compute_s * self.factors()[None, :] * deviation[:, None]
+        latency_s, per_byte = self.base.latency_s.copy(), self.base.seconds_per_byte.copy()
+        at = {name: device for device, name in enumerate(self._names)}
+        for (source, target), line in self.observed.links.items():
+            if source in at and target in at:
+                pair = at[source], at[target]
+                latency_s[pair], per_byte[pair] = line
+        return replace(self.base, compute_s=compute, latency_s=latency_s, seconds_per_byte=per_byte)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.base.device_names
 
     def _saw(self, record: StepRecord) -> None:
         for device, log in enumerate(record.logs):
@@ -88,7 +97,7 @@ class Watch:
             operators = np.asarray(log.operators)
             spans = np.asarray(log.spans_s).reshape(-1, 2)
             seen = spans[:, 1] - spans[:, 0]
-            said = self.base.compute_s[operators, device] * self._deviation[operators]
+            said = self.base.compute_s[operators, device] * self.observed.deviation[operators]
             if seen.sum() < ENOUGH * record.duration_s or said.sum() <= 0:
                 continue
             factor = float(seen.sum() / said.sum())
@@ -96,10 +105,11 @@ class Watch:
             self._deviate(operators, seen, said * factor)
 
     def _note(self, device: int, factor: float) -> None:
-        self._factors[device] = [*self._factors[device], factor][-RECENT:]
+        name = self._names[device]
+        self.observed.factors[name] = [*self.observed.factors.get(name, []), factor][-RECENT:]
 
     def _deviate(self, operators: np.ndarray, seen: FloatArray, said: FloatArray) -> None:
         """Move operators towards what was seen, the long ones: short ones are all noise."""
         long = said > 0.002 * said.sum()
         ratio = np.clip(seen[long] / said[long], 0.5, 2.0)
-        self._deviation[operators[long]] *= ratio**SLOWLY
+        self.observed.deviation[operators[long]] *= ratio**SLOWLY

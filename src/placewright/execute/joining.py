@@ -19,7 +19,7 @@ def join(spec: WorkerSpec) -> None:
         store=meeting_point(spec),
         rank=spec.rank,
         world_size=spec.world,
-        timeout=datetime.timedelta(seconds=spec.timeout_s),
+        timeout=_limit(spec),
     )
 
 
@@ -28,12 +28,17 @@ def direct_group(spec: WorkerSpec) -> dist.ProcessGroup | None:
     ranks = spec.layout.direct_processes
     if not ranks:
         return None
-    limit = datetime.timedelta(seconds=spec.timeout_s)
-    group = dist.new_group(list(ranks), timeout=limit, backend=spec.layout.direct)
+    group = dist.new_group(list(ranks), timeout=_limit(spec), backend=spec.layout.direct)
     return group if spec.rank in ranks else None
 
 
 def meeting_point(spec: WorkerSpec) -> Any:
     """The store in which the workers of one session, and of no other, find each other."""
-    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world)))
+    limit = _limit(spec)
+    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world, timeout=limit)))
     return PrefixStore(f"placewright/{spec.session}", store)
+
+
+def _limit(spec: WorkerSpec) -> datetime.timedelta:
+    """How long the others are waited for."""
+    return datetime.timedelta(seconds=spec.timeout_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -134,19 +134,27 @@ class Session:
         """Continue a sequence that was noted before."""
         self.group.order_all("set_random_state", state)
 
-    def slowness(self) -> list[float]:
-        """How many times slower each device is than when this was first asked."""
-        return self._by_device(self.group.order_all("slowness"))
+    def probe_speeds(self) -> list[float]:
+        """Seconds that the same small piece of work takes on each device, all at once."""
+        return self._by_device(self.group.order_all("probe_speeds"))
 
-    def probe_links(self) -> list[tuple[int, int, float, float]]:
-        """Source, target, latency in seconds and seconds per byte of every link, as it is now.
+    def probe_links(
+        self, among: Collection[tuple[int, int]] | None = None
+    ) -> list[tuple[int, int, float, float]]:
+        """Source, target, latency in seconds and seconds per byte of links, as they are now.
 
         Links over gloo: what a GPU or a process keeps to itself does not change.
+
+        Parameters
+        ----------
+        among
+            Pairs of devices that are looked at; all that a link joins by default.
         """
         latency, *_ = self.cluster.link_arrays()
         finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
         pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] == "gloo"]
-        answers = self.group.order_all("probe_links", pairs)
+        asked = [pair for pair in pairs if among is None or pair in among]
+        answers = self.group.order_all("probe_links", asked)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
 
     def disturb(self, factors: Sequence[float]) -> None:

@@ -85,7 +85,6 @@ class Worker:
             torch.cuda.set_device(self.places[0])
         self.crew = Crew(Exchange(spec.layout, spec.rank, spec.links, direct_group(spec)))
         self.speed_probes: list[SpeedProbe] = []
-        self.first_probe_s: list[float] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
 
     def obey(self, verb: str, arguments: Sequence[Any]) -> Any:
@@ -101,7 +100,7 @@ class Worker:
             "random_state": self.random_state,
             "set_random_state": self.set_random_state,
             "disturb": self.disturb,
-            "slowness": self.slowness,
+            "probe_speeds": self.probe_speeds,
             "probe_links": self.probe_links,
             "begin_parcel": self.parcels.begin,
             "append_parcel": self.parcels.append,
@@ -134,12 +133,10 @@ class Worker:
         """Continue a sequence of random numbers that began elsewhere."""
         torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
-    def slowness(self) -> list[float]:
-        """How many times slower each device is than when it was first asked."""
+    def probe_speeds(self) -> list[float]:
+        """Seconds that a small piece of work takes on each device."""
         self.speed_probes = self.speed_probes or [SpeedProbe(place) for place in self.places]
-        seconds = [probe.seconds(self.stretch) for probe in self.speed_probes]
-        self.first_probe_s = self.first_probe_s or seconds
-        return [now / first for now, first in zip(seconds, self.first_probe_s, strict=True)]
+        return [probe.seconds(self.stretch) / probe.count for probe in self.speed_probes]
 
     def probe_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
         """Round trips of the pairs that start here; every worker is given the same list."""

@@ -17,7 +17,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.execute.engines import ray_engine
 from placewright.execute.engines.ray_engine import Ray
-from placewright.execute.engines.ray_needs import needed
+from placewright.execute.engines.ray_needs import needed, served
 from placewright.execute.session import Session
 from tests.execute.chain import answer, diamond
 
@@ -114,6 +114,13 @@ def test_what_ray_does_not_have_is_said_at_once() -> None:
         {"far": 0.001},
     ]
     assert {n["scheduling_strategy"] for n in needed(DUO, {"CPU": 2})} == {"SPREAD"}
+
+
+def test_devices_whose_machine_is_gone_are_not_reached() -> None:
+    """Where machines are named as nodes; where none is, Ray may have any of them anywhere."""
+    assert served(DUO, {"CPU": 2, "near": 1, "far": 1}) == {"a", "b"}
+    assert served(DUO, {"CPU": 1, "near": 1}) == {"a"}
+    assert served(DUO, {"CPU": 1}) == {"a", "b"}
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

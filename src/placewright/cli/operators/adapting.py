@@ -80,10 +80,13 @@ def _run(
 
 
 def _reach(engine: Engine) -> dict[str, Any]:
-    """On a testbed, how to find out who can still talk to whom."""
+    """On a testbed and with Ray, how to find out who can still talk to whom."""
     from placewright.adapt.reach import all_talk
     from placewright.execute.engines.local import Local
+    from placewright.execute.engines.ray_engine import Ray
 
+    if isinstance(engine, Ray):
+        return {"reachable": engine.reachable}
     seats = engine.seats if isinstance(engine, Local) else None
     if seats is None:
         return {}

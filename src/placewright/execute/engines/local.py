@@ -123,7 +123,7 @@ class LocalGroup(PipedGroup):
             ours, theirs = Pipe()
             self.connections.append(ours)
             self._workers.append(WorkerProcess(spec, theirs))
-        self.answers(float("inf"))
+        self.answers(self.limit_s)
 
     def watched(self, rank: int) -> int:
         """See `PipedGroup.watched`."""

@@ -21,6 +21,7 @@ from typing import Any
 from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError
 from placewright.execute.engines.ray_group import RayGroup
+from placewright.execute.engines.ray_needs import served
 from placewright.execute.host import Host
 from placewright.execute.specs import emulated
 
@@ -64,6 +65,10 @@ class Ray:
     def group(self, cluster: Cluster) -> RayGroup:
         """Actors for devices of the cluster."""
         return RayGroup(self._ray, cluster, emulate=self._emulate)
+
+    def reachable(self, names: Sequence[str]) -> frozenset[str]:
+        """Which of the devices called `names` are on machines that Ray has now."""
+        return served(self._cluster, self._ray.cluster_resources()).intersection(names)
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
         """What is emulated, in words; empty if nothing."""

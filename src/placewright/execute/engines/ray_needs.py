@@ -49,6 +49,16 @@ def needed(cluster: Cluster, offered: Mapping[str, float]) -> list[dict[str, Any
     return [_need(device, named) for device in cluster.devices]
 
 
+def served(cluster: Cluster, offered: Mapping[str, float]) -> frozenset[str]:
+    """Devices whose node's machine is there, by name.
+
+    All of them where no machine is named as a node: which one is whose, Ray decides.
+    """
+    nodes = {node.name for node in cluster.nodes}
+    there = nodes & offered.keys() or nodes
+    return frozenset(device.name for device in cluster.devices if device.node in there)
+
+
 def _need(device: Device, named: bool) -> dict[str, Any]:
     need: dict[str, Any] = {"num_cpus": device.cores}
     if device.kind == "gpu":

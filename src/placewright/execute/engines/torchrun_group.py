@@ -51,7 +51,7 @@ class TorchrunGroup(PipedGroup):
             connection = accepted(self._listener)
             found[connection.recv()] = connection
         self.connections = [found[rank] for rank in range(len(self.specs))]
-        self.answers(float("inf"))
+        self.answers(self.limit_s)
 
     def watched(self, rank: int) -> Connection:
         """See `PipedGroup.watched`."""
