@@ -14,9 +14,8 @@ from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.decide import Policy
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
-from placewright.adapt.observed import Observed
 from placewright.adapt.past import Past
-from placewright.adapt.patience import START_S, order_limit_s, step_limit_s
+from placewright.adapt.patience import order_limit_s, step_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
@@ -25,8 +24,7 @@ from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.survivors import problem_of
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
-from placewright.adapt.watch import Watch
-from placewright.errors import InfeasibleError, PlacewrightError, RunError, WorkerError
+from placewright.errors import InfeasibleError, RunError, WorkerError
 from placewright.execute.session import Session
 from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
@@ -55,7 +53,7 @@ class AdaptiveRun:
     adapt
         Whether to migrate when a better plan appears.
     snapshot_every, rejoin_every
-        Steps between two snapshots, and before a device that was lost once is looked for.
+        Steps between two snapshots, and between two looks for lost devices.
     patience_s
         No step is given up before it has taken so many seconds.
     steps
@@ -80,13 +78,12 @@ class AdaptiveRun:
     session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
-    observed: Observed = field(default_factory=Observed)
     roster: Roster = field(init=False)
     past: Past = field(init=False)
     saving: Saving = field(init=False)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.job, self.rejoin_every)
+        self.roster = Roster(self.job)
         self.past = Past.of(self.folder, self.job)
         self.saving = Saving(self.past, self.job, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
@@ -176,16 +173,13 @@ class AdaptiveRun:
             try:
                 if self.session is None:
                     self._start()
-                    self.roster.started()
                 while self.done < goal:
                     self._advance(self.past.batch(goal))
                 if self.session is not None:
                     found = then()
                     self.roster.tries = 0
                     return found
-            except PlacewrightError as error:
-                if not (isinstance(error, WorkerError) or self.roster.newcomers):
-                    raise
+            except WorkerError as error:
                 self._fault(error)
 
     def _dismiss(self) -> None:
@@ -198,10 +192,9 @@ class AdaptiveRun:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
         start = time.perf_counter()
         problem = problem_of(self.job.problem, self.alive())
-        plan = self._first_plan(Watch(problem, self.observed).problem())
+        plan = self._first_plan(problem)
         snapshot = self.snapshots.latest()
-        state = snapshot.state if snapshot else {}
-        session = self.job.session(self.alive(), state, self.patience_s + START_S)
+        session = self.job.session(self.alive(), snapshot.state if snapshot else {})
         self.session = session
         session.group.limit_s = order_limit_s(self.patience_s, self.job.state_bytes)
         order = execution_order(problem, judge(problem, plan))
@@ -215,17 +208,10 @@ class AdaptiveRun:
             self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
         tryout = self._tryout(problem, plan)
         self.adaptation = Adaptation(
-            session,
-            problem,
-            plan,
-            self.policy,
-            self.timeline,
-            self.replanner,
-            tryout,
-            self.observed,
+            session, problem, plan, self.policy, self.timeline, self.replanner, tryout
         )
         self._replay(session, step)
-        self.adaptation.lookout.baseline()
+        session.slowness()
 
     def _tryout(self, problem: OperatorProblem, plan: OperatorPlan) -> Tryout | None:
         """Only in the beginning, and with as many plans as the steps that are left pay for."""
@@ -258,7 +244,8 @@ class AdaptiveRun:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.rivals and adaptation.tryout is None and not self.roster.lost:
                 self.plan, self.rivals = adaptation.plan, ()
-        self._rejoin()
+        if self.roster.lost and self.done % self.rejoin_every == 0:
+            self._rejoin()
 
     def _one(self, session: Session, batch: Batch | None, *, watched: bool) -> StepRecord:
         """What the workers saw of one step."""
@@ -274,12 +261,12 @@ class AdaptiveRun:
             raise RunError("the run has not begun", hint="call step() first")
         return self.session, self.adaptation
 
-    def _fault(self, error: PlacewrightError) -> None:
+    def _fault(self, error: WorkerError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""
         dead = set() if self.session is None else self.session.lost()
         self._dismiss()
-        gone = self.roster.missed(dead, error, self.done)
-        who = self.roster.told(gone) if gone else "nobody is gone: tried again"
+        gone = self.roster.missed(dead, error)
+        who = f"lost {', '.join(sorted(gone))}" if gone else "nobody is gone: tried again"
         self.timeline.note(self.done, Kind.FAULT, f"{who} ({error.where}: {error.what})")
         if not self.alive():
             raise InfeasibleError(
@@ -288,10 +275,10 @@ class AdaptiveRun:
 
     def _rejoin(self) -> None:
         """Take lost devices back that answer again."""
-        back = self.roster.back(self.done)
+        back = self.roster.back()
         if not back:
             return
         self.saving.save(*self._crew())
         self._dismiss()
-        self.roster.rejoin(back, self.done)
+        self.roster.lost -= back
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))
