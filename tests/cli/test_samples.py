@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from placewright.errors import RunError
+from placewright.samples.replanning import Step
+from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.trainer import Epoch
 from tests.cli.speak import speak
 
 
@@ -135,6 +142,14 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("--adapt", "--kill", "aa:1"), "did you mean 'a'"),
         (("--adapt", "--slow", "a:one:2"), "NODE:EPOCH:TIMES"),
         (("--adapt", "plan.json"), "takes no plan"),
+        (("--adapt", "--kill", "a:inf"), "is not NODE:EPOCH"),
+        (("--adapt", "--kill", "a:1.5"), "is not NODE:EPOCH"),
+        (("--adapt", "--slow", "a:2:inf"), "is not NODE:EPOCH:TIMES"),
+        (("--adapt", "--slow", "a:2:0"), "is not NODE:EPOCH:TIMES"),
+        (("--adapt", "--kill", "a:4"), "after the last epoch (the run has 3)"),
+        (("--adapt", "--peer", "none"), "no peers"),
+        (("plan.json", "--planner", "lp"), "--planner: a plan that is given"),
+        (("plan.json", "--time-limit", 3), "--time-limit: a plan that is given"),
     ],
 )
 def test_trouble_that_is_none_is_refused(
@@ -160,3 +175,57 @@ def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Predicted beside measured" in page.read_text(encoding="utf-8")
     assert speak(capsys, *asked, "--adapt", "--speed", 50).code == 0
     assert "Samples of each node" in page.read_text(encoding="utf-8")
+
+
+def test_what_has_ended_is_handed_over_before_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adaptive run that fails in its second epoch; planning had the seed and the time asked."""
+    pytest.importorskip("torch")
+    given: dict[str, Any] = {}
+
+    class Failing:
+        def __init__(
+            self, problem: Any, shards: Any, digests: Any, recipe: Recipe, *_: Any, **x: Any
+        ):
+            given.update(x, seed=recipe.seed)
+
+        def steps(self) -> Iterator[Step]:
+            yield Step(Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way")
+            raise RunError("a sample was lost")
+
+    monkeypatch.setattr("placewright.samples.replanning.Adaptive", Failing)
+    path, kept, page = (tmp_path / name for name in ("two.json", "run.json", "run.html"))
+    path.write_text(TWO)
+    asked = ("samples", "run", path, "--adapt", "--time-limit", 4, "--seed", 9)
+    said = speak(capsys, *asked, "-o", kept, "--report", page)
+    assert said.code == 1
+    assert "a sample was lost" in said.err
+    assert "not planned again: no way" in said.err
+    assert "7 samples" in said.out or "no plan" in said.out
+    assert json.loads(kept.read_text())["epochs"][0]["unplanned"] == "no way"
+    assert "Samples of each node" in page.read_text(encoding="utf-8")
+    assert (given["planning_s"], given["seed"]) == (4.0, 9)
+
+
+@pytest.mark.parametrize("end", ["yaml", "json.gz"])
+def test_plans_come_back_from_any_file(
+    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes and plan, named by their ends; packed where they say so."""
+    nodes, plan = tmp_path / f"nodes.{end}", tmp_path / f"plan.{end}"
+    assert speak(capsys, "samples", "generate", "mild", "--nodes", 4, "-o", nodes, "-q").code == 0
+    asked = ("samples", "plan", nodes, "--planner", "greedy", "-o", plan, "-f", "json")
+    made = speak(capsys, *asked).data
+    assert (
+        speak(capsys, "samples", "simulate", nodes, plan, "-f", "json").data["value"]
+        == (made["value"])
+    )
+    assert (plan.read_bytes()[:2] == b"\x1f\x8b") == end.endswith("gz")
+
+
+def test_more_nodes_than_any_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With their number."""
+    said = speak(capsys, "samples", "generate", "mild", "--nodes", 300_000)
+    assert said.code == 1
+    assert "300000 nodes are too many" in said.err

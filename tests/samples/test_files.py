@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_gradient_exchange_is_a_ring(tmp_path: Path) -> None:
     assert problem.sync_s == pytest.approx(15 * (0.1 + 2 * 0.001))
 
 
-@pytest.mark.parametrize("suffix", ["yaml", "json"])
+@pytest.mark.parametrize("suffix", ["yaml", "json", "json.gz"])
 def test_problems_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
     """Of every regime, small and large, and with every option."""
     problems = [generate(regime, nodes, 2) for regime in REGIMES for nodes in (5, 40)]
@@ -131,16 +132,34 @@ def test_problems_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
         assert back.hash() == problem.hash()
 
 
-def test_plans_are_read_back_equal(tmp_path: Path) -> None:
-    """What `save` wrote is what the planner answered."""
+@pytest.mark.parametrize("suffix", ["json", "yaml", "json.gz", "yml.gz"])
+def test_plans_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
+    """What `save` wrote is what the planner answered, whatever the file's name ends in."""
     problem = generate("moderate", 10, 1)
     result = solve(problem, "lp")
-    back = read_plan(result.save(tmp_path / "plan.json"), problem)
+    path = result.save(tmp_path / f"plan.{suffix}")
+    back = read_plan(path, problem)
     assert back.source.tolist() == result.plan.source.tolist()
     assert back.count.tolist() == result.plan.count.tolist()
+    assert back.lower_bound_s == result.plan.lower_bound_s
     other = random_tiny(0).asked(node_names=("n0", "n1", "x"))
-    with pytest.raises(PlacewrightError):
-        read_plan(tmp_path / "plan.json", other)
+    with pytest.raises(PlacewrightError, match="plan"):
+        read_plan(path, other)
+
+
+def test_what_was_proved_of_another_problem_is_no_bound(tmp_path: Path) -> None:
+    """The same names, half the work."""
+    problem = generate("moderate", 10, 1)
+    path = solve(problem, "lp").save(tmp_path / "plan.json")
+    other = problem.asked(seconds_per_sample=problem.seconds_per_sample / 2)
+    assert read_plan(path, other).lower_bound_s == 0.0
+
+
+def test_a_packed_file_has_the_name_of_what_is_in_it(tmp_path: Path) -> None:
+    """Where the file says none."""
+    path = tmp_path / "nodes.yaml.gz"
+    path.write_bytes(gzip.compress(GOOD.encode()))
+    assert read_problem(path).name == "nodes"
 
 
 def _kept(folder: Path, text: str) -> Path:

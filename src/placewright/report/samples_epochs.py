@@ -21,6 +21,7 @@ def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
                 "epoch": k,
                 "measured_s": step.epoch.seconds,
                 "planned": step.planned,
+                "unplanned": step.unplanned,
                 "moved_samples": step.moved,
                 "move_s": step.move_s,
                 "left": list(step.left),
@@ -51,7 +52,7 @@ def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
         (
             str(k),
             seconds(step.epoch.seconds),
-            f"{step.moved} samples" if step.planned else "",
+            _planned(step),
             seconds(step.move_s) if step.moved else "",
             ", ".join(step.left),
             f"{step.lost} samples" if step.lost else "",
@@ -66,6 +67,12 @@ def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
         f"{seconds(total_s(steps))} in all; processes start anew for every epoch, not counted",
     ]
     return "\n".join(lines)
+
+
+def _planned(step: Step) -> str:
+    if step.unplanned:
+        return "no plan"
+    return f"{step.moved} samples" if step.planned else ""
 
 
 def total_s(steps: Sequence[Step]) -> float:

@@ -57,6 +57,8 @@ def _events(number: int, step: Step) -> Iterator[tuple[int, str, str]]:
         yield number, "planned again", _moved(step) if step.moved else "no move pays"
     elif step.moved:
         yield number, "planned", _moved(step)
+    elif step.unplanned:
+        yield number, "not planned again", step.unplanned
     for name in step.left:
         yield number, "node left", f"{name}; {step.lost} samples lost in this epoch"
 

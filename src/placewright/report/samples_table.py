@@ -20,13 +20,19 @@ def _gain(result: Result) -> str:
     judged, problem = result.judgement, result.problem
     still = judge(problem, nothing())
     count = int(result.plan.count.sum())
-    faster = f"{still.value / result.value:.2f} times as fast as not moving"
-    compared = f"{faster} ({seconds(still.value)})" if still.feasible else "nothing could stay"
+    compared = _compared(still.value, result.value) if still.feasible else "nothing could stay"
     share = percent(count / int(problem.held.sum()))
     return (
         f"{compared}; {count} samples move ({share}, {size(count * problem.sample_bytes)}); "
         f"{seconds(judged.played_value())} if transfers wait for each other"
     )
+
+
+def _compared(still_s: float, value_s: float) -> str:
+    """What moving gains; where nothing takes any time there is no ratio."""
+    if value_s > 0:
+        return f"{still_s / value_s:.2f} times as fast as not moving ({seconds(still_s)})"
+    return f"no time at all; not moving takes {seconds(still_s)}"
 
 
 def _moves(result: Result) -> str:

@@ -13,6 +13,27 @@ if TYPE_CHECKING:
     from placewright.samples.problem import SampleProblem
 
 
+MOST_NODES = 10_000
+"""Every pair of them is a number in several tables: some GiB."""
+
+
+def check_size(nodes: int, where: str) -> None:
+    """Raise before tables are made that no memory holds.
+
+    Raises
+    ------
+    InputError
+        Too many nodes.
+    """
+    if nodes > MOST_NODES:
+        raise InputError(
+            f"{nodes} nodes are too many: {nodes**2:.2g} pairs of them",
+            where=where,
+            by=f"at most {MOST_NODES}",
+            hint="split the cloud, or plan for groups of nodes",
+        )
+
+
 def check_problem(p: SampleProblem) -> None:
     """Raise where the problem is none.
 

@@ -1,14 +1,13 @@
-"""Problems and plans of wing 3 as YAML or JSON."""
+"""Problems and plans of wing 3 as YAML or JSON, packed or not: see `placewright.stored`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from placewright.boundary import parse_json, parse_yaml, placed, read_text, validate
+from placewright.boundary import placed, validate
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.result import Result, head_json
 from placewright.samples.formats.reading import problem_of
@@ -17,6 +16,7 @@ from placewright.samples.formats.writing import problem_json
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import SamplePlan, check_plan, nothing
 from placewright.samples.problem import SampleProblem
+from placewright.stored import read_data, stem, write_data
 
 SCHEMA_VERSION = 1
 
@@ -31,10 +31,8 @@ def read_problem(path: str | Path) -> SampleProblem:
     InfeasibleError
         The samples do not fit; says by how many.
     """
-    text = read_text(path)
-    is_yaml = Path(path).suffix in (".yaml", ".yml")
-    data = (parse_yaml if is_yaml else parse_json)(text, where=str(path))
-    return problem_from(data, where=str(path), name=Path(path).stem, text=text if is_yaml else "")
+    data, text = read_data(path)
+    return problem_from(data, where=str(path), name=stem(path), text=text)
 
 
 def problem_from(data: Any, *, where: str, name: str, text: str = "") -> SampleProblem:
@@ -48,11 +46,13 @@ def problem_from(data: Any, *, where: str, name: str, text: str = "") -> SampleP
 
 def write_problem(problem: SampleProblem, path: str | Path) -> Path:
     """Write a file that `read_problem` reads back equal."""
-    return _write(problem_json(problem), path)
+    return write_data(problem_json(problem), path)
 
 
 def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
     """Read the moves of a plan file for `problem`.
+
+    What was proved is kept only if it was about the very same problem.
 
     Raises
     ------
@@ -60,9 +60,14 @@ def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
         A node or class that does not exist, a move over no link.
     """
     where = str(path)
-    entry = validate(SamplePlanFile, parse_json(read_text(path), where=where), where=where).plan
-    plan = _plan_of(entry.moves, problem, where, entry.lower_bound_s)
-    check_plan(problem, plan)
+    data, text = read_data(path)
+    entry = validate(SamplePlanFile, data, where=where, text=text)
+    bound_s = entry.plan.lower_bound_s if entry.problem_hash == problem.hash() else 0.0
+    plan = _plan_of(entry.plan.moves, problem, where, bound_s)
+    try:
+        check_plan(problem, plan)
+    except InputError as error:
+        raise placed(error, where) from None
     return plan
 
 
@@ -86,7 +91,7 @@ def _plan_of(
 
 def write_plan(result: Result, path: str | Path) -> Path:
     """Write a result's plan with all that it takes to check the claim again."""
-    return _write(result_json(result), path)
+    return write_data(result_json(result), path)
 
 
 def result_json(result: Result) -> dict[str, Any]:
@@ -142,15 +147,3 @@ def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
     if name not in index:
         raise UnknownNameError(kind, name, index, where=where)
     return index[name]
-
-
-def _write(data: dict[str, Any], path: str | Path) -> Path:
-    target = Path(path)
-    if target.suffix in (".yaml", ".yml"):
-        import yaml
-
-        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    else:
-        text = json.dumps(data, allow_nan=False) + "\n"
-    target.write_text(text, encoding="utf-8")
-    return target

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnknownNameError
+from placewright.samples.checks import check_size
 from placewright.samples.problem import SampleProblem
 
 MEDIAN_SAMPLES = 1000.0
@@ -57,7 +58,10 @@ def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
     ------
     UnknownNameError
         No regime of this name.
+    InputError
+        More nodes than fit in memory, pair by pair.
     """
+    check_size(nodes, where=f"{regime} cloud")
     if regime not in REGIMES:
         raise UnknownNameError("regime", regime, REGIMES)
     asked = REGIMES[regime]

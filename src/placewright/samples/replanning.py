@@ -1,7 +1,8 @@
 """Training that plans again: measured speeds and rates replace the profile, nodes leave.
 
 Between epochs, where a node is slower or faster than known by more than `DRIFT`, or one has left,
-the rest of the training is planned again from what is where, and moved where that pays. An epoch
+the rest of the training is planned again from what is where, and moved where that pays; where it
+cannot be planned, links of the node that left among what is missing, it goes on as it is. An epoch
 in which a node leaves is repeated by the others from the parameters it began with. What the node
 held then is gone with it, as every sample is on one node; what it had given away stays.
 """
@@ -14,8 +15,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.errors import RunError
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import PlacewrightError, RunError
 from placewright.samples.data.dealing import counted, held_by
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
@@ -24,7 +25,7 @@ from placewright.samples.nodes.processes import NodeLeft
 from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
-from placewright.samples.subset import subset, with_rates
+from placewright.samples.subset import for_training, subset, with_rates
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Since, Trained, train
 from placewright.samples.training.trainer import Epoch
@@ -59,6 +60,8 @@ class Step:
     ----------
     planned
         Whether the samples were planned again before it.
+    unplanned
+        Why they could not be, though they should have been; empty otherwise.
     moved, move_s
         Samples that moved then, and how long that took.
     left
@@ -76,6 +79,17 @@ class Step:
     left: tuple[str, ...]
     lost: int
     held: Mapping[str, int]
+    unplanned: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What planning changed: samples that moved, seconds, or why there is no plan."""
+
+    planned: bool = False
+    moved: int = 0
+    move_s: float = 0.0
+    unplanned: str = ""
 
 
 @final
@@ -92,6 +106,8 @@ class Adaptive:
         How many times faster than the problem says nodes and links are emulated.
     planner
         By name: see `placewright.samples.planners`.
+    planning_s
+        For each plan; everybody waits for it.
     trouble
         On purpose, for tests and measurements.
     seats
@@ -119,13 +135,14 @@ class Adaptive:
         *,
         speed: float = 1.0,
         planner: str = "lp",
+        planning_s: float = PLANNING_S,
         trouble: Sequence[Trouble] = (),
         seats: Sequence[NodeSeat] = (),
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
         self.recipe, self.test, self.speed = recipe, test, speed
-        self.planner, self.trouble = planner, tuple(trouble)
+        self.planner, self.planning_s, self.trouble = planner, planning_s, tuple(trouble)
         self.seats, self.slow_down = tuple(seats), slow_down
         self.alive = list(range(problem.n))
         self._since = Since()
@@ -140,32 +157,51 @@ class Adaptive:
 
         Raises
         ------
+        InfeasibleError, InputError
+            There is no first plan.
         RunError
             Nobody is left, or a sample was lost in a move.
         """
         due = True
         for epoch in range(self.recipe.epochs):
-            moved = self._plan(self.recipe.epochs - epoch) if due else (0, 0.0)
+            change = self._plan(epoch) if due else _Change()
             before = set(self.digests), list(self.alive)
             trained = self._epoch(epoch)
             left = tuple(self.problem.node_names[i] for i in before[1] if i not in self.alive)
             lost = len(before[0]) - len(self.digests)
-            planned, self._since = due, Since(epoch + 1, trained.parameters)
+            self._since = Since(epoch + 1, trained.parameters)
             due = self._learn(trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
-            yield Step(one, planned, *moved, left, lost, self._held())
+            yield Step(
+                one,
+                change.planned,
+                change.moved,
+                change.move_s,
+                left,
+                lost,
+                self._held(),
+                change.unplanned,
+            )
 
-    def _plan(self, epochs: int) -> tuple[int, float]:
-        """Plan from what is where, move if that is worth it; samples and seconds."""
-        now = self._now(self.problem, epochs)
-        plan = solve(now, self.planner, time_limit_s=PLANNING_S).plan
+    def _plan(self, epoch: int) -> _Change:
+        """Plan from what is where, move if that is worth it."""
+        try:
+            now = subset(self.problem, self.alive, self._counted()).asked(
+                epochs=self.recipe.epochs - epoch
+            )
+            seed = self.recipe.seed
+            plan = solve(now, self.planner, time_limit_s=self.planning_s, seed=seed).plan
+        except PlacewrightError as error:
+            if epoch == 0:  # nothing would be lost
+                raise
+            return _Change(unplanned=str(error).splitlines()[0])
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
-            return 0, 0.0
+            return _Change(planned=True)
         moved = move(now, plan, self._shards(), self.digests, speed=self.speed, seats=self._seats())
         rates = np.full((self.problem.n, self.problem.n), np.nan)
         rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
         self.problem = with_rates(self.problem, rates)
-        return int(plan.count.sum()), moved.move_s * self.speed
+        return _Change(True, int(plan.count.sum()), moved.move_s * self.speed)
 
     def _epoch(self, epoch: int) -> Trained:
         """One epoch, again and again until it ends with those who began it."""
@@ -179,7 +215,7 @@ class Adaptive:
         while True:
             try:
                 return train(
-                    self._now(real, 1),
+                    for_training(real, self.alive, self._counted()),
                     self._shards(),
                     replace(self.recipe, epochs=1),
                     self.test,
@@ -211,15 +247,15 @@ class Adaptive:
         known = self.problem.seconds_per_sample.copy()
         measured = np.full(self.problem.n, np.nan)
         measured[self.alive] = seconds_per_sample
-        drift = np.abs(measured / known - 1) > DRIFT  # False where nothing was measured
+        # False where nothing was measured; a node that was to take no time at all is news.
+        drift = np.abs(measured - known) > DRIFT * known
         known[drift] = measured[drift]
         self.problem = self.problem.asked(seconds_per_sample=known)
         return bool(drift.any())
 
-    def _now(self, problem: SampleProblem, epochs: int) -> SampleProblem:
-        """The rest of the training, of those who are there, from what is where."""
-        samples = counted(held_by(problem, self._shards()))
-        return subset(problem, self.alive, samples).asked(epochs=epochs)
+    def _counted(self) -> IntArray:
+        """Shape (alive, k): what is where now."""
+        return counted(held_by(self.problem, self._shards()))
 
     def _held(self) -> dict[str, int]:
         return {self.problem.node_names[i]: len(self.shards[i].samples()) for i in self.alive}

@@ -26,6 +26,23 @@ def subset(problem: SampleProblem, nodes: Sequence[int], samples: IntArray) -> S
     )
 
 
+def for_training(problem: SampleProblem, nodes: Sequence[int], samples: IntArray) -> SampleProblem:
+    """What training knows of the nodes that hold `samples`: speeds, and nothing of moves.
+
+    Nodes that no link joins train together all the same, whatever they hold.
+    """
+    free = np.zeros((problem.n, problem.n))
+    ground = problem.asked(
+        send_s=free,
+        receive_s=free,
+        latency_s=free,
+        price_s=free,
+        storage=np.full(problem.n, np.inf),
+        keep=np.zeros_like(problem.keep),
+    )
+    return subset(ground, nodes, samples)
+
+
 def with_rates(problem: SampleProblem, sample_s: FloatArray) -> SampleProblem:
     """`problem` with links as slow as measured; both ports, as nobody can tell which it was."""
     known = np.isfinite(sample_s)

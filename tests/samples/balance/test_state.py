@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,3 +131,14 @@ def test_a_relay_passes_on_the_classes_that_reach_it() -> None:
     best = solve(problem, "lp")
     assert best.judgement.feasible
     assert best.judgement.held[0].sum() > 0
+
+
+def test_a_balance_looks_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One move at a time ends as all at once; after the deadline it stays as it is, half done."""
+    problem = tiny([40, 0, 0])
+    whole, steps, cut = State.of(problem), State.of(problem), State.of(problem)
+    made = whole.balance(clock_of(problem), 1)
+    monkeypatch.setattr("placewright.samples.balance.state.AT_ONCE", 1)
+    assert steps.balance(clock_of(problem), 1) == made > 1
+    assert steps.flow.tolist() == whole.flow.tolist()
+    assert cut.balance(clock_of(problem), 1, deadline_s=0.0) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.cli.face import Face
+from placewright.cli.samples.ending import Ending
 from placewright.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,19 +25,21 @@ def run_adaptively(
     recipe: Recipe,
     *,
     planner: str,
+    planning_s: float | None,
     images: str,
     speed: float,
     up: Nodes | None,
     trouble: Sequence[Trouble],
-) -> list[Step]:
-    """All epochs, each told as it ends; Ctrl-C ends the run with those that have ended."""
+) -> tuple[list[Step], Ending]:
+    """All epochs, each told as it ends; and what ended the run before its last one, if anything."""
     from placewright.samples.data.dealing import deal
     from placewright.samples.data.pictures import pictures
-    from placewright.samples.replanning import Adaptive
+    from placewright.samples.replanning import PLANNING_S, Adaptive
 
     data, test = pictures(problem, images, recipe.seed)
     size = problem.sample_bytes if up is not None else 0.0
     steps: list[Step] = []
+    ending = Ending(face, steps, lambda: f"epoch {len(steps)}")
     with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
         shards, digests = deal(problem, data, Path(folder), file_bytes=size)
         job = Adaptive(
@@ -46,25 +50,23 @@ def run_adaptively(
             test,
             speed=speed,
             planner=planner,
+            planning_s=PLANNING_S if planning_s is None else planning_s,
             trouble=trouble,
             seats=up.seats if up is not None else (),
             slow_down=None if up is None else _quotas(up, problem.node_names),
         )
-        with face.meter(f"running {problem.name}") as meter:
-            try:
-                for step in job.steps():
-                    steps.append(step)
-                    meter(
-                        what=f"epoch {len(steps)} of {recipe.epochs}",
-                        value=step.epoch.seconds,
-                        lower_bound=0.0,
-                        elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
-                    )
-            except KeyboardInterrupt:
-                if not steps:
-                    raise
-                face.note(f"interrupted after epoch {len(steps)}")
-    return steps
+        with face.meter(f"running {problem.name}") as meter, ending:
+            for step in job.steps():
+                steps.append(step)
+                if step.unplanned:
+                    face.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
+                meter(
+                    what=f"epoch {len(steps)} of {recipe.epochs}",
+                    value=step.epoch.seconds,
+                    lower_bound=0.0,
+                    elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
+                )
+    return steps, ending
 
 
 def _quotas(up: Nodes, names: Sequence[str]) -> Callable[[int, float], None]:
@@ -82,7 +84,7 @@ def troubles(
     Raises
     ------
     InputError
-        Something else.
+        Something else, or an epoch that the run does not have.
     UnknownNameError
         No node of this name.
     """
@@ -96,15 +98,28 @@ def _trouble(problem: SampleProblem, said: str, option: str, parts: tuple[str, .
     from placewright.samples.replanning import Trouble
 
     name, *given = said.rsplit(":", len(parts))
-    try:
-        numbers = [float(part) for part in given]
-        epoch, times = numbers if len(parts) == 2 else (*numbers, float("inf"))
-        known = epoch >= 1 and epoch == int(epoch) and times > 0
-    except ValueError:
-        known = False
-    if not known:
+    numbers = [_number(part) for part in given]
+    if len(numbers) < len(parts) or not all(x > 0 for x in numbers) or numbers[0] % 1:
         form = ":".join(("NODE", *parts))
-        raise InputError(f"{said!r} is not {form}", where=option, hint="epochs count from 1")
+        hint = "epochs count from 1; TIMES is a number above 0"
+        raise InputError(f"{said!r} is not {form}", where=option, hint=hint)
     if name not in problem.node_names:
         raise UnknownNameError("node", name, problem.node_names, where=option)
+    epoch, times = (*numbers, math.inf)[:2]
+    if epoch > problem.epochs:
+        raise InputError(
+            f"{said!r} is after the last epoch",
+            where=option,
+            by=f"the run has {problem.epochs}",
+            hint="name an earlier epoch, or raise --epochs",
+        )
     return Trouble(int(epoch) - 1, problem.node_names.index(name), times)
+
+
+def _number(said: str) -> float:
+    """A number that has an end, ``nan`` for everything else."""
+    try:
+        number = float(said)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan

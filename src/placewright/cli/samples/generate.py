@@ -38,12 +38,13 @@ def generate(
 
     [cyan]placewright samples generate heavy --nodes 20 --seed 1 -o nodes.yaml -q[/cyan]
     """
+    from placewright.samples.files import write_problem
     from placewright.samples.formats.writing import problem_json
     from placewright.samples.generate import generate as make
 
     face = Face(format, output, quiet, verbose)
     problem = make(regime, nodes, seed)
-    data = problem_json(problem)
     if output is None or format != "yaml":
-        face.show(lambda: data, lambda: repr(problem))
-    face.keep(lambda: data)
+        face.show(lambda: problem_json(problem), lambda: repr(problem))
+    if output is not None:
+        face.kept(write_problem(problem, output))

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from placewright.cli.beside_plan import (
+    TIME_LIMIT_S,
+    AskedPlannerOption,
+    AskedTimeLimitOption,
+    refuse_beside_plan,
+)
 from placewright.cli.face import Face, write
 from placewright.cli.given import judged_plan
 from placewright.cli.options import (
@@ -18,17 +24,19 @@ from placewright.cli.options import (
     QuietOption,
     ReportOption,
     SeedOption,
-    TimeLimitOption,
     VerboseOption,
 )
 from placewright.cli.samples.adapting import run_adaptively, troubles
-from placewright.cli.samples.asked import EpochsOption, NodesFile, PlannerOption, RelayOption, load
+from placewright.cli.samples.asked import EpochsOption, NodesFile, RelayOption, load
+from placewright.cli.samples.ending import Ending
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
     from placewright.result import Result
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
+
+AUTO = "auto"
 
 OVERRUN = 1.3
 """Times the predicted seconds: beyond what noise explains."""
@@ -59,7 +67,7 @@ KillOption = Annotated[
 def run(
     file: NodesFile,
     plan: OptionalPlan = None,
-    planner: PlannerOption = "auto",
+    planner: AskedPlannerOption = None,
     peer: PeersOption = None,
     epochs: EpochsOption = None,
     relay: RelayOption = None,
@@ -91,7 +99,7 @@ def run(
     speed: Annotated[
         float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
     ] = 1.0,
-    time_limit: TimeLimitOption = 60.0,
+    time_limit: AskedTimeLimitOption = None,
     seed: SeedOption = 0,
     report: ReportOption = None,
     format: FormatOption = "table",
@@ -113,7 +121,7 @@ def run(
 
     [cyan]placewright samples run nodes.yaml --adapt --slow n0:3:4 --kill n1:5[/cyan]
 
-    Ctrl-C ends it with the runs, or the epochs, that have ended.
+    Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
     from placewright.report.samples_epochs import epochs_json, epochs_table
     from placewright.report.samples_epochs_page import samples_epochs_page
@@ -129,7 +137,8 @@ def run(
     problem = load(file, "A", relay, epochs)
     peers = known_peers(peer or PEERS)
     trouble = troubles(problem, slow or (), kill or ())
-    _refuse_unfit(engine, speed, adapt, plan, bool(trouble))
+    _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(peer))
+    refuse_beside_plan(plan, planner, time_limit)
     recipe = Recipe(
         epochs=problem.epochs,
         batch=batch,
@@ -146,45 +155,45 @@ def run(
         if up is not None:
             problem = measure(problem, recipe, seats).of(problem, batch)
         if adapt:
-            steps = run_adaptively(
+            steps, ending = run_adaptively(
                 face,
                 problem,
                 recipe,
-                planner=planner,
+                planner=planner or AUTO,
+                planning_s=time_limit,
                 images=images,
                 speed=speed,
                 up=up,
                 trouble=trouble,
             )
-            data = epochs_json(steps, real=up is not None)
-            face.show(lambda: data, lambda: epochs_table(steps, real=up is not None))
-            face.keep(lambda: data)
             real = up is not None
+            data = epochs_json(steps, real=real)
+            face.show(lambda: data, lambda: epochs_table(steps, real=real))
+            face.keep(lambda: data)
             _keep_page(face, report, lambda: samples_epochs_page(problem, steps, real=real))
+            ending.finish()
             return
-        result = _planned(face, problem, plan, planner, time_limit, seed)
+        limit_s = TIME_LIMIT_S if time_limit is None else time_limit
+        result = _planned(face, problem, plan, planner or AUTO, limit_s, seed)
         runs: list[SampleRun] = []
-        with face.meter(f"running {problem.name}") as meter:
-            try:
-                carry_out(
-                    problem,
-                    result.plan,
-                    recipe=recipe,
-                    peers=peers,
-                    speed=speed,
-                    seats=seats,
-                    kind=images,
-                    progress=meter,
-                    ended=runs.append,
-                )
-            except KeyboardInterrupt:
-                if not runs:
-                    raise
-                face.note(f"interrupted after {len(runs)} of {1 + len(peers)} runs")
+        ending = Ending(face, runs, lambda: f"{len(runs)} of {1 + len(peers)} runs")
+        with face.meter(f"running {problem.name}") as meter, ending:
+            carry_out(
+                problem,
+                result.plan,
+                recipe=recipe,
+                peers=peers,
+                speed=speed,
+                seats=seats,
+                kind=images,
+                progress=meter,
+                ended=runs.append,
+            )
     face.show(lambda: runs_json(runs), lambda: runs_table(runs))
     face.keep(lambda: runs_json(runs))
     _tell_overrun(face, runs)
     _keep_page(face, report, lambda: samples_run_page(result, runs))
+    ending.finish()
 
 
 def _tell_overrun(face: Face, runs: list[SampleRun]) -> None:
@@ -219,11 +228,15 @@ def _planned(
         return solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
 
 
-def _refuse_unfit(engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool) -> None:
+def _refuse_unfit(
+    engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, peers: bool
+) -> None:
     """Options that say nothing together."""
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
     if adapt and plan is not None:
         raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
+    if adapt and peers:
+        raise InputError("a run that plans again has no peers beside it", where="--peer")
     if trouble and not adapt:
         raise InputError("--slow and --kill go with --adapt", where="samples run")

@@ -115,14 +115,14 @@ def hand_over(given: Given, now: Flows, a: int, b: int, count: int) -> None:
 
 
 @lean
-def balance(given: Given, now: Flows, quantum: int, level: float) -> int:
+def balance(given: Given, now: Flows, quantum: int, level: float, most: int) -> int:
     """Move `quantum` samples at a time until the last node cannot be helped; returns the moves.
 
     Nobody is given samples with which it would end after `level`; a last node that ends before it
-    needs no help.
+    needs no help. After `most` moves it returns, and may be called again to go on.
     """
     moves = 0
-    while True:
+    while moves < most:
         a, last = last_node(given, now)
         if last <= level < UNLIMITED:
             return moves
@@ -138,3 +138,4 @@ def balance(given: Given, now: Flows, quantum: int, level: float) -> int:
             return moves
         hand_over(given, now, a, best, best_count)
         moves += 1
+    return moves

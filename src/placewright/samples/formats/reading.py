@@ -8,6 +8,7 @@ import numpy as np
 
 from placewright.arrays import IntArray
 from placewright.errors import InputError, UnknownNameError
+from placewright.samples.checks import check_size
 from placewright.samples.formats.network import network_of, ring_s
 from placewright.samples.formats.schema import NodeEntry, SampleFile
 from placewright.samples.problem import Batches, SampleProblem
@@ -20,6 +21,7 @@ def problem_of(entry: SampleFile, name: str) -> SampleProblem:
         raise InputError(
             "must be a size above 0", where="sample_bytes", by=f"got {entry.sample_bytes:g}"
         )
+    check_size(len(entry.nodes), where="nodes")
     index = _indices([node.name for node in entry.nodes])
     classes = _classes(entry.nodes)
     samples = np.array([_samples(node, classes) for node in entry.nodes])

@@ -48,5 +48,5 @@ def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> S
         used = relaxed.flow > 0
         return whole_plan(relaxed.problem, relaxed.moves.where(used), context.deadline_s)
     state = State.of(relaxed.problem, whole_flow(relaxed))
-    state.balance(relaxed.clock, 1)
+    state.balance(relaxed.clock, 1, deadline_s=context.deadline_s)
     return replace(state, problem=problem).plan()

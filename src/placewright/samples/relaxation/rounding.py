@@ -50,7 +50,7 @@ class _Flows:
     def too_many(self) -> FloatArray:
         """Shape (n,): samples beyond the storage, below 0 where there is room."""
         p = self.problem
-        over: FloatArray = p.held + self.received - self.sent - np.floor(p.storage)
+        over: FloatArray = np.subtract(p.held + self.received - self.sent, np.floor(p.storage))
         return over
 
 

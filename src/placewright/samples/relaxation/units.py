@@ -8,6 +8,9 @@ import numpy as np
 
 from placewright.samples.problem import SampleProblem
 
+NEAR = 4
+"""Powers of two from 1 that are near enough: the unit stays a second."""
+
 LARGEST = 1000
 """Exponent of 2 that no time exceeds; what is rounded to nothing at the other end makes plans
 faster, and bounds no less true."""
@@ -16,8 +19,8 @@ faster, and bounds no less true."""
 def in_units(problem: SampleProblem) -> tuple[SampleProblem, float]:
     """The same problem in another unit of time, and how many of these units a second has.
 
-    The unit is about what a typical node takes for a sample, all epochs together, and a power of
-    two: apart from times next to 0 nothing is rounded.
+    The unit is about what a typical node takes for a sample, all epochs together; a second where
+    that is near enough, else a power of two: apart from times next to 0 nothing is rounded.
     """
     units = _per_second(problem)
     if units == 1.0:
@@ -39,7 +42,8 @@ def _per_second(problem: SampleProblem) -> float:
     for times in (problem.work_s, linked[np.isfinite(linked)]):
         if (times > 0).any():
             wanted = -round(math.log2(float(np.median(times[times > 0]))))
-            return math.ldexp(1.0, min(wanted, LARGEST - _exponent(problem)))
+            near = abs(wanted) <= NEAR
+            return 1.0 if near else math.ldexp(1.0, min(wanted, LARGEST - _exponent(problem)))
     return 1.0
 
 
