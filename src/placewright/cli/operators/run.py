@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.cli.answer import keep_pictures
+from placewright.cli.beside_plan import (
+    TIME_LIMIT_S,
+    AskedPlannerOption,
+    AskedTimeLimitOption,
+    refuse_beside_plan,
+)
 from placewright.cli.face import Face
 from placewright.cli.given import judged_plan
 from placewright.cli.operators.adapting import run_adaptively
@@ -27,12 +33,10 @@ from placewright.cli.options import (
     OnOption,
     OutputOption,
     OverlapOption,
-    PlannerOption,
     QuietOption,
     ReportOption,
     SeedOption,
     Source,
-    TimeLimitOption,
     TraceOption,
     TrainingOption,
     VerboseOption,
@@ -79,12 +83,12 @@ def run(
     gpus: GpusOption = None,
     adapt: AdaptOption = False,
     snapshots: SnapshotsOption = None,
-    planner: PlannerOption = "auto",
+    planner: AskedPlannerOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
-    time_limit: TimeLimitOption = 60.0,
+    time_limit: AskedTimeLimitOption = None,
     seed: SeedOption = 0,
     report: ReportOption = None,
     trace: TraceOption = None,
@@ -114,6 +118,7 @@ def run(
     if serves(engine):
         return
     face = Face(format, output, quiet, verbose)
+    refuse_beside_plan(plan, planner, time_limit)
     workers = prepared(engine, on, emulate, gpus)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
     loaded = load(asked, face)
@@ -121,7 +126,8 @@ def run(
     timeline = None
     with workers as up:
         loaded = _calibrated(face, loaded, up)
-        result = _planned(face, loaded, plan, planner, time_limit, seed)
+        limit_s = TIME_LIMIT_S if time_limit is None else time_limit
+        result = _planned(face, loaded, plan, planner or "auto", limit_s, seed)
         measured, baseline = _measure(
             face,
             loaded,
