@@ -14,8 +14,9 @@ from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.decide import Policy
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
+from placewright.adapt.observed import Observed
 from placewright.adapt.past import Past
-from placewright.adapt.patience import order_limit_s, step_limit_s
+from placewright.adapt.patience import START_S, order_limit_s, step_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
@@ -24,7 +25,8 @@ from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.survivors import problem_of
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
-from placewright.errors import InfeasibleError, RunError, WorkerError
+from placewright.adapt.watch import Watch
+from placewright.errors import InfeasibleError, PlacewrightError, RunError, WorkerError
 from placewright.execute.session import Session
 from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
@@ -53,7 +55,7 @@ class AdaptiveRun:
     adapt
         Whether to migrate when a better plan appears.
     snapshot_every, rejoin_every
-        Steps between two snapshots, and between two looks for lost devices.
+        Steps between two snapshots, and before a device that was lost once is looked for.
     patience_s
         No step is given up before it has taken so many seconds.
     steps
@@ -78,12 +80,13 @@ class AdaptiveRun:
     session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
+    observed: Observed = field(default_factory=Observed)
     roster: Roster = field(init=False)
     past: Past = field(init=False)
     saving: Saving = field(init=False)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.job)
+        self.roster = Roster(self.job, self.rejoin_every)
         self.past = Past.of(self.folder, self.job)
         self.saving = Saving(self.past, self.job, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
@@ -173,13 +176,16 @@ class AdaptiveRun:
             try:
                 if self.session is None:
                     self._start()
+                    self.roster.started()
                 while self.done < goal:
                     self._advance(self.past.batch(goal))
                 if self.session is not None:
                     found = then()
                     self.roster.tries = 0
                     return found
-            except WorkerError as error:
+            except PlacewrightError as error:
+                if not (isinstance(error, WorkerError) or self.roster.newcomers):
+                    raise
                 self._fault(error)
 
     def _dismiss(self) -> None:
@@ -192,9 +198,10 @@ class AdaptiveRun:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
         start = time.perf_counter()
         problem = problem_of(self.job.problem, self.alive())
-        plan = self._first_plan(problem)
+        plan = self._first_plan(Watch(problem, self.observed).problem())
         snapshot = self.snapshots.latest()
-        session = self.job.session(self.alive(), snapshot.state if snapshot else {})
+        state = snapshot.state if snapshot else {}
+        session = self.job.session(self.alive(), state, self.patience_s + START_S)
         self.session = session
         session.group.limit_s = order_limit_s(self.patience_s, self.job.state_bytes)
         order = execution_order(problem, judge(problem, plan))
@@ -208,10 +215,17 @@ class AdaptiveRun:
             self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
         tryout = self._tryout(problem, plan)
         self.adaptation = Adaptation(
-            session, problem, plan, self.policy, self.timeline, self.replanner, tryout
+            session,
+            problem,
+            plan,
+            self.policy,
+            self.timeline,
+            self.replanner,
+            tryout,
+            self.observed,
         )
         self._replay(session, step)
-        session.slowness()
+        self.adaptation.lookout.baseline()
 
     def _tryout(self, problem: OperatorProblem, plan: OperatorPlan) -> Tryout | None:
         """Only in the beginning, and with as many plans as the steps that are left pay for."""
@@ -244,8 +258,7 @@ class AdaptiveRun:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.rivals and adaptation.tryout is None and not self.roster.lost:
                 self.plan, self.rivals = adaptation.plan, ()
-        if self.roster.lost and self.done % self.rejoin_every == 0:
-            self._rejoin()
+        self._rejoin()
 
     def _one(self, session: Session, batch: Batch | None, *, watched: bool) -> StepRecord:
         """What the workers saw of one step."""
@@ -261,12 +274,12 @@ class AdaptiveRun:
             raise RunError("the run has not begun", hint="call step() first")
         return self.session, self.adaptation
 
-    def _fault(self, error: WorkerError) -> None:
+    def _fault(self, error: PlacewrightError) -> None:
         """Find out who is gone; the next `_start` goes on with the others."""
         dead = set() if self.session is None else self.session.lost()
         self._dismiss()
-        gone = self.roster.missed(dead, error)
-        who = f"lost {', '.join(sorted(gone))}" if gone else "nobody is gone: tried again"
+        gone = self.roster.missed(dead, error, self.done)
+        who = self.roster.told(gone) if gone else "nobody is gone: tried again"
         self.timeline.note(self.done, Kind.FAULT, f"{who} ({error.where}: {error.what})")
         if not self.alive():
             raise InfeasibleError(
@@ -275,10 +288,10 @@ class AdaptiveRun:
 
     def _rejoin(self) -> None:
         """Take lost devices back that answer again."""
-        back = self.roster.back()
+        back = self.roster.back(self.done)
         if not back:
             return
         self.saving.save(*self._crew())
         self._dismiss()
-        self.roster.lost -= back
+        self.roster.rejoin(back, self.done)
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))
