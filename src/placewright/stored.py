@@ -20,7 +20,7 @@ def read_data(path: str | Path) -> tuple[Any, str]:
     InputError
         The file is missing, or is not what the end of its name says.
     """
-    where, text = str(path), _text(Path(path))
+    where, text = str(path), stored_text(path)
     if is_yaml(path):
         return parse_yaml(text, where=where), text
     return parse_json(text, where=where), ""
@@ -51,14 +51,21 @@ def stem(path: str | Path) -> str:
     return _unpacked(path).stem
 
 
-def _unpacked(path: str | Path) -> Path:
-    return Path(Path(path).name.removesuffix(".gz"))
+def stored_text(path: str | Path) -> str:
+    """The file's text, unpacked where its name ends in ``.gz``.
 
-
-def _text(path: Path) -> str:
-    if path.suffix != ".gz":
+    Raises
+    ------
+    InputError
+        It is missing, or no text.
+    """
+    if Path(path).suffix != ".gz":
         return read_text(path)
     try:
-        return gzip.decompress(path.read_bytes()).decode()
+        return gzip.decompress(Path(path).read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
+
+
+def _unpacked(path: str | Path) -> Path:
+    return Path(Path(path).name.removesuffix(".gz"))

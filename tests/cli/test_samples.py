@@ -208,7 +208,7 @@ def test_what_has_ended_is_handed_over_before_an_error(
     assert (given["planning_s"], given["seed"]) == (4.0, 9)
 
 
-@pytest.mark.parametrize("end", ["yaml", "json.gz"])
+@pytest.mark.parametrize("end", ["yaml", "json.gz", "yml.gz"])
 def test_plans_come_back_from_any_file(
     end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +222,9 @@ def test_plans_come_back_from_any_file(
         == (made["value"])
     )
     assert (plan.read_bytes()[:2] == b"\x1f\x8b") == end.endswith("gz")
+    page = tmp_path / "plan.html"
+    assert speak(capsys, "show", plan, "-o", page, "--no-open").code == 0
+    assert "mild-4-0" in page.read_text(encoding="utf-8")
 
 
 def test_more_nodes_than_any_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

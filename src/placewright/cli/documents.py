@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +28,9 @@ as reading it."""
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON or YAML file whose top is a mapping."""
     from placewright.boundary import parse_json, parse_yaml
+    from placewright.stored import is_yaml, stored_text
 
-    yaml, text = path.suffix in (".yaml", ".yml"), _text(path)
+    yaml, text = is_yaml(path), stored_text(path)
     if not yaml and len(text) >= LARGE:
         _refuse_early(text, str(path))
     data = (parse_yaml if yaml else parse_json)(text, where=str(path))
@@ -57,17 +56,6 @@ def _not_ours(where: str, by: str) -> InputError:
         by=by,
         hint="see `placewright schema`; published formats need their name, as in dag:FILE.json",
     )
-
-
-def _text(path: Path) -> str:
-    from placewright.boundary import read_text
-
-    if path.suffix != ".gz":
-        return read_text(path)
-    try:
-        return gzip.decompress(path.read_bytes()).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
 
 
 def document_kind(path: Path) -> Kind:

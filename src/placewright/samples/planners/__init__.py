@@ -23,7 +23,7 @@ FEW_NODES = 12
 
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    own: list[Planner] = [NoMove(), Proportional(), Greedy(), Nic(), Lp(), Ilp(), Ilp("cp-sat")]
+    own: list[Planner] = [NoMove(), Proportional(), Nic(), Greedy(), Lp(), Ilp(), Ilp("cp-sat")]
     plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
     return {planner.name: planner for planner in (*own, *plugged)}
 
