@@ -8,7 +8,8 @@ weak ones over slow links; four mixed boards. The plans of a model take turns in
 steps each, so that all of them meet the same noise; there are more rounds where steps are short.
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
 tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
-was calibrated on the boards: a few whole steps on each alone.
+was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
+(`placewright.profile.together`). `auto` may say that one board alone is faster.
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
@@ -46,11 +47,11 @@ from placewright.execute.engines.local import Local
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 from placewright.profile.build import profile
 from placewright.profile.calibration import calibrated
 from placewright.profile.table import ProfileTable
+from placewright.profile.together import Paces, paces
 from placewright.solve import compare, solve
 from placewright.testbed.testbed import Testbed
 
@@ -104,16 +105,17 @@ CLUSTERS = {
 }
 
 
-def plans_of(problem: OperatorProblem, seconds: float) -> dict[str, OperatorPlan]:
+def plans_of(known: Paces, seconds: float) -> dict[str, OperatorPlan]:
     """Every plan by the name in the table."""
-    singles = [f"only:{name}" for name in problem.device_names]
-    plans = {"best single": compare(problem, singles).plan}
+    single = compare(known.alone, [f"only:{name}" for name in known.alone.device_names])
+    plans = {"best single": single.plan}
     for name in STATIC:
         try:
-            plans[name] = solve(problem, name).plan
+            plans[name] = solve(known.together, name).plan
         except PlacewrightError as error:
             print(f"  {name}: {error}", flush=True)
-    plans["auto"] = solve(problem, "auto", time_limit_s=seconds).plan
+    several = solve(known.together, "auto", time_limit_s=seconds)
+    plans["auto"] = min((several, single), key=lambda result: result.value).plan
     return plans
 
 
@@ -151,13 +153,15 @@ def dynamic_plan(
 
 
 def measured(
-    job: Job, plans: Mapping[str, OperatorPlan], asked: argparse.Namespace
+    job: Job,
+    plans: Mapping[str, OperatorPlan],
+    values: Mapping[str, float],
+    asked: argparse.Namespace,
 ) -> dict[str, Turns]:
     """Step seconds of every plan, in turns, forwards and backwards.
 
     Names of one placement are measured once; one far behind has only the first turn.
     """
-    values = {name: judge(job.problem, plan).value for name, plan in plans.items()}
     limit = HOPELESS * min(values.values())
     names: dict[bytes, list[str]] = {}
     for name in sorted((n for n in plans if values[n] < limit), key=values.__getitem__):
@@ -219,12 +223,15 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
             workers = partial(Session, engine=Local(seats))
             with workers(graph, cluster, state) as session:
                 problem = calibrated(problem, session).problem
+                first = solve(problem, "auto", time_limit_s=asked.auto_seconds).plan
+                known = paces(problem, session, first)
+            print(f"  side by side, beside alone: {known}", flush=True)
             job = Job(graph, cluster, problem, state, open=workers)
-            plans = plans_of(problem, asked.auto_seconds)
-            known = (plans["auto"],)
-            plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], known, asked)
-            times = measured(job, plans, asked)
-        values = {name: judge(problem, plan).value for name, plan in plans.items()}
+            plans = plans_of(known, asked.auto_seconds)
+            tried = (plans["auto"],)
+            plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], tried, asked)
+            values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
+            times = measured(job, plans, values, asked)
         yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
 
 

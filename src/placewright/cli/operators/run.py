@@ -17,7 +17,6 @@ from placewright.cli.beside_plan import (
     refuse_beside_plan,
 )
 from placewright.cli.face import Face
-from placewright.cli.given import judged_plan
 from placewright.cli.operators.adapting import run_adaptively
 from placewright.cli.operators.engines import (
     EmulateOption,
@@ -26,6 +25,7 @@ from placewright.cli.operators.engines import (
     prepared,
     serves,
 )
+from placewright.cli.operators.pacing import judged, paces_of, planned
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -42,7 +42,7 @@ from placewright.cli.options import (
     VerboseOption,
 )
 from placewright.cli.progress import STEPS
-from placewright.errors import UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
@@ -118,6 +118,8 @@ def run(
     if serves(engine):
         return
     face = Face(format, output, quiet, verbose)
+    if snapshots is not None and not adapt:
+        raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
     workers = prepared(engine, on, emulate, gpus)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
@@ -125,9 +127,13 @@ def run(
     _check_runnable(loaded)
     timeline = None
     with workers as up:
-        loaded = _calibrated(face, loaded, up)
+        known = paces_of(face, loaded, up)
+        loaded = replace(loaded, problem=known.alone)
         limit_s = TIME_LIMIT_S if time_limit is None else time_limit
-        result = _planned(face, loaded, plan, planner or "auto", limit_s, seed)
+        if plan is not None:
+            result = judged(known, plan)
+        else:
+            result = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
         measured, baseline = _measure(
             face,
             loaded,
@@ -162,40 +168,6 @@ def _check_runnable(loaded: Loaded) -> None:
             where=loaded.problem.name,
             hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
         )
-
-
-def _calibrated(face: Face, loaded: Loaded, engine: Engine) -> Loaded:
-    """At the pace of the workers, where they are not simply processes of this machine."""
-    if engine.name == "local":
-        return loaded
-    from placewright.execute.session import Session
-    from placewright.profile.calibration import calibrated
-
-    assert loaded.graph is not None
-    assert loaded.cluster is not None
-    with (
-        face.meter("calibrating: whole steps on every device alone"),
-        Session(loaded.graph, loaded.cluster, loaded.state, engine) as session,
-    ):
-        found = calibrated(loaded.problem, session)
-    if found.asked:
-        face.note(f"whole steps take, beside the profile: {found}")
-    return replace(loaded, problem=found.problem)
-
-
-def _planned(
-    face: Face, loaded: Loaded, plan: Path | None, planner: str, time_limit: float, seed: int
-) -> Result:
-    from placewright.result import Status
-    from placewright.solve import solve
-
-    if plan is not None:
-        return judged_plan(loaded.problem, plan)
-    with face.meter(f"planning {loaded.problem.name}, at most {time_limit:g} s") as meter:
-        result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
-    if result.status is Status.INTERRUPTED:
-        face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
-    return result
 
 
 def _measure(

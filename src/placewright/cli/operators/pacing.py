@@ -1,0 +1,75 @@
+"""operators run on real workers: how fast they are, alone and side by side, and the plan for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.cli.face import Face
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placewright.cli.sources import Loaded
+    from placewright.execute.engines.engine import Engine
+    from placewright.profile.together import Paces
+    from placewright.result import Result
+
+FIRST_S = 5.0
+"""At most, for the plan that shows how devices slow each other."""
+
+
+def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
+    """At the pace of the workers, where they are not simply processes of this machine."""
+    import numpy as np
+
+    from placewright.execute.session import Session
+    from placewright.profile.calibration import calibrated
+    from placewright.profile.together import Paces, paces
+    from placewright.solve import solve
+
+    problem = loaded.problem
+    if engine.name == "local":
+        return Paces(problem, problem, np.ones(problem.m))
+    assert loaded.graph is not None
+    assert loaded.cluster is not None
+    with (
+        face.meter("calibrating: whole steps on every device alone") as meter,
+        Session(loaded.graph, loaded.cluster, loaded.state, engine) as session,
+    ):
+        found = calibrated(problem, session)
+        meter.step("calibrating: devices side by side")
+        first = solve(found.problem, time_limit_s=FIRST_S).plan
+        known = paces(found.problem, session, first)
+    if found.asked:
+        face.note(f"whole steps take, beside the profile: {found}")
+    if known.together is not known.alone:
+        face.note(f"operators take, side by side beside alone: {known}")
+    return known
+
+
+def planned(face: Face, known: Paces, planner: str, *, time_limit_s: float, seed: int) -> Result:
+    """By the pace of devices side by side; `auto` may find that one alone is faster."""
+    from placewright.cli.given import Given
+    from placewright.operators.run import best_single
+    from placewright.result import Status
+    from placewright.solve import AUTO, solve
+
+    title = f"planning {known.alone.name}, at most {time_limit_s:g} s"
+    with face.meter(title) as meter:
+        result = solve(
+            known.together, planner, time_limit_s=time_limit_s, seed=seed, progress=meter
+        )
+    if result.status is Status.INTERRUPTED:
+        face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
+    if known.of(result.plan) is not result.problem:
+        result = solve(known.alone, Given(result.plan, name=result.planner))
+    single = best_single(known.alone) if planner == AUTO else None
+    return single if single is not None and single.value < result.value else result
+
+
+def judged(known: Paces, path: Path) -> Result:
+    """A plan from a file, by the pace of its kind."""
+    from placewright.cli.given import judged_plan
+
+    result = judged_plan(known.together, path)
+    return result if known.of(result.plan) is result.problem else judged_plan(known.alone, path)

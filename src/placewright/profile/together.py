@@ -1,0 +1,97 @@
+"""What operators take while other devices work too: boards of one machine share its memory bus.
+
+A profile, and its calibration, know devices that work alone. A plan that several share is carried
+out for a moment instead, and what its operators take there counts for every plan of that kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.execute.session import Session
+from placewright.execute.step_record import operator_seconds
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.run import execution_order
+
+COLD, WATCHED = 2, 5
+"""Steps: the first ones are left out."""
+
+ENOUGH = 0.05
+"""Of the busiest device's time, that one must be busy for its operators to say how fast it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paces:
+    """The same problem twice: one device at work, and several.
+
+    Attributes
+    ----------
+    alone
+        Times of devices that work alone.
+    together
+        Times of devices that work side by side.
+    factors
+        Shape (m,), `together` over `alone`.
+    """
+
+    alone: OperatorProblem
+    together: OperatorProblem
+    factors: FloatArray
+
+    def of(self, plan: OperatorPlan) -> OperatorProblem:
+        """The one that a plan is to be judged by."""
+        return self.alone if len(np.unique(plan.placement)) == 1 else self.together
+
+    def __str__(self) -> str:
+        shown = zip(self.alone.device_names, self.factors, strict=True)
+        return ", ".join(f"{name} {factor:.2f}x" for name, factor in shown)
+
+
+def paces(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> Paces:
+    """Both problems, from a few watched steps of `plan`.
+
+    Departure from a model of the bus: one factor per device, whatever the plan, so that every
+    planner and the judge stay as they are. It is right for plans that keep devices about as busy
+    as `plan` does, and too high for those that leave them alone most of the time. A device that
+    `plan` hardly uses has the median factor of the others.
+
+    Parameters
+    ----------
+    problem
+        Calibrated: see `placewright.profile.calibration`.
+    session
+        Workers for its devices, in their order; what they had loaded is replaced.
+    plan
+        A good one; where it uses one device, nothing is carried out and both problems are equal.
+
+    Raises
+    ------
+    WorkerError
+        A worker died or raised.
+    """
+    if len(np.unique(plan.placement)) == 1:
+        return Paces(problem, problem, np.ones(problem.m))
+    session.load(plan.placement.tolist(), execution_order(problem, judge(problem, plan)))
+    session.run(COLD)
+    seen_s = operator_seconds(session.run(WATCHED, watched=True), problem.n)
+    found = _factors(problem, plan, seen_s)
+    return Paces(problem, problem.asked(compute_s=problem.compute_s * found), found)
+
+
+def _factors(problem: OperatorProblem, plan: OperatorPlan, seen_s: FloatArray) -> FloatArray:
+    """Shape (m,): seconds seen over seconds said, at least 1: company makes nobody faster."""
+    said_s = problem.compute_s[np.arange(problem.n), plan.placement]
+    seen, said = (
+        np.bincount(plan.placement, weights=seconds, minlength=problem.m)
+        for seconds in (seen_s, said_s)
+    )
+    known = (said > 0) & (said >= ENOUGH * said.max())
+    ratio = np.divide(seen, said, out=np.ones(problem.m), where=said > 0)
+    usual = float(np.median(ratio[known])) if known.any() else 1.0
+    factors: FloatArray = np.maximum(np.where(known, ratio, usual), 1.0)
+    return factors
