@@ -11,10 +11,13 @@ from placewright.errors import InputError
 from placewright.operators.bounds import bounds
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.formats.writing import problem_json
-from placewright.operators.judge import judge
+from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
-from placewright.testing.instances import tiny
+from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.search import Search
+from placewright.planning import Context
+from placewright.testing.instances import random_placement, random_problem, tiny
 from tests.operators.pipelines import all_plans, best_pipeline, piped, slow_value
 
 
@@ -79,6 +82,32 @@ def test_passes_over_links_are_added_up() -> None:
     )
     assert judge(p, OperatorPlan(np.array([0, 0]))).value == 7.0
     assert judge(p, OperatorPlan(np.array([0, 1]))).value == (4.0 + 1.0) + 3.0
+
+
+def test_batches_add_up_passes_as_the_judge_does() -> None:
+    """Searches and batches ask a kernel, the judge counts pass by pass."""
+    for seed in range(40):
+        p = random_problem(seed, objective="throughput")
+        rng = np.random.default_rng(seed)
+        p = p.asked(is_backward=rng.random(p.n) < 0.5, pipeline=Pipeline(diffmaxima=True))
+        rows = np.stack([random_placement(p, rng) for _ in range(5)])
+        wanted = [judge(p, OperatorPlan(row)).value for row in rows]
+        assert evaluate_many(p, rows)[0] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_search_spreads_each_pass() -> None:
+    """One forward and one backward operator on each device, not a pass on each."""
+    p = tiny(
+        [[1.0, 1.0]] * 4,
+        objective="throughput",
+        is_backward=[False, False, True, True],
+        pipeline=Pipeline(diffmaxima=True),
+    )
+    apart = OperatorPlan(np.array([0, 0, 1, 1]))
+    assert judge(p, apart).value == 4.0
+    for planner in (Search(effort=2e5, first=2e4), CeftPbqp(effort=2e5)):
+        plan = planner(p, Context(incumbent=apart, lower_bound=2.0))
+        assert judge(p, plan).value == 2.0
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ class Judge:
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
         costs = kernel_costs(problem)
-        self.board = make_board(costs, len(problem.channel_names))
+        later = problem.is_backward if problem.pipeline.diffmaxima else None
+        self.board = make_board(costs, len(problem.channel_names), later)
         self.swift = make_swift(costs, len(problem.channel_names))
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:

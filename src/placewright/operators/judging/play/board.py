@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.structure.costs import Costs
 
 
@@ -21,7 +21,8 @@ class Layout(NamedTuple):
 
     `shared` is how many tensors are views of tensors. A *move* is one transfer of one tensor to
     one device; moves of tensor k are ``first_move + k`` to ``first_move + k + 1``. A *slot* of
-    the event queue is a device, or m + a move.
+    the event queue is a device, or m + a move. `later` is 1 for operators of the second of two
+    `passes` that do not mix.
     """
 
     n: int
@@ -29,6 +30,7 @@ class Layout(NamedTuple):
     t: int
     channels: int
     shared: int
+    passes: int
     # whole: the problem
     producer: int
     offsets: int
@@ -45,6 +47,7 @@ class Layout(NamedTuple):
     kept_bytes: int
     resident_bytes: int
     memory_bytes: int
+    later: int
     # whole: the play
     waiting: int
     queue: int
@@ -95,12 +98,18 @@ class Board(NamedTuple):
     o: Layout
 
 
-def make_board(costs: Costs, channels: int) -> Board:
-    """A problem on a fresh board, with room for any placement."""
+def make_board(costs: Costs, channels: int, later: BoolArray | None = None) -> Board:
+    """A problem on a fresh board, with room for any placement.
+
+    Parameters
+    ----------
+    later
+        Shape (n,), the operators of the second pass, where passes do not mix.
+    """
     (n, m), t = costs.compute_s.shape, len(costs.producer)
     moves = int(np.minimum(np.diff(costs.offsets), m - 1).sum())
     whole, real = _state(n, m, t, channels, moves)
-    whole_parts = _parts(costs, _WHOLE, whole)
+    whole_parts = _parts(costs, _WHOLE, {"later": n} | whole)
     real_parts = _parts(costs, _REAL, real)
     w = np.zeros(sum(whole_parts.values()), dtype=np.int64)
     x = np.zeros(sum(real_parts.values()))
@@ -109,7 +118,10 @@ def make_board(costs: Costs, channels: int) -> Board:
         w[begin[key] : begin[key] + whole_parts[key]] = getattr(costs, key).ravel()
     for key in _REAL:
         x[begin[key] : begin[key] + real_parts[key]] = getattr(costs, key).ravel()
-    return Board(w, x, Layout(n, m, t, channels, len(costs.views), **begin))
+    if later is not None:
+        w[begin["later"] : begin["later"] + n] = later
+    passes = 1 if later is None else 2
+    return Board(w, x, Layout(n, m, t, channels, len(costs.views), passes, **begin))
 
 
 def copy_board(board: Board) -> Board:

@@ -87,13 +87,28 @@ def largest_load(
 ) -> float:
     """Seconds per sample of the busiest device: compute, and every transfer on both its ends.
 
-    Needs no play before it; `load_s`, shape (m,), has the loads of all devices afterwards.
+    Where passes do not mix, what the busiest takes in each, added up. Needs no play before it;
+    `load_s` is scratch of shape (m,).
     """
+    if o.passes == 1:
+        return _largest(w, x, o, place, load_s, -1)
+    first = _largest(w, x, o, place, load_s, 0)
+    return first + _largest(w, x, o, place, load_s, 1)
+
+
+@inlined
+def _largest(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray, only: int
+) -> float:
+    """The largest load of the first pass (0), of the second (1), or of all there is (-1)."""
     for d in range(o.m):
         load_s[d], w[o.best + d] = 0.0, -1
     for i in range(o.n):
-        load_s[place[i]] += x[o.compute_s + i * o.m + place[i]]
+        if only < 0 or w[o.later + i] == only:
+            load_s[place[i]] += x[o.compute_s + i * o.m + place[i]]
     for k in range(o.t):
+        if only >= 0 and w[o.later + w[o.producer + k]] != only:
+            continue
         source = place[w[o.producer + k]]
         for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
             target = place[w[o.consumers + b]]
