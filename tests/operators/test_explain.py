@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from placewright.errors import UnknownNameError
 from placewright.operators.explain import critical_operators, explain
 from placewright.operators.judge import judge
+from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.testing.instances import tiny
 
@@ -58,6 +59,20 @@ def test_too_little_memory_is_said() -> None:
     problem = tiny([[2.0, 1.0]], resident_bytes=[8.0], memory_bytes=[10.0, 5.0])
     (other,) = explain(problem, OperatorPlan(np.array([0])), "op0").alternatives
     assert other.note == "'dev1' needs 3 bytes more than it has"
+
+
+def test_a_copy_of_a_stage_is_no_alternative() -> None:
+    """It has no operators of its own; the other devices are judged as ever."""
+    problem = tiny(
+        [[2.0, 2.0, 2.0]] * 2,
+        objective="throughput",
+        communication="star",
+        pipeline=Pipeline(replication=True),
+    )
+    plan = OperatorPlan(np.array([0, 0]), replica_of=np.array([0, 0, 2]))
+    found = explain(problem, plan, "op0").alternatives
+    assert [(a.device, a.value_s) for a in found] == [("dev2", 2.0), ("dev1", math.inf)]
+    assert found[1].note == "it is a copy of 'dev0'"
 
 
 def test_an_unknown_operator_offers_the_nearest() -> None:

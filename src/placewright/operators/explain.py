@@ -173,6 +173,10 @@ def _moved(problem: OperatorProblem, plan: OperatorPlan, op: int, device: int) -
     placement = plan.placement.copy()
     placement[problem.colocation == problem.colocation[op]] = device
     name, own = problem.device_names[device], float(problem.compute_s[op, device])
+    leader = device if plan.replica_of is None else int(plan.replica_of[device])
+    if leader != device:
+        note = f"it is a copy of {problem.device_names[leader]!r}"
+        return Alternative(name, own, float("inf"), note)
     try:
         played = judge(problem, replace(plan, placement=placement))
     except InfeasibleError as error:

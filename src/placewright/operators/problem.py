@@ -21,6 +21,7 @@ from placewright.errors import InputError
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.topology import Topology, build_topology
 from placewright.operators.views import NO_VIEW, check_views
+from placewright.operators.whole_bytes import check_bytes, limits_that_bind
 
 
 class Objective(StrEnum):
@@ -77,7 +78,7 @@ class OperatorProblem:
     resident_bytes
         Shape (n,); bytes that live where the operator lives, always.
     memory_bytes
-        Shape (m,); ``inf`` where unlimited.
+        Shape (m,); ``inf`` where unlimited, which 2^62 and more are taken for.
     colocation
         Shape (n,); operators with equal entries share a device.
     pinned
@@ -136,6 +137,7 @@ class OperatorProblem:
         _fill_in(self)
         for key in _FLOATS:
             object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        object.__setattr__(self, "memory_bytes", limits_that_bind(self.memory_bytes))
         for key in _INTS:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
         for key, kind in (("objective", Objective), ("links", Links), ("overlap", Overlap), _STAR):
@@ -328,6 +330,7 @@ def _check_values(p: OperatorProblem) -> None:
     for key in ("tensor_bytes", "resident_bytes", "host_seconds_per_byte"):
         if not np.isfinite(getattr(p, key)).all():
             raise InputError(f"{key} must be finite", where=p.name)
+    check_bytes(p)
     for key, array, top in (
         ("tensor_producer", p.tensor_producer, p.n),
         ("consumers", p.consumers, p.n),

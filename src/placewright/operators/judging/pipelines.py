@@ -11,7 +11,7 @@ from placewright.operators.judging.pair_loads import pair_value
 from placewright.operators.judging.star.loads import stages
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.structure.costs import UNLIMITED
+from placewright.operators.whole_bytes import room_bytes
 
 
 def is_pipeline(problem: OperatorProblem) -> bool:
@@ -24,9 +24,7 @@ def as_pipeline(played: OperatorJudgement, plan: OperatorPlan) -> OperatorJudgem
     p = played.problem
     leader, _ = stages(p, plan)
     peak = played.peak_bytes[leader]
-    limited = np.isfinite(p.memory_bytes)
-    room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
-    over = np.maximum(0, peak - room)
+    over = np.maximum(0, peak - room_bytes(p))
     return replace(
         played,
         value=pair_value(p, plan),

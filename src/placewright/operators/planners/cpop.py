@@ -22,6 +22,7 @@ from placewright.operators.planners.lists.setup import (
     within_memory,
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.structure.links import linked
 from placewright.planning import Context
 
 Transfers = Literal["different", "all", "fastest"]
@@ -96,12 +97,12 @@ def _ranking(setup: Setup) -> tuple[IntArray, IntArray]:
 def _with_transfers(setup: Setup, over: Transfers) -> Setup:
     """The same with transfers averaged over all pairs of devices, or on the fastest link."""
     p, share = setup.problem, (setup.problem.m - 1) / setup.problem.m
-    linked = (p.channel >= 0) & ~np.eye(p.m, dtype=np.bool_) & np.isfinite(p.seconds_per_byte)
-    if over == "different" or not linked.any():
+    pair = linked(p)
+    if over == "different" or not pair.any():
         return setup
     latency_s, per_byte = setup.mean_latency_s * share, setup.mean_seconds_per_byte * share
     if over == "fastest":
-        latency_s, per_byte = p.latency_s[linked].min(), p.seconds_per_byte[linked].min()
+        latency_s, per_byte = p.latency_s[pair].min(), p.seconds_per_byte[pair].min()
     return replace(setup, mean_latency_s=float(latency_s), mean_seconds_per_byte=float(per_byte))
 
 

@@ -9,17 +9,17 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray, thawed
 from placewright.compiled import compiled
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.links import linked
 from placewright.operators.views import home_bytes, views
-
-UNLIMITED = 2**62
-"""Bytes of a device without a limit."""
+from placewright.operators.whole_bytes import room_bytes, whole_bytes
 
 
 class Costs(NamedTuple):
     """Arrays of a problem and of its topology, bytes in whole ones.
 
     A tensor takes `home_bytes` where it is made, nothing if it is a view, and `kept_bytes` where
-    it is received. `views` are those of tensors, each before what it is a view of.
+    it is received. `views` are those of tensors, each before what it is a view of. `channel` is -1
+    wherever there is no link.
 
     For loops that run once per plan. A tuple of arrays costs a reference count per use: the
     judge, which runs millions of times, has `placewright.operators.judging.play.board` instead.
@@ -49,7 +49,6 @@ class Costs(NamedTuple):
 def kernel_costs(problem: OperatorProblem) -> Costs:
     """A problem's arrays as the kernels take them; none is written to."""
     topology = problem.topology
-    limited = np.isfinite(problem.memory_bytes)
     costs = Costs(
         compute_s=problem.compute_s,
         producer=problem.tensor_producer,
@@ -58,7 +57,7 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
         consumers=problem.consumers,
         latency_s=problem.latency_s,
         seconds_per_byte=problem.seconds_per_byte,
-        channel=problem.channel,
+        channel=np.where(linked(problem), problem.channel, -1),
         order=topology.order,
         in_offsets=topology.in_offsets,
         in_tensors=topology.in_tensors,
@@ -69,16 +68,9 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
         home_bytes=whole_bytes(home_bytes(problem)),
         kept_bytes=whole_bytes(problem.tensor_bytes),
         resident_bytes=whole_bytes(problem.resident_bytes),
-        memory_bytes=whole_bytes(np.where(limited, np.floor(problem.memory_bytes), UNLIMITED)),
+        memory_bytes=room_bytes(problem),
     )
     return Costs(*(thawed(part) for part in costs))
-
-
-def whole_bytes(values: FloatArray) -> IntArray:
-    """Rounded up to int64, read-only."""
-    result = np.ceil(values).astype(np.int64)
-    result.setflags(write=False)
-    return result
 
 
 @compiled

@@ -145,3 +145,22 @@ def test_calls_that_do_not_exist_are_refused(call: list[int]) -> None:
     )
     with pytest.raises(InputError, match="call"):
         judge(p, OperatorPlan([0, 1, 0], call=call))
+
+
+def test_calls_between_which_nothing_is_called_take_nothing() -> None:
+    """Of 1e9 calls those with operators are played, in their order: the reference, and one plan."""
+    for seed in range(60):
+        p = star_problem(seed, operators=7, accelerators=2, calls=10**9)
+        rng = np.random.default_rng(seed)
+        place = random_placement(p, rng)
+        call = rng.choice([0, 7, 10**8, 10**9 - 1], p.n)
+        expected = latency(p, place.tolist(), call.tolist())
+        try:
+            value = judge(p, OperatorPlan(place, call=call)).value
+        except InfeasibleError:
+            value = float("inf")
+        assert value == pytest.approx(expected, rel=1e-12)
+    p = tiny([[1.0, 9.0]] * 3, [(0, 1.0, [1]), (1, 1.0, [2])]).asked(
+        communication="star", host_seconds_per_byte=[1.0, 0.0], calls=10**9
+    )
+    assert judge(p, OperatorPlan([0, 1, 0])).value == 2 + 9 + 2

@@ -22,6 +22,7 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.links import linked
 
 END = 0
 """Column of T."""
@@ -138,8 +139,7 @@ class Program:
         """Shape (m,): the least time of tensor k to each device from another one."""
         p = self.problem
         seconds = p.latency_s + p.tensor_bytes[k] * p.seconds_per_byte
-        seconds = np.where((p.channel >= 0) & np.isfinite(seconds), seconds, np.inf)
-        np.fill_diagonal(seconds, np.inf)
+        seconds = np.where(linked(p), seconds, np.inf)
         least: FloatArray = seconds[self.of_group[maker] >= 0].min(axis=0, initial=np.inf)
         return least / self.scale_s
 
@@ -165,11 +165,11 @@ class Program:
     def _channels(self, sent: list[Terms]) -> None:
         """What comes into a device, and all that is sent, has so many channels."""
         p = self.problem
-        real = (p.channel >= 0) & ~np.eye(p.m, dtype=np.bool_)
+        pair = linked(p)
         for d, terms in enumerate(sent):
-            lanes = len(np.unique(p.channel[real[:, d], d]))
+            lanes = len(np.unique(p.channel[pair[:, d], d]))
             self.row([*terms, (END, -float(lanes))], -np.inf, 0.0)
-        lanes = len(np.unique(p.channel[real]))
+        lanes = len(np.unique(p.channel[pair]))
         self.row([*(t for terms in sent for t in terms), (END, -float(lanes))], -np.inf, 0.0)
 
     def _paths(self, into: dict[tuple[int, int, int], tuple[int, float]]) -> None:

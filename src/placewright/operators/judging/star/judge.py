@@ -17,7 +17,7 @@ from placewright.operators.judging.star.loads import (
 from placewright.operators.judging.star.transfers import Halves, in_turn, through_host
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.structure.costs import UNLIMITED
+from placewright.operators.whole_bytes import room_bytes
 
 
 def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
@@ -26,9 +26,7 @@ def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgemen
     loads = star_loads(p, plan)
     held = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
     peak = held[stages(p, plan)[0]]
-    limited = np.isfinite(p.memory_bytes)
-    room = np.where(limited, np.floor(p.memory_bytes), UNLIMITED).astype(np.int64)
-    over = np.maximum(0, peak - room)
+    over = np.maximum(0, peak - room_bytes(p))
     value, (start, end, transfers) = _played(problem, plan, loads)
     return OperatorJudgement(
         problem=p,

@@ -43,8 +43,13 @@ def calls_of(problem: OperatorProblem) -> Calls:
         problem.tensor_bytes,
         problem.compute_s,
         problem.host_seconds_per_byte,
-        problem.calls,
+        most_calls(problem),
     )
+
+
+def most_calls(problem: OperatorProblem) -> int:
+    """How many calls of an accelerator can have operators."""
+    return min(problem.calls, problem.n)
 
 
 @compiled
@@ -54,7 +59,8 @@ def play(c: Calls, place: IntArray, unit: IntArray) -> tuple[FloatArray, FloatAr
     Parameters
     ----------
     unit
-        Shape (n,): ``device * calls + call`` of each operator on an accelerator, -1 on a CPU.
+        Shape (n,): ``device * per_device + call`` of each operator on an accelerator, -1 on a
+        CPU.
 
     Returns
     -------
@@ -62,7 +68,7 @@ def play(c: Calls, place: IntArray, unit: IntArray) -> tuple[FloatArray, FloatAr
         Shape (n,): when what the operator makes can be used by others; ``nan`` where it waits
         for itself, directly or through other calls.
     begin_s, end_s
-        Shape (devices * calls,): when each call begins (it has all its inputs in host memory)
+        Shape (devices * per_device,): when each call begins (it has all its inputs in host memory)
         and ends.
     """
     n, m = c.compute_s.shape

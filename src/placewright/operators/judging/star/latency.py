@@ -20,7 +20,7 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators.judgement import Transfers
-from placewright.operators.judging.star.kernels import calls_of, play
+from placewright.operators.judging.star.kernels import calls_of, most_calls, play
 from placewright.operators.judging.star.transfers import Halves, in_turn, through_host
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
@@ -66,10 +66,19 @@ def least_tails(problem: OperatorProblem) -> FloatArray:
 
 
 def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
-    """Shape (n,): ``device * calls + call`` of each operator, -1 on a CPU."""
-    call = first_calls(problem, plan.placement) if plan.call is None else plan.call
-    unit = plan.placement * problem.calls + call
-    return np.where(accelerators(problem)[plan.placement], unit, -1)
+    """Shape (n,): ``device * most_calls + call`` of each operator, -1 on a CPU."""
+    place, most = plan.placement, most_calls(problem)
+    call = first_calls(problem, place) if plan.call is None else plan.call
+    if most < problem.calls:
+        call = _without_gaps(place, call)
+    return np.where(accelerators(problem)[place], place * most + call, -1)
+
+
+def _without_gaps(place: IntArray, call: IntArray) -> IntArray:
+    """Shape (n,): how many calls of its device with operators come before each operator's."""
+    used, at = np.unique(np.stack([place, call]), axis=1, return_inverse=True)
+    first = np.searchsorted(used[0], place)
+    return at.ravel() - first
 
 
 def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
@@ -88,7 +97,7 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
             least = call[maker].copy()
             least[place[maker]] += place[maker] != place[i]
             np.maximum(call[i], least, out=call[i])
-    return np.minimum(call[np.arange(problem.n), place], problem.calls - 1)
+    return np.minimum(call[np.arange(problem.n), place], most_calls(problem) - 1)
 
 
 def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarPlay:
@@ -143,7 +152,7 @@ def _crossing(
     maker, reader = unit[p.tensor_producer], unit[p.consumers]
     away = reader != maker[tensor]
     enters, leaves = away & (reader >= 0), np.unique(tensor[away])
-    count = p.m * p.calls
+    count = p.m * most_calls(p)
     once = np.unique(tensor[enters] * count + reader[enters])
     leaves = leaves[maker[leaves] >= 0]
     return (once // count, once % count), (leaves, maker[leaves])
@@ -151,6 +160,6 @@ def _crossing(
 
 def _moved(p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray) -> Halves:
     """Transfers of calls, one after another from where their clocks are."""
-    device = unit // p.calls
+    device = unit // most_calls(p)
     took_s = p.tensor_bytes[tensor] * p.host_seconds_per_byte[device]
     return in_turn(tensor, device, took_s, clock_s, unit)

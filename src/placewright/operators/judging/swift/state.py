@@ -136,8 +136,7 @@ def make_swift(costs: Costs, channels: int) -> Swift:
     """A problem laid out for `placewright.operators.judging.swift.play.play`."""
     n, m = costs.compute_s.shape
     tensors, edges = tensors_and_edges(costs)
-    off = ~np.eye(m, dtype=np.bool_)
-    finite = np.isfinite(costs.latency_s + costs.seconds_per_byte) & (costs.channel >= 0)
+    linked = (costs.channel >= 0) | np.eye(m, dtype=np.bool_)
     problem = {
         "facts": facts_of(costs, tensors),
         "edges": edges,
@@ -150,7 +149,7 @@ def make_swift(costs: Costs, channels: int) -> Swift:
         "resident_bytes": costs.resident_bytes.copy(),
         "memory_bytes": costs.memory_bytes.copy(),
     }
-    sizes = {"sure": bool(finite[off].all()), "n": n, "m": m, "lanes": channels + m}
+    sizes = {"sure": bool(linked.all()), "n": n, "m": m, "lanes": channels + m}
     facts = problem["facts"]
     most = int((facts["last"] - facts["first"]).max())
     state = _state(n, m, channels + m, most) | _byte_state(n, m, len(tensors), len(edges))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.operators.judging.star.kernels import calls_of, play
+from placewright.operators.judging.star.kernels import calls_of, most_calls, play
 from placewright.operators.judging.star.latency import accelerators, units
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -16,8 +16,7 @@ def one_call_each(problem: OperatorProblem) -> OperatorProblem:
 
     A relaxation: every plan of `problem` is one of this problem, and takes no longer there.
     """
-    copies = np.where(accelerators(problem), problem.calls, 1)
-    source = np.repeat(np.arange(problem.m), copies)
+    source = sources(problem)
     cost = np.where(problem.allowed(), problem.compute_s, np.inf)
     return problem.asked(
         device_names=tuple(f"{problem.device_names[d]}#{x}" for x, d in enumerate(source)),
@@ -33,19 +32,24 @@ def one_call_each(problem: OperatorProblem) -> OperatorProblem:
     )
 
 
+def sources(problem: OperatorProblem) -> IntArray:
+    """The device that each device of `one_call_each` is, or is a copy of."""
+    copies = np.where(accelerators(problem), most_calls(problem), 1)
+    return np.repeat(np.arange(problem.m), copies)
+
+
 def packed(problem: OperatorProblem, copied: OperatorPlan) -> OperatorPlan | None:
     """The calls of a plan for `one_call_each` on the accelerators themselves.
 
     Largest first, each to the accelerator with least room that can take it; ``None`` where
     that leaves one over. Calls of an accelerator follow each other as they began.
     """
-    p, calls = problem, problem.calls
+    p, source = problem, sources(problem)
     called = accelerators(p)
-    source = np.repeat(np.arange(p.m), np.where(called, calls, 1))
     copies = one_call_each(p)
     begin_s = play(calls_of(copies), copied.placement, units(copies, copied))[1]
     need = np.bincount(copied.placement, np.ceil(p.resident_bytes), len(source))
-    room, left = np.floor(p.memory_bytes), np.where(called, calls, 0)
+    room, left = np.floor(p.memory_bytes), np.where(called, most_calls(p), 0)
     cost = np.where(p.allowed(), p.compute_s, np.inf)
     home = np.full(len(source), -1)
     home[~called[source]] = source[~called[source]]

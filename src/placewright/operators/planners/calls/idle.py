@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import BoolArray, IntArray
+from placewright.operators.judging.star.kernels import most_calls
 from placewright.operators.judging.star.latency import accelerators
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -51,7 +52,7 @@ def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> Opera
     fastest CPU.
     """
     p, t, place, call = problem, problem.topology, place.copy(), call.copy()
-    unit = np.where(accelerators(p)[place], place * p.calls + call, -1)
+    unit = np.where(accelerators(p)[place], place * most_calls(p) + call, -1)
     cost = np.where(p.allowed(), p.compute_s, np.inf)
     on_cpu = np.where(accelerators(p), np.inf, cost).argmin(axis=1)
     need = np.ceil(p.resident_bytes)

@@ -14,7 +14,7 @@ from placewright.operators.judging.star.latency import least_tails, star_latency
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.calls.chains import NO_LIMIT, Chain, best_chain
 from placewright.operators.planners.calls.coarse import borders, coarser
-from placewright.operators.planners.calls.copies import one_call_each, packed
+from placewright.operators.planners.calls.copies import one_call_each, packed, sources
 from placewright.operators.planners.calls.graph import CallGraph, call_graph
 from placewright.operators.planners.calls.idle import free_sources, idle_sinks, put_back
 from placewright.operators.planners.calls.lattice import ideals, line, predecessors
@@ -23,6 +23,8 @@ from placewright.planning import Context
 
 ROUNDING = 1e-12
 """Relative; sums of the same times in another order."""
+MOST_COPIES = 256
+"""Devices; with a copy for each of more calls than that, labels say too much to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,11 @@ class CallSearch:
         finally:
             if fewer.best is not None:
                 self._offer(fewer.best)
+        if len(sources(self.problem)) <= MOST_COPIES:
+            self._from_copies()
+
+    def _from_copies(self) -> None:
+        """On a copy per call."""
         more = CallSearch(one_call_each(self.problem), self._share(0.5), self.effort)
         more.run()
         if call_graph(self.problem, np.zeros(self.problem.n, dtype=np.bool_)).exact:

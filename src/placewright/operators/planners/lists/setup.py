@@ -15,6 +15,7 @@ from placewright.operators.planners.lists.scheduling import Rules, list_schedule
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.costs import Costs, kernel_costs
 from placewright.operators.structure.groups import Groups, groups_of
+from placewright.operators.structure.links import linked
 
 _BUDGET_ROUNDS = 8
 
@@ -68,16 +69,15 @@ def set_up(problem: OperatorProblem) -> Setup:
     groups = groups_of(problem)
     allowed = groups.allowed[groups.group]
     compute = np.where(allowed, problem.compute_s, 0.0).sum(axis=1) / allowed.sum(axis=1)
-    linked = problem.channel >= 0
-    linked &= ~np.eye(problem.m, dtype=np.bool_) & np.isfinite(problem.seconds_per_byte)
-    pairs = max(1, int(linked.sum()))
+    pair = linked(problem)
+    pairs = max(1, int(pair.sum()))
     return Setup(
         problem=problem,
         costs=kernel_costs(problem),
         groups=groups,
         mean_compute_s=compute,
-        mean_latency_s=float(problem.latency_s[linked].sum()) / pairs,
-        mean_seconds_per_byte=float(problem.seconds_per_byte[linked].sum()) / pairs,
+        mean_latency_s=float(problem.latency_s[pair].sum()) / pairs,
+        mean_seconds_per_byte=float(problem.seconds_per_byte[pair].sum()) / pairs,
     )
 
 

@@ -31,6 +31,7 @@ from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups
+from placewright.operators.structure.links import linked
 from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut
 
 
@@ -71,12 +72,8 @@ def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
     own = np.where(groups.allowed[group], p.compute_s, 0.0)
     compute = np.zeros(groups.allowed.shape)
     np.add.at(compute, group, own)
-    same = np.eye(p.m, dtype=np.bool_)
-    linked = same | ((p.channel >= 0) & np.isfinite(p.seconds_per_byte + p.latency_s))
-    latency, per_byte = (
-        np.where(linked, p.latency_s, 0.0),
-        np.where(linked, p.seconds_per_byte, 0.0),
-    )
+    pair = linked(p)
+    latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send = latency + p.tensor_bytes[:, None, None] * per_byte
     maker = group[p.tensor_producer]
     readers = [
@@ -85,7 +82,7 @@ def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
     ]
     return Serial(
         np.where(groups.allowed, compute, np.inf),
-        np.where(linked, send, np.inf),
+        np.where(pair | np.eye(p.m, dtype=np.bool_), send, np.inf),
         maker.tolist(),
         readers,
     )

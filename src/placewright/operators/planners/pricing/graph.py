@@ -17,6 +17,7 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups, groups_of
+from placewright.operators.structure.links import linked
 from placewright.solvers.pbqp import Pbqp
 
 
@@ -113,12 +114,12 @@ def placement_pbqp(
 
 def _transfers(problem: OperatorProblem, graph: PlacementGraph, weight: FloatArray) -> FloatArray:
     """Shape (e, m, m): weighted transfer times of each pair's uses, ``inf`` without a link."""
-    linked = (problem.channel >= 0) & np.isfinite(problem.seconds_per_byte + problem.latency_s)
-    linked |= np.eye(problem.m, dtype=np.bool_)
+    pair = linked(problem)
+    reached = pair | np.eye(problem.m, dtype=np.bool_)
     size = weight * problem.tensor_bytes[graph.use_tensor]
     pairs = len(graph.pairs)
     count = np.bincount(graph.use_pair, weight, pairs)[:, None, None]
     moved = np.bincount(graph.use_pair, size, pairs)[:, None, None]
-    latency = np.where(linked, problem.latency_s, 0.0)
-    per_byte = np.where(linked, problem.seconds_per_byte, 0.0)
-    return np.where((count > 0) & ~linked, np.inf, count * latency + moved * per_byte)
+    latency = np.where(pair, problem.latency_s, 0.0)
+    per_byte = np.where(pair, problem.seconds_per_byte, 0.0)
+    return np.where((count > 0) & ~reached, np.inf, count * latency + moved * per_byte)

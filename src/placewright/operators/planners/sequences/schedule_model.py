@@ -10,6 +10,9 @@ is a lower bound on all plans. Times are whole numbers, durations rounded down: 
 down too, a - b >= d gives floor(a) - floor(b) >= floor(d), so that the bound stays one; ends are
 known to 2 units then, by which the order on a channel is relaxed. Memory over time is not in the
 model, what lives on a device is.
+
+What alone takes longer than the schedule that is to be beaten, an operator on a device or a
+transfer, is in no better one and not in the model: no number there is too large for the solver.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import Groups
+from placewright.operators.structure.links import linked
 
 RESOLUTION = 2.0**26
 """Whole numbers up to the makespan of the start: a path of 60 loses less than 1e-6 of it. Not
@@ -48,10 +52,11 @@ def schedule_model(problem: OperatorProblem, groups: Groups, top_s: float) -> Sc
     from ortools.sat.python import cp_model
 
     model, scale = cp_model.CpModel(), RESOLUTION / top_s
+    allowed = groups.allowed & ~_too_long(problem, groups, top_s)
     most = int(RESOLUTION) + 1
     m = ScheduleModel(
         model,
-        [[model.new_bool_var("") if ok else None for ok in row] for row in groups.allowed],
+        [[model.new_bool_var("") if ok else None for ok in row] for row in allowed],
         [model.new_int_var(0, most, "") for _ in range(problem.n)],
         [model.new_int_var(0, most, "") for _ in range(problem.n)],
         model.new_int_var(0, most, ""),
@@ -67,6 +72,13 @@ def schedule_model(problem: OperatorProblem, groups: Groups, top_s: float) -> Sc
         _transfers(problem, groups, m)
     model.minimize(m.makespan)
     return m
+
+
+def _too_long(p: OperatorProblem, groups: Groups, top_s: float) -> BoolArray:
+    """Shape (groups, m): whether some operator of the group takes more than `top_s` there."""
+    some = np.zeros(groups.allowed.shape, dtype=np.bool_)
+    np.logical_or.at(some, groups.group, p.compute_s > top_s)
+    return some
 
 
 def _compute(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
@@ -96,12 +108,15 @@ def _memory(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
 
 
 def _took(p: OperatorProblem, k: int, scale: float) -> FloatArray:
-    """Shape (m, m), whole units of tensor k from device to device, ``inf`` without a link."""
-    linked = (p.channel >= 0) & np.isfinite(p.latency_s + p.seconds_per_byte)
-    free = np.where(linked, p.latency_s, 0.0)
-    free = free + p.tensor_bytes[k] * np.where(linked, p.seconds_per_byte, 0.0)
-    took: FloatArray = np.floor(free * scale)
-    took[~linked] = np.inf
+    """Shape (m, m), whole units of tensor k from device to device; zero within one.
+
+    ``inf`` without a link, or where it takes longer than all may.
+    """
+    pair = linked(p)
+    seconds = np.where(pair, p.latency_s, 0.0)
+    seconds = seconds + p.tensor_bytes[k] * np.where(pair, p.seconds_per_byte, 0.0)
+    took: FloatArray = np.floor(seconds * scale)
+    took[~pair | (took > RESOLUTION)] = np.inf
     np.fill_diagonal(took, 0.0)
     return took
 

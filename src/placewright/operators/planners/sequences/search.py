@@ -19,6 +19,7 @@ from placewright.operators.planners.sequences.moves import anneal, anneal_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.costs import Costs, kernel_costs
 from placewright.operators.structure.groups import Groups
+from placewright.operators.structure.links import linked
 
 CHUNK = 256
 """Moves in the whole sequence between two looks at the clock and at the critical path."""
@@ -142,9 +143,7 @@ def _spread(problem: OperatorProblem, groups: Groups) -> bool:
 
 def fully_linked(problem: OperatorProblem) -> bool:
     """Whether there is a link for every ordered pair of devices."""
-    off = ~np.eye(problem.m, dtype=np.bool_)
-    linked = np.isfinite(problem.latency_s + problem.seconds_per_byte) & (problem.channel >= 0)
-    return bool(linked[off].all())
+    return bool((linked(problem) | np.eye(problem.m, dtype=np.bool_)).all())
 
 
 def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:

@@ -59,7 +59,9 @@ class _Model:
         return int(self.f.allowed.shape[1])
 
     def units(self, seconds: float) -> int:
-        """Rounded up."""
+        """Rounded up; just too many where it is longer than all may be, by however much."""
+        if seconds > self.top * self.unit_s:
+            return self.top + 1
         return int(np.ceil(seconds / self.unit_s))
 
 

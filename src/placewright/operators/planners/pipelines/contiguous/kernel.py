@@ -4,7 +4,9 @@
 the minimum over kinds k and ideals J inside I of max(best[s - k, J], load of I - J on kind k).
 With clusters, what stays in one is paid as if it left: the result is then an upper bound.
 All J inside I are met by a walk that takes away one last node at a time, so that the load follows
-in a few steps; a branch ends where its work or its bytes are too much for every kind.
+in a few steps; a branch ends where its work or its bytes are too much for every kind. What a stage
+holds is kept for every step of the walk: going back takes nothing off a sum, so no number, however
+large, rounds the others away.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.compiled import compiled, inlined
 from placewright.operators.planners.pipelines.contraction import Contraction
+
+LARGEST = float(np.finfo(np.float64).max)
+"""Seconds; more is ``inf``, which says that it cannot be."""
 
 
 class Lattice(NamedTuple):
@@ -33,13 +38,12 @@ class Lattice(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """A contraction's arrays as the kernel reads them; ``barred`` is 1 where not allowed.
+    """A contraction's arrays as the kernel reads them; ``work`` is ``inf`` where not allowed.
 
     ``taken[k]`` is what a stage of kind k adds to the number of a state.
     """
 
     work: FloatArray
-    barred: IntArray
     resident: FloatArray
     memory: FloatArray
     rate: FloatArray
@@ -64,8 +68,7 @@ def loads_of(c: Contraction) -> Loads:
     pairs = [(v, e) for e, members in enumerate(c.members) for v in members]
     by_node = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
     return Loads(
-        work=np.where(np.isfinite(c.work_s), c.work_s, 0.0),
-        barred=(~np.isfinite(c.work_s)).astype(np.int64),
+        work=c.work_s,
         resident=c.resident_bytes,
         memory=c.memory_bytes,
         rate=c.host_rate,
@@ -109,36 +112,25 @@ def fill(
     seen: IntArray,
 ) -> None:
     """Fill columns `first` to `last` of `best` with choices that load no device above `limit`."""
-    kinds = loads.work.shape[1]
+    nodes, kinds = loads.work.shape
     inside = np.zeros(len(loads.sizes), dtype=np.int64)
-    work, load = np.zeros(kinds), np.zeros(kinds)
-    barred = np.zeros(kinds, dtype=np.int64)
-    stack = np.zeros(loads.work.shape[0] + 1, dtype=np.int64)
-    cursor = np.zeros(loads.work.shape[0] + 1, dtype=np.int64)
+    work, load = np.zeros((nodes + 1, kinds)), np.zeros(kinds)
+    held, moved, lost = np.zeros(nodes + 1), np.zeros(nodes + 1), np.zeros(nodes + 1)
+    limit = min(limit, LARGEST)
+    stack = np.zeros(nodes + 1, dtype=np.int64)
+    cursor = np.zeros(nodes + 1, dtype=np.int64)
     for ideal in range(first, last):
-        work[:] = 0.0
-        barred[:] = 0
         inside[:] = 0
-        held = moved = 0.0
         depth = 0
         stack[0], cursor[0] = ideal, lattice.offsets[ideal]
         while depth >= 0:
             at = stack[depth]
             if cursor[depth] == lattice.offsets[at + 1]:
-                if depth > 0:
-                    v = lattice.removed[cursor[depth - 1] - 1]
-                    held -= loads.resident[v]
-                    for k in range(kinds):
-                        work[k] -= loads.work[v, k]
-                        barred[k] -= loads.barred[v, k]
-                    for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
-                        e = loads.touched[x]
-                        if inside[e] == loads.sizes[e]:
-                            moved += loads.moved[e]
-                        inside[e] -= 1
-                        if inside[e] == 0:
-                            moved -= loads.moved[e]
                 depth -= 1
+                if depth >= 0:
+                    v = lattice.removed[cursor[depth] - 1]
+                    for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
+                        inside[loads.touched[x]] -= 1
                 continue
             step = cursor[depth]
             cursor[depth] += 1
@@ -146,33 +138,42 @@ def fill(
             if seen[below] == ideal:
                 continue
             seen[below] = ideal
-            held += loads.resident[v]
+            more = depth + 1
+            held[more] = held[depth] + loads.resident[v]
             open_kinds = 0
             for k in range(kinds):
-                work[k] += loads.work[v, k]
-                barred[k] += loads.barred[v, k]
-                if work[k] <= limit and barred[k] == 0 and held <= loads.memory[k]:
+                work[more, k] = work[depth, k] + loads.work[v, k]
+                if work[more, k] <= limit and held[more] <= loads.memory[k]:
                     open_kinds += 1
             if open_kinds == 0:
-                held -= loads.resident[v]
-                for k in range(kinds):
-                    work[k] -= loads.work[v, k]
-                    barred[k] -= loads.barred[v, k]
                 continue
+            total, rest = moved[depth], lost[depth]
             for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
                 e = loads.touched[x]
                 if inside[e] == 0:
-                    moved += loads.moved[e]
+                    total, rest = _plus(total, rest, loads.moved[e])
                 inside[e] += 1
                 if inside[e] == loads.sizes[e]:
-                    moved -= loads.moved[e]
+                    total, rest = _plus(total, rest, -loads.moved[e])
+            moved[more], lost[more] = total, rest
             for k in range(kinds):
-                load[k] = work[k] + moved * loads.rate[k]
-                if barred[k] > 0 or held > loads.memory[k] or load[k] > limit:
+                load[k] = work[more, k] + (total + rest) * loads.rate[k]
+                if held[more] > loads.memory[k] or load[k] > limit:
                     load[k] = np.inf
             _relax(states, loads, load, ideal, below, best, came_from, came_by)
-            depth += 1
+            depth = more
             stack[depth], cursor[depth] = below, lattice.offsets[below]
+
+
+@inlined
+def _plus(total: float, lost: float, x: float) -> tuple[float, float]:
+    """One more term of a sum, and of what rounding has lost of it (Knuth's two-sum).
+
+    A hyperedge far larger than the rest comes and goes, and leaves the rest as it was.
+    """
+    rounded = total + x
+    kept = rounded - total
+    return rounded, lost + ((total - (rounded - kept)) + (x - kept))
 
 
 @compiled

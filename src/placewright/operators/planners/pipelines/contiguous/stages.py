@@ -187,14 +187,20 @@ def _load(
             terms.append((m.on[v][s], int(work[v])))
     g, far_rate = int(c.cluster[k]), float(c.host_rate[k])
     near_rate = far_rate if g < 0 else min(far_rate, float(c.cluster_rate[k]))
-    near = (moved * near_rate).astype(np.int64).tolist()
+    near = _units(moved * near_rate)
     terms += [(cut[s], cost) for cut, cost in zip(m.cut, near, strict=True)]
     if g >= 0:
-        more = (moved * (far_rate - near_rate)).astype(np.int64).tolist()
+        more = _units(moved * (far_rate - near_rate))
         terms += [(far[s], cost) for far, cost in zip(m.far[g], more, strict=True)]
     some = [(x, cost) for x, cost in terms if cost > 0]
     load = cp_model.LinearExpr.weighted_sum([x for x, _ in some], [cost for _, cost in some])
     m.model.add(load <= largest).only_enforce_if(m.kind[s][k])
+
+
+def _units(scaled: FloatArray) -> list[int]:
+    """Rounded down; just too many for any stage where it is more than that."""
+    units: list[int] = np.minimum(scaled, 2 * RESOLUTION).astype(np.int64).tolist()
+    return units
 
 
 def _memory(c: Contraction, m: _Model, s: int, k: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.pipelines.contraction import node_edges, nodes_of, work_of
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.links import linked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +147,7 @@ def _tensors(
     p: OperatorProblem, node: IntArray
 ) -> tuple[IntArray, tuple[tuple[int, ...], ...], FloatArray, BoolArray]:
     """Makers, readers, seconds and passes, in the order of their first tensor."""
-    linked = (p.channel >= 0) & np.isfinite(p.latency_s + p.seconds_per_byte)
+    pair = linked(p)
     late = p.is_backward[p.tensor_producer] & p.pipeline.diffmaxima
     found: dict[tuple[int, tuple[int, ...], bool], list[float]] = {}
     for k in range(p.t):
@@ -158,9 +159,9 @@ def _tensors(
             entry[0] += 1.0
             entry[1] += float(p.tensor_bytes[k])
     sizes = np.array(list(found.values())).reshape(-1, 2)
-    latency, per_byte = (np.where(linked, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
+    latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send: FloatArray = sizes[:, 0, None, None] * latency + sizes[:, 1, None, None] * per_byte
-    send[:, ~(linked | np.eye(p.m, dtype=np.bool_))] = np.inf
+    send[:, ~(pair | np.eye(p.m, dtype=np.bool_))] = np.inf
     makers = np.array([a for a, _, _ in found], dtype=np.int64)
     made_late = np.array([x for _, _, x in found], dtype=np.bool_)
     return makers, tuple(readers for _, readers, _ in found), send, made_late

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.structure.links import linked
 
 
 def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
@@ -16,18 +17,18 @@ def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
 
     A device pays for them at the rate of its own links, relative to the mean of all.
     """
-    linked = (problem.channel >= 0) & np.isfinite(problem.latency_s + problem.seconds_per_byte)
-    if not linked.any():
+    pair = linked(problem)
+    if not pair.any():
         return problem.asked(communication=Communication.STAR)
     mean_bytes = float(problem.tensor_bytes.mean()) if problem.t else 0.0
-    latency = np.where(linked, problem.latency_s, 0.0)
-    per_byte = np.where(linked, problem.seconds_per_byte, 0.0)
+    latency = np.where(pair, problem.latency_s, 0.0)
+    per_byte = np.where(pair, problem.seconds_per_byte, 0.0)
     took = latency + mean_bytes * per_byte
-    count = np.maximum((linked | linked.T).sum(axis=0), 1)
+    count = np.maximum((pair | pair.T).sum(axis=0), 1)
     own = (took + took.T).sum(axis=0) / count / 2
-    mean = float(took[linked].mean())
+    mean = float(took[pair].mean())
     return problem.asked(
         communication=Communication.STAR,
-        tensor_bytes=latency[linked].mean() + problem.tensor_bytes * per_byte[linked].mean(),
+        tensor_bytes=latency[pair].mean() + problem.tensor_bytes * per_byte[pair].mean(),
         host_seconds_per_byte=own / mean if mean > 0 else np.zeros(problem.m),
     )
