@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.timeline import Timeline
@@ -24,24 +25,39 @@ LAST = 20
 """Steps that a typical one is the median of."""
 
 
-def step_limit_s(timeline: Timeline, adaptation: Adaptation | None, least_s: float) -> float:
-    """Seconds after which a step is stuck, never fewer than `least_s`.
+@dataclass(slots=True)
+class Patience:
+    """How long a step may take: many typical ones of its plan.
 
-    Typical are the last steps of the plan in force. Before its first one, those of the plan before
-    or what the judge says, whichever is more: survivors may well be a hundred times slower.
+    Before a plan's first step the judge says what is typical, times what the plan before took over
+    what he had said of it: survivors may well be a hundred times slower than all devices were.
+
+    Attributes
+    ----------
+    least_s
+        Seconds that every step may take.
     """
-    typical = timeline.typical_s(LAST, plan=timeline.plans)
-    if math.isnan(typical):
-        guesses = [timeline.typical_s(LAST), _judged_s(adaptation)]
-        typical = max((g for g in guesses if g > 0), default=0.0)
-    return max(least_s, SILENCE_STEPS * typical)
 
+    least_s: float
+    _plan: int = -1
+    _judged_s: float = math.nan
+    _pace: float = 1.0
 
-def _judged_s(adaptation: Adaptation | None) -> float:
-    """By the costs that the run has seen."""
-    if adaptation is None:
-        return 0.0
-    return judge(adaptation.watch.problem(), adaptation.plan).value
+    def step_limit_s(self, timeline: Timeline, adaptation: Adaptation) -> float:
+        """Seconds after which a step of the plan in force is stuck."""
+        if timeline.plans != self._plan:
+            self._turn_to(timeline, adaptation)
+        own_s = timeline.typical_s(LAST, plan=self._plan)
+        typical_s = self._pace * self._judged_s if math.isnan(own_s) else own_s
+        return max(self.least_s, SILENCE_STEPS * typical_s)
+
+    def _turn_to(self, timeline: Timeline, adaptation: Adaptation) -> None:
+        """Another plan is in force: learn from the one before."""
+        took_s = timeline.typical_s(LAST, plan=self._plan)
+        if took_s > 0 and self._judged_s > 0:
+            self._pace = max(1.0, took_s / self._judged_s)
+        self._plan = timeline.plans
+        self._judged_s = judge(adaptation.watch.problem(), adaptation.plan).value
 
 
 def order_limit_s(least_s: float, state_bytes: int) -> float:

@@ -16,7 +16,7 @@ from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
 from placewright.adapt.observed import Observed
 from placewright.adapt.past import Past
-from placewright.adapt.patience import START_S, order_limit_s, step_limit_s
+from placewright.adapt.patience import START_S, Patience, order_limit_s
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
@@ -82,11 +82,13 @@ class AdaptiveRun:
     replanner: Replanner = field(default_factory=Replanner)
     observed: Observed = field(default_factory=Observed)
     roster: Roster = field(init=False)
+    patience: Patience = field(init=False)
     past: Past = field(init=False)
     saving: Saving = field(init=False)
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.job, self.rejoin_every)
+        self.patience = Patience(self.patience_s)
         self.past = Past.of(self.folder, self.job)
         self.saving = Saving(self.past, self.job, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
@@ -264,7 +266,7 @@ class AdaptiveRun:
         """What the workers saw of one step."""
         if batch is not None:
             session.feed(batch)
-        limit_s = step_limit_s(self.timeline, self.adaptation, self.patience_s)
+        limit_s = self.patience.step_limit_s(self.timeline, self._crew()[1])
         (record,) = session.run(1, watched=watched, limit_s=limit_s)
         return record
 
