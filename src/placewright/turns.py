@@ -54,7 +54,9 @@ def take_turns(
                 return True
         if not race.closed:
             tell(progress, "bounds", race, limits.start)
-            deadline_s = min(limits.deadline_s(race, 1), time.perf_counter() + kept_s)
+            deadline_s = limits.deadline_s(race, 1)
+            if kept_s:
+                deadline_s = min(deadline_s, time.perf_counter() + kept_s)
             known = Known(race.value, race.lower_bound, deadline_s, relay)
             race.bounds.update(race.wing.late_bounds(race.problem, known))
     except KeyboardInterrupt:

@@ -1,15 +1,12 @@
-"""Problems and plans of wing 1 as JSON (``.json`` or ``.json.gz``)."""
+"""Problems and plans of wing 1 as JSON or YAML, packed or not: see `placewright.stored`."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placewright.boundary import parse_json, placed, read_text, validate
+from placewright.boundary import placed, validate
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
@@ -17,6 +14,7 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
 from placewright.result import Result, head_json
+from placewright.stored import read_data, write_data
 
 
 def read_problem(path: str | Path) -> OperatorProblem:
@@ -28,7 +26,8 @@ def read_problem(path: str | Path) -> OperatorProblem:
         Names the file and the field that is wrong.
     """
     where = str(path)
-    entry = validate(ProblemFile, _read(path), where=where)
+    data, text = read_data(path)
+    entry = validate(ProblemFile, data, where=where, text=text)
     try:
         return problem_of(entry)
     except InputError as error:
@@ -37,7 +36,7 @@ def read_problem(path: str | Path) -> OperatorProblem:
 
 def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
     """Write a problem file that `read_problem` reads back equal."""
-    return _write(problem_json(problem), path)
+    return write_data(problem_json(problem), path)
 
 
 def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
@@ -55,7 +54,8 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
         An operator on a device that cannot run it.
     """
     where = str(path)
-    entry = validate(PlanFile, _read(path), where=where)
+    data, text = read_data(path)
+    entry = validate(PlanFile, data, where=where, text=text)
     plan = plan_of(entry.plan, problem, where)
     try:
         check_plan(problem, plan)
@@ -67,29 +67,10 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
 
 def write_plan(result: Result, path: str | Path) -> Path:
     """Write a result's plan, with all that it takes to check the claim again."""
-    return _write(result_json(result), path)
+    return write_data(result_json(result), path)
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
     plan = plan_json(result.problem, result.plan, result.judgement)
     return head_json(result) | {"plan": plan}
-
-
-def _write(data: dict[str, Any], path: str | Path) -> Path:
-    target = Path(path)
-    text = json.dumps(data, allow_nan=False).encode() + b"\n"
-    # Without the time of writing, so that the same data is the same file.
-    target.write_bytes(gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)
-    return target
-
-
-def _read(path: str | Path) -> Any:
-    where = str(path)
-    if Path(path).suffix != ".gz":
-        return parse_json(read_text(path), where=where)
-    try:
-        text = gzip.decompress(Path(path).read_bytes()).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError("cannot be read as gzip", where=where, by=str(error)) from None
-    return parse_json(text, where=where)
