@@ -50,4 +50,4 @@ class AccelerateAuto:
             device = filled_in_order(problem, groups, groups.resident_bytes, budget_bytes)
             return OperatorPlan(device[groups.group])
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)

@@ -54,4 +54,4 @@ class Ceft:
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             return setup.schedule(sequence, budget_bytes, ahead_s=ahead_s)
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)

@@ -54,4 +54,4 @@ class CeftCpop:
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             return setup.schedule(sequence, budget_bytes, forced=forced)
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)

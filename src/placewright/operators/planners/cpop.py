@@ -83,7 +83,7 @@ class Cpop:
             ]
             return scheduled_plan(problem, *min(found, key=_end_s))
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)
 
 
 def _ranking(setup: Setup) -> tuple[IntArray, IntArray]:

@@ -52,7 +52,7 @@ class Heft:
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             return setup.schedule(sequence, budget_bytes)
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)
 
 
 def heft_sequence(setup: Setup) -> IntArray:

@@ -56,4 +56,4 @@ class HeftContended:
                 problem, *reserving_schedule(setup.costs, rules, sequence, channels)
             )
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)

@@ -48,10 +48,10 @@ class MEtf:
             An operator that no linked device can run.
         """
         setup = set_up(problem)
-        return earliest_task_plan(setup, np.full(problem.n, -1))
+        return earliest_task_plan(setup, np.full(problem.n, -1), context.deadline_s)
 
 
-def earliest_task_plan(setup: Setup, favourite: IntArray) -> OperatorPlan:
+def earliest_task_plan(setup: Setup, favourite: IntArray, deadline_s: float) -> OperatorPlan:
     """The plan of earliest task first in which some consumers have a claim on a device."""
     rank = mean_upward_rank(
         setup.costs, setup.mean_compute_s, setup.mean_latency_s, setup.mean_seconds_per_byte
@@ -61,4 +61,4 @@ def earliest_task_plan(setup: Setup, favourite: IntArray) -> OperatorPlan:
         found = earliest_task(setup.costs, setup.rules(budget_bytes), rank, favourite)
         return scheduled_plan(setup.problem, *found)
 
-    return within_memory(setup.problem, build)
+    return within_memory(setup.problem, build, deadline_s)

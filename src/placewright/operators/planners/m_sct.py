@@ -47,7 +47,7 @@ class MSct:
             An operator that no linked device can run.
         """
         setup = set_up(problem)
-        return earliest_task_plan(setup, favourite_children(setup))
+        return earliest_task_plan(setup, favourite_children(setup), context.deadline_s)
 
 
 def favourite_children(setup: Setup) -> IntArray:

@@ -54,7 +54,7 @@ class MTopo:
             limit = np.minimum(share, budget_bytes)
             return OperatorPlan(filled_in_order(problem, groups, need, limit)[groups.group])
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)
 
 
 def filled_in_order(

@@ -57,4 +57,4 @@ class Peft:
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             return setup.schedule(sequence, budget_bytes, ahead_s=table)
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)

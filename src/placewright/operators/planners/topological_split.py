@@ -52,7 +52,7 @@ class TopologicalSplit:
             device = _split(problem, groups, work, share_s, budget_bytes)
             return OperatorPlan(device[groups.group])
 
-        return within_memory(problem, build)
+        return within_memory(problem, build, context.deadline_s)
 
 
 def _group_work(problem: OperatorProblem, groups: Groups) -> FloatArray:

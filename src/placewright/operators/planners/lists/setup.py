@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -109,12 +111,15 @@ def scheduled_plan(
 
 
 def within_memory(
-    problem: OperatorProblem, build: Callable[[FloatArray], OperatorPlan]
+    problem: OperatorProblem,
+    build: Callable[[FloatArray], OperatorPlan],
+    deadline_s: float = math.inf,
 ) -> OperatorPlan:
     """`build` a plan with ever smaller budgets until its peaks fit.
 
     List schedulers see resident bytes and not the activations that pile up; what a device was
-    over by is taken off its budget. If no round fits, the plan that is over by least.
+    over by is taken off its budget. If no round fits before the deadline, the plan that is over
+    by least.
     """
     budget = np.array(problem.memory_bytes)
     plan = build(budget)
@@ -126,7 +131,7 @@ def within_memory(
         judgement = judge(plan)
         if judgement.violation_bytes < least:
             best, least = plan, judgement.violation_bytes
-        if judgement.feasible:
+        if judgement.feasible or time.perf_counter() >= deadline_s:
             break
         budget = budget - np.maximum(0, judgement.peak_bytes - problem.memory_bytes)
         plan = build(budget)

@@ -1,0 +1,29 @@
+"""What list schedulers share: budgets that shrink until a plan fits, or time is up."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from placewright.arrays import FloatArray
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.lists.setup import within_memory
+from placewright.testing.instances import tiny
+
+
+@pytest.mark.parametrize(("seconds", "builds"), [(0.0, 1), (math.inf, 9)])
+def test_no_round_begins_after_the_deadline(seconds: float, builds: int) -> None:
+    """The first plan is the answer where nothing fits anyway."""
+    problem = tiny([[1.0, 1.0]], resident_bytes=[2.0], memory_bytes=[1.0, 1.0])
+    budgets = list[FloatArray]()
+
+    def build(budget_bytes: FloatArray) -> OperatorPlan:
+        budgets.append(budget_bytes)
+        return OperatorPlan(np.zeros(1, dtype=np.int64))
+
+    plan = within_memory(problem, build, time.perf_counter() + seconds)
+    assert plan.placement.tolist() == [0]
+    assert len(budgets) == builds
