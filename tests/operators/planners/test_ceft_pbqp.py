@@ -19,7 +19,9 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.variants import LISTED
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context, Planner
+from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.result import Status
+from placewright.solve import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.operators.planners.test_pbqp import every_placement
@@ -183,3 +185,19 @@ class TestConformanceCeftPbqp(PlannerConformance):
     def planner(self, problem: OperatorProblem) -> Planner:
         """The planner under test."""
         return QUICK
+
+
+def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As good as the list schedules; who plans again while something runs is told of Ctrl-C."""
+
+    def pressed(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules[CeftPbqp.__module__], "improve", pressed)
+    problem = random_problem(8, most_operators=40, most_devices=3)
+    plan = QUICK(problem, Context())
+    assert plan.note == INTERRUPTED
+    assert score(problem, plan) <= score(problem, Heft()(problem, Context()))
+    assert solve(problem, QUICK).status in (Status.INTERRUPTED, Status.OPTIMAL)
+    with pytest.raises(KeyboardInterrupt):
+        QUICK.solve(problem, Context())

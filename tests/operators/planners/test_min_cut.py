@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,7 @@ from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pricing.cuts import serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import Context
+from placewright.planning import INTERRUPTED, Context
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 
@@ -74,7 +75,9 @@ def test_exchanges_never_harm_and_bounds_hold(seed: int) -> None:
     costs = serial_costs(p, groups)
     start = random_placement(p, np.random.default_rng(seed))[groups.first]
     best = best_value(p)
-    assert best * (1 - 1e-9) <= costs.total_s(swaps(costs, start, FREE)) <= costs.total_s(start)
+    totals = [costs.total_s(place) for place in swaps(costs, start, FREE)]
+    assert totals == sorted(totals, reverse=True)
+    assert best * (1 - 1e-9) <= totals[-1] <= totals[0] == costs.total_s(start)
     plan = MinCut()(p, Context(judge=judge))
     assert plan.lower_bound_s <= best * (1 + 1e-9)
     assert judge(p, plan).value >= best * (1 - 1e-9)
@@ -87,3 +90,18 @@ def test_what_no_link_joins_is_refused() -> None:
     costs.compute_s[0] = np.inf
     with pytest.raises(InfeasibleError, match="link"):
         two_devices(costs)
+
+
+def test_ctrl_c_while_devices_swap_keeps_where_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the PBQP; without one nothing is kept."""
+
+    def pressed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules[swaps.__module__], "exchange", pressed)
+    p = serial(3, devices=3)
+    plan = MinCut()(p, Context())
+    assert plan.note == INTERRUPTED
+    assert judge(p, plan).feasible
+    with pytest.raises(KeyboardInterrupt):
+        MinCut()(serial(3, devices=2), Context())

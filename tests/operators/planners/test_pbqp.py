@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context, Planner
+from placewright.planning import INTERRUPTED, Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 
@@ -63,6 +64,20 @@ def test_prices_for_bytes_find_room() -> None:
     assert judgement.feasible
     assert len(judgement.transfers) == 1
     assert judgement.transfers.tensor.tolist() == [2]
+
+
+def test_ctrl_c_in_the_bound_keeps_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is the same, only nothing is proved."""
+
+    def pressed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    problem = tiny([[1.0, 2.0]] * 3, [(0, 9.0, [1, 2])], overlap="serial")
+    whole = Pbqp()(problem, Context())
+    monkeypatch.setattr(sys.modules[Pbqp.__module__], "serial_bound", pressed)
+    plan = Pbqp()(problem, Context())
+    assert (plan.placement.tolist(), plan.note) == (whole.placement.tolist(), INTERRUPTED)
+    assert plan.lower_bound_s == 0.0 < whole.lower_bound_s
 
 
 class TestConformancePbqp(PlannerConformance):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
+from placewright.anytime import last_of
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
@@ -121,26 +124,16 @@ class CeftPbqp:
         InfeasibleError
             No placement has a link for every tensor.
         """
-        return self.solve(problem, context)[0]
+        d = self._desk(problem)
+        (best, _), ended = last_of(self._finds(d, context))
+        return best.plan(ended)
 
     def solve(
         self, problem: OperatorProblem, context: Context
     ) -> tuple[OperatorPlan, CeftPbqpState]:
-        """The plan and what `resolve` needs to start from it."""
-        d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
-        begun = time.perf_counter()
-        candidates, factors = self._candidates(d, context)
-        context.progress(
-            what="local moves",
-            value=candidates[0].score.value_s,
-            lower_bound=0.0,
-            elapsed_s=time.perf_counter() - begun,
-        )
-        best = self._moved(d, candidates, self.effort, context)
-        short = self._byte_priced(d, context)
-        if short:
-            other = self._moved(d, short, self.effort / 2, context)
-            best = min(best, other, key=lambda s: s.score)
+        """The plan and what `resolve` needs to start from it. Ctrl-C is left to the caller."""
+        d = self._desk(problem)
+        *_, (best, factors) = self._finds(d, context)
         return self._answer(d, best, factors)
 
     def resolve(
@@ -176,10 +169,43 @@ class CeftPbqp:
         )
         return self._answer(d, best, factors)
 
-    def _candidates(self, d: Desk, context: Context) -> tuple[list[Start], FloatArray]:
-        """V0, V1, V2, V4, list schedules and trivial plans, best first."""
-        deadline = context.deadline_s
-        places = simple(d)
+    def _desk(self, problem: OperatorProblem) -> Desk:
+        return desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+
+    def _finds(self, d: Desk, context: Context) -> Iterator[tuple[Start, FloatArray]]:
+        """Ever better plans, with the prices of device time."""
+        begun, factors = time.perf_counter(), np.ones(d.problem.m)
+        first = score_all(d.judge, [p for p in simple(d) if _open(d, p)])
+        best = min(first, key=lambda s: s.score, default=None)
+        if best is not None and math.isfinite(best.score.value_s):
+            yield best, factors
+        candidates, factors = self._candidates(d, first, context)
+        best = candidates[0]
+        yield best, factors
+        context.progress(
+            what="local moves",
+            value=best.score.value_s,
+            lower_bound=0.0,
+            elapsed_s=time.perf_counter() - begun,
+        )
+        for found in self._walked(d, candidates, context):
+            if found.score < best.score:
+                best = found
+                yield best, factors
+
+    def _walked(self, d: Desk, candidates: list[Start], context: Context) -> Iterator[Start]:
+        """What walks find from the candidates and, where memory is short, from priced bytes."""
+        yield from self._moved(d, candidates, self.effort, context)
+        short = self._byte_priced(d, context)
+        if short:
+            yield short[0]
+            yield from self._moved(d, short, self.effort / 2, context)
+
+    def _candidates(
+        self, d: Desk, first: list[Start], context: Context
+    ) -> tuple[list[Start], FloatArray]:
+        """V0, V1, V2, V4, list schedules and the `first`, trivial ones; best first."""
+        deadline, places = context.deadline_s, list[IntArray]()
         factors = np.ones(d.problem.m)
         try:
             places += least_total(d, deadline)
@@ -188,24 +214,27 @@ class CeftPbqp:
             places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
-        scored = score_all(d.judge, [p for p in places if _open(d, p)]) + listed(d, context)
-        return sorted(scored, key=lambda s: s.score), factors
+        scored = score_all(d.judge, [p for p in places if _open(d, p)])
+        return sorted(first + scored + listed(d, context), key=lambda s: s.score), factors
 
     def _byte_priced(self, d: Desk, context: Context) -> list[Start]:
         """PBQP with prices of bytes, where memory is short; best first."""
         costs = d.costs(d.problem.compute_s)
         try:
             places = within_memories(d, costs, self.halvings, context.deadline_s)
+            if not places:
+                return []
+            *_, plain = Pbqp().finds(d.problem, context)
         except InfeasibleError:
             return []  # no link for some tensor: other candidates may still find a way
-        if not places:
-            return []
-        plain = score_plan(d.judge, Pbqp()(d.problem, context))
-        return sorted([plain, *score_all(d.judge, places)], key=lambda s: s.score)
+        found = [score_plan(d.judge, plain), *score_all(d.judge, places)]
+        return sorted(found, key=lambda s: s.score)
 
-    def _moved(self, d: Desk, candidates: list[Start], effort: float, context: Context) -> Start:
-        """V3: rounds of walks; each keeps the better half and takes half of the moves left."""
-        best, field = candidates[0], _apart(candidates, self.starts)
+    def _moved(
+        self, d: Desk, candidates: list[Start], effort: float, context: Context
+    ) -> Iterator[Start]:
+        """V3: ends of walks; each round keeps the better half and takes half of the moves left."""
+        field = _apart(candidates, self.starts)
         left, walks = self._moves(d.problem, effort), 0
         while field:
             share = left // 2 if len(field) > 1 else left
@@ -213,11 +242,10 @@ class CeftPbqp:
             found = []
             for start in field:
                 found.append(self._walk(d, start, share // len(field), heat, context, walks))
+                yield found[-1]
                 walks += 1
             found.sort(key=lambda s: s.score)
-            best = min(best, found[0], key=lambda s: s.score)
             left, field = left - share, found[: len(field) // 2]
-        return best
 
     def _walk(
         self, d: Desk, start: Start, moves: int, heat: float, context: Context, k: int

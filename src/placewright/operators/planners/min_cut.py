@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.anytime import last_of
+from placewright.arrays import IntArray
+from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.placements.search import improve, score_all
 from placewright.operators.planners.pricing.cuts import Serial, serial_costs, swaps, two_devices
+from placewright.operators.planners.pricing.finds import best_finds
 from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import Desk, desk, raised
+from placewright.operators.planners.pricing.serial_bound import serial_bound
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
@@ -72,54 +77,48 @@ class MinCut:
         MissingDependencyError
             OR-tools is not installed.
         """
+        plan, ended = last_of(self._finds(problem, context))
+        return replace(plan, note=ended)
+
+    def _finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+        """Ever better plans, the last one with what was proved."""
         d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
-        costs = serial_costs(problem, groups_of(problem))
-        first, bound = self._least(d, costs, np.zeros(problem.m), context)
-        places = [d.place(first), *self._cheaper_in_bytes(d, costs, first, context)]
-        best = min(score_all(d.judge, places), key=lambda s: s.score)
-        if best.score.over_bytes > 0:
-            best = improve(
-                d.judge,
-                d.graph.groups,
-                best,
-                moves=self.repair_moves,
-                heat=0.0,
-                seed=context.seed,
-                deadline_s=context.deadline_s,
-            )
-        return OperatorPlan(best.place, lower_bound_s=max(0.0, bound))
+        costs, bound_s = serial_costs(problem, groups_of(problem)), 0.0
+        if problem.m <= 2:
+            exact, bound_s = two_devices(costs)
+            first = iter([exact])
+        else:
+            first = self._cheaper(d, costs, context)
+        places = self._places(d, costs, first, context)
+        for best in best_finds(d, places, self.repair_moves, context):
+            plan = replace(best.plan(), lower_bound_s=max(0.0, bound_s))
+            yield plan
+        if problem.m > 2:
+            yield replace(plan, lower_bound_s=serial_bound(d, context.deadline_s))
 
-    def _cheaper_in_bytes(
-        self, d: Desk, costs: Serial, first: IntArray, context: Context
-    ) -> list[IntArray]:
-        """Placements under rising prices of bytes, until one fits."""
-        places, prices, place = list[IntArray](), np.zeros(d.problem.m), d.place(first)
-        for _ in range(self.memory_rounds):
-            judgement = d.judge(OperatorPlan(place))
-            if judgement.feasible or context.remaining_s() <= 0:
-                break
-            prices = raised(d, prices, judgement)
-            place = d.place(self._least(d, costs, prices, context)[0])
-            places.append(place)
-        return places
+    def _places(
+        self, d: Desk, costs: Serial, first: Iterator[IntArray], context: Context
+    ) -> Iterator[IntArray]:
+        """Those of the first choices, then under rising prices of bytes, until one fits."""
+        prices, place = np.zeros(d.problem.m), np.zeros(d.problem.n, dtype=np.int64)
+        for choice in first:
+            place = d.place(choice)
+            yield place
+        with suppress(InfeasibleError):  # prices may lead the solver astray: what it found stands
+            for _ in range(self.memory_rounds):
+                judgement = d.judge(OperatorPlan(place))
+                if judgement.feasible or context.remaining_s() <= 0:
+                    return
+                prices = raised(d, prices, judgement)
+                dear = costs.compute_s + d.group_bytes[:, None] * prices
+                for choice in self._cheaper(d, replace(costs, compute_s=dear), context):
+                    place = d.place(choice)
+                    yield place
 
-    def _least(
-        self, d: Desk, costs: Serial, prices: FloatArray, context: Context
-    ) -> tuple[IntArray, float]:
-        """Devices of groups, and what no placement beats under these prices."""
-        priced = Serial(
-            costs.compute_s + d.group_bytes[:, None] * prices,
-            costs.send_s,
-            costs.maker,
-            costs.readers,
-        )
+    def _cheaper(self, d: Desk, costs: Serial, context: Context) -> Iterator[IntArray]:
+        """Ever cheaper devices of groups; on two devices the cheapest at once."""
         if d.problem.m <= 2:
-            return two_devices(priced)
-        found = d.solve(priced.compute_s, np.zeros(d.problem.m), deadline_s=context.deadline_s)
-        return swaps(priced, found.choice, context.deadline_s), self._bound(d, context)
-
-    def _bound(self, d: Desk, context: Context) -> float:
-        shared = desk(d.problem, d.graph, self.branch_limit, fanout=0.0)
-        costs = shared.costs(d.problem.compute_s)
-        found = shared.solve(costs, np.zeros(d.problem.m), deadline_s=context.deadline_s)
-        return found.lower_bound * (1 - 1e-9)
+            yield two_devices(costs)[0]
+        else:
+            found = d.solve(costs.compute_s, np.zeros(d.problem.m), deadline_s=context.deadline_s)
+            yield from swaps(costs, found.choice, context.deadline_s)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import final
 
-import numpy as np
-
+from placewright.anytime import last_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.placements.search import improve, score_all
+from placewright.operators.planners.pricing.finds import best_finds
 from placewright.operators.planners.pricing.graph import placement_graph
-from placewright.operators.planners.pricing.priced import Desk, desk, within_memory
+from placewright.operators.planners.pricing.priced import desk, within_memory
+from placewright.operators.planners.pricing.serial_bound import serial_bound
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning import Context
 
@@ -63,29 +65,19 @@ class Pbqp:
         InfeasibleError
             No placement has a link for every tensor.
         """
+        plan, ended = last_of(self.finds(problem, context))
+        return replace(plan, note=ended or plan.note)
+
+    def finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+        """Ever better plans, the last one with what was proved; raises as a call does."""
         d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
         costs = d.costs(problem.compute_s)
-        places, first = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
-        best = min(score_all(d.judge, places), key=lambda s: s.score)
-        if best.score.over_bytes > 0:
-            best = improve(
-                d.judge,
-                d.graph.groups,
-                best,
-                moves=self.repair_moves,
-                heat=0.0,
-                seed=context.seed,
-                deadline_s=context.deadline_s,
-            )
+        rounds = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
+        first = next(rounds)
         note = "" if first.proved else "branch limit reached: total time not proved least"
-        return OperatorPlan(best.place, lower_bound_s=self._bound(d, context), note=note)
-
-    def _bound(self, d: Desk, context: Context) -> float:
-        p = d.problem
-        if p.overlap is not Overlap.SERIAL or p.objective is not Objective.LATENCY:
-            return 0.0
-        shared = desk(p, d.graph, self.branch_limit, fanout=0.0)
-        found = shared.solve(
-            shared.costs(p.compute_s), np.zeros(p.m), deadline_s=context.deadline_s
-        )
-        return max(0.0, found.lower_bound * (1 - 1e-9))
+        places = (d.place(solution.choice) for solution in chain([first], rounds))
+        for best in best_finds(d, places, self.repair_moves, context):
+            plan = best.plan(note)
+            yield plan
+        if problem.overlap is Overlap.SERIAL and problem.objective is Objective.LATENCY:
+            yield replace(plan, lower_bound_s=serial_bound(d, context.deadline_s))

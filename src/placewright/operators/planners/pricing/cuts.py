@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -138,10 +139,11 @@ def two_devices(costs: Serial) -> tuple[IntArray, float]:
     return place, total * (1 - 1e-12) - error
 
 
-def swaps(costs: Serial, place: IntArray, deadline_s: float) -> IntArray:
-    """Go through all pairs of devices until no exchange helps."""
+def swaps(costs: Serial, place: IntArray, deadline_s: float) -> Iterator[IntArray]:
+    """`place`, then ever cheaper ones: through all pairs of devices until no exchange helps."""
     pairs = list(combinations(range(costs.compute_s.shape[1]), 2))
     least, idle = costs.total_s(place), 0
+    yield place
     while idle < len(pairs) and time.perf_counter() < deadline_s:
         moved, _ = exchange(costs, place, *pairs[0])
         total = costs.total_s(moved)
@@ -149,7 +151,7 @@ def swaps(costs: Serial, place: IntArray, deadline_s: float) -> IntArray:
         idle += 1
         if total < least * (1 - 1e-9):
             place, least, idle = moved, total, 0
-    return place
+            yield place
 
 
 def _send(

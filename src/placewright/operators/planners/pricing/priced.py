@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,27 +103,27 @@ def within_memory(
     rounds: int,
     scale: FloatArray | None = None,
     deadline_s: float = np.inf,
-) -> tuple[list[IntArray], PbqpSolution]:
+) -> Iterator[PbqpSolution]:
     """Solve, and raise the price of bytes where the judge sees too many, until the plan fits.
 
-    Returns
-    -------
-    places
-        One per round, the last is the one that fits if any does.
-    first
-        The solution without prices.
+    One solution per round: the first is without prices, the last the one that fits if any does.
+
+    Raises
+    ------
+    InfeasibleError
+        No placement has a link for every tensor.
     """
     prices = np.zeros(d.problem.m)
-    first = d.solve(costs_s, prices, scale, deadline_s)
-    places, solution = [d.place(first.choice)], first
-    for _ in range(rounds):
-        judgement = d.judge(OperatorPlan(places[-1]))
-        if judgement.feasible:
-            break
-        prices = raised(d, prices, judgement)
-        solution = d.solve(costs_s, prices, scale, deadline_s)
-        places.append(d.place(solution.choice))
-    return places, first
+    solution = d.solve(costs_s, prices, scale, deadline_s)
+    yield solution
+    with suppress(InfeasibleError):  # prices may lead the solver astray: what it found stands
+        for _ in range(rounds):
+            judgement = d.judge(OperatorPlan(d.place(solution.choice)))
+            if judgement.feasible:
+                return
+            prices = raised(d, prices, judgement)
+            solution = d.solve(costs_s, prices, scale, deadline_s)
+            yield solution
 
 
 def raised(d: Desk, prices: FloatArray, judgement: OperatorJudgement) -> FloatArray:

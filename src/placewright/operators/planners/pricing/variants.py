@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
@@ -21,6 +23,7 @@ from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.structure.ceft import Ceft as Tables
 from placewright.operators.structure.ceft import ceft
 from placewright.planning import Context, Planner
+from placewright.solvers.pbqp import PbqpSolution
 
 MEMORY_ROUNDS = 4
 """How often the price of bytes is raised for one variant."""
@@ -67,7 +70,7 @@ def with_paths(d: Desk, deadline_s: float) -> list[IntArray]:
 def least_total(d: Desk, deadline_s: float) -> list[IntArray]:
     """Plain PBQP, within memory where prices for bytes can bring it there."""
     costs = d.costs(d.problem.compute_s)
-    return within_memory(d, costs, 2 * MEMORY_ROUNDS, None, deadline_s)[0]
+    return _all(d, within_memory(d, costs, 2 * MEMORY_ROUNDS, None, deadline_s))
 
 
 def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
@@ -77,7 +80,7 @@ def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
     costs = d.costs(d.problem.compute_s + np.maximum(0.0, -slack))
     spare = np.maximum(0.0, slack.max(axis=1))[d.problem.tensor_producer]
     scale = 1.0 / (1.0 + spare / max(tables.critical_s, 1e-300))
-    return within_memory(d, costs, MEMORY_ROUNDS, scale, deadline_s)[0]
+    return _all(d, within_memory(d, costs, MEMORY_ROUNDS, scale, deadline_s))
 
 
 def listed(d: Desk, context: Context) -> list[Start]:
@@ -103,7 +106,11 @@ def _fixed(d: Desk, path: IntArray, devices: IntArray, deadline_s: float) -> lis
     votes = np.zeros(groups.allowed.shape)
     np.add.at(votes, (groups.group[path], devices), d.problem.compute_s[path, devices] + 1e-300)
     costs = _only(d.costs(d.problem.compute_s), votes)
-    return within_memory(d, costs, MEMORY_ROUNDS, None, deadline_s)[0]
+    return _all(d, within_memory(d, costs, MEMORY_ROUNDS, None, deadline_s))
+
+
+def _all(d: Desk, solutions: Iterator[PbqpSolution]) -> list[IntArray]:
+    return [d.place(solution.choice) for solution in solutions]
 
 
 def _only(costs: FloatArray, votes: FloatArray) -> FloatArray:
