@@ -302,11 +302,11 @@ def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
 
 
 def pressed(times: int) -> Callable[..., Any]:
-    """Waiting for workers, during which Ctrl-C is pressed at the first so many waits."""
+    """Waiting for workers; the first time Ctrl-C is pressed as often as that."""
     left = [signal.SIGINT] * times
 
     def waited(*asked: Any, **more: Any) -> Any:
-        if left:
+        while left:
             signal.raise_signal(left.pop())
         return wait(*asked, **more)
 
