@@ -59,8 +59,6 @@ def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) 
         while run.done < 230 and (run.adaptation.plan.placement == 0).mean() < 0.5:
             run.step()
         assert (run.adaptation.plan.placement == 0).mean() > 0.5
-        told = [event.text for event in run.timeline.events]
-        assert any(t.startswith("a is") and "faster than when it was left" in t for t in told)
         steps, state = run.done, run.state()
     assert isinstance(job.graph.program, Program)
     expected = run_eager(source, training=True, steps=steps).state

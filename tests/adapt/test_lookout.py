@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from placewright.adapt.lookout import Lookout
-from placewright.adapt.watch import RECENT, Watch
+from placewright.adapt.watch import Watch
 from placewright.operators.plan import OperatorPlan
 from tests.adapt.jobs import job
 
-LINE = (1e-3, 1e-8)
+LINE = (5e-5, 1e-9)
 """Latency and seconds per byte that the links of the probes have."""
 
 
@@ -63,9 +63,10 @@ def test_where_nothing_has_become_slow_nothing_is_probed(probes: Probes) -> None
     """Whatever the plan leaves alone; nor is a slow device probed that works."""
     look = lookout(probes)
     assert look.recovered(on(look, 0)) == []
-    look.watch.saw_speed(1, 1.2)
-    assert look.recovered(on(look, 0)) == []
-    look.watch.saw_speed(0, 3.0)
+    probes.seconds = [3.0, 1.2, 1.0]
+    look.all_round(on(look, 0))
+    probes.asked.clear()
+    look.watch.saw_speed(1, 3.0)  # as steps say, which is no reason to probe
     assert look.recovered(on(look, 0)) == []
     assert probes.asked == []
 
@@ -73,8 +74,9 @@ def test_where_nothing_has_become_slow_nothing_is_probed(probes: Probes) -> None
 def test_a_device_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
     """At the first probe, and once; one that is still slow stays so."""
     look = lookout(probes)
-    for factor in (8.0,) * RECENT:
-        look.watch.saw_speed(2, factor)
+    probes.seconds = [1.0, 1.0, 8.0]
+    look.all_round(on(look, 0, 1))
+    probes.asked.clear()
     probes.seconds = [1.0, 1.0, 7.0]
     assert look.recovered(on(look, 0, 1)) == []
     assert probes.asked == ["speeds"]
@@ -92,7 +94,7 @@ def test_a_link_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
     slow = (0.1, 1e-6)
     for pair in ((0, 1), (1, 0), (2, 0)):
         look.watch.saw_link(*pair, *slow)
-    assert look.recovered(on(look, 0, 1)) == ["c -> a is 100.0 times faster than when it was left"]
+    assert look.recovered(on(look, 0, 1)) == ["c -> a is 1276.1 times faster than when it was left"]
     assert probes.asked == [[(2, 0)]]
     problem = look.watch.problem()
     assert (problem.latency_s[2, 0], problem.seconds_per_byte[2, 0]) == LINE
@@ -102,10 +104,13 @@ def test_a_link_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
 def test_looks_take_no_more_than_their_share(probes: Probes) -> None:
     """After one, the next comes when it has become a small part of the time."""
     look = lookout(probes, share=1e-9)
-    look.watch.saw_speed(2, 8.0)
     probes.seconds = [1.0, 1.0, 8.0]
-    for _ in range(3):
-        look.recovered(on(look, 0, 1))
+    look.all_round(on(look, 0, 1))
+    probes.asked.clear()
+    look.recovered(on(look, 0, 1))
+    assert probes.asked == []
+    look.share = 1e9
+    look.recovered(on(look, 0, 1))
     assert probes.asked == ["speeds"]
 
 

@@ -25,11 +25,12 @@ from placewright.operators.problem import OperatorProblem
 LITTLE = 2 * ENOUGH
 """Share of a step under which a device is probed; twice what the steps need to show its speed."""
 
-SLOW = 1.25
-"""What takes so many times longer than profiled is looked after when it is left alone."""
+SLOW, SLOW_LINK = 1.5, 3.0
+"""What takes so many times longer than profiled is looked after when it is left alone. Busy cores
+make a link's round trips twice as long, which is no loss of the link's."""
 
-FAST_AGAIN = 0.8
-"""A probe over what was known; half a device's CPU more or less is far beyond, noise is not."""
+FAST_AGAIN, FAST_LINK = 0.75, 0.5
+"""A probe over what was known: what noise does not do."""
 
 
 @dataclass(slots=True)
@@ -55,11 +56,12 @@ class Lookout:
             self._slowness()
 
     def all_round(self, plan: OperatorPlan) -> None:
-        """Probe devices with little work and every link."""
+        """Probe devices without work and every link."""
         with self._timed():
-            slowness, little = self._slowness(), _little(self.watch.problem(), plan)
-            for device in np.flatnonzero(little):
-                self.watch.saw_speed(int(device), slowness[device])
+            for device, factor in enumerate(self._slowness()):
+                self.watch.observed.slowness[self._names[device]] = factor
+                if device not in set(plan.placement.tolist()):
+                    self.watch.saw_speed(device, factor)
             for link in self.session.probe_links():
                 self.watch.saw_link(*link)
 
@@ -79,22 +81,24 @@ class Lookout:
             return self._faster_devices(devices) + self._faster_links(links, problem)
 
     def _slow_devices(self) -> np.ndarray:
-        return self.watch.factors() > SLOW
+        probed = self.watch.observed.slowness
+        return np.array([probed.get(name, 1.0) > SLOW for name in self._names])
 
     def _slow_links(self, problem: OperatorProblem) -> np.ndarray:
         now, profiled = _message_s(problem), _message_s(self.watch.base)
-        return np.isfinite(profiled) & (now > SLOW * profiled)
+        return np.isfinite(profiled) & (now > SLOW_LINK * profiled)
 
     def _faster_devices(self, devices: list[int]) -> list[str]:
         if not devices:
             return []
-        before, now, faster = self.watch.factors(), self._slowness(), []
-        for device in devices:
-            if now[device] > FAST_AGAIN * before[device]:
-                self.watch.saw_speed(device, now[device])
-                continue
-            self.watch.saw_change(device, now[device])
-            faster.append(_told(self.watch.base.device_names[device], before[device] / now[device]))
+        now, factors, faster = self._slowness(), self.watch.factors(), []
+        probed = self.watch.observed.slowness
+        for device, name in ((d, self._names[d]) for d in devices):
+            change = now[device] / probed[name]  # not over the factor, which steps have shown
+            if change <= FAST_AGAIN:
+                self.watch.saw_change(device, factors[device] * change)
+                probed[name] = now[device]
+                faster.append(_told(name, 1.0 / change))
         return faster
 
     def _faster_links(self, links: list[tuple[int, int]], problem: OperatorProblem) -> list[str]:
@@ -104,14 +108,18 @@ class Lookout:
         for source, target, latency_s, per_byte in self.session.probe_links(links):
             self.watch.saw_link(source, target, latency_s, per_byte)
             times = before[source, target] / (latency_s + LARGE * per_byte)
-            if times * FAST_AGAIN >= 1.0:
+            if times * FAST_LINK >= 1.0:
                 faster.append(_told(f"{names[source]} -> {names[target]}", times))
         return faster
 
     def _slowness(self) -> list[float]:
         """How many times slower each device is than when it was first probed."""
-        pairs = zip(self.watch.base.device_names, self.session.probe_speeds(), strict=True)
-        return [self.watch.observed.slowness(name, seconds) for name, seconds in pairs]
+        pairs = zip(self._names, self.session.probe_speeds(), strict=True)
+        return [self.watch.observed.slower(name, seconds) for name, seconds in pairs]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.watch.base.device_names
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

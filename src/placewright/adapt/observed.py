@@ -21,6 +21,8 @@ class Observed:
         By source and target, latency in seconds and seconds per byte.
     first_probe_s
         By device, what its first probe took: its speed when it was profiled.
+    slowness
+        By device, how many times slower than at first it was when all were last probed.
     deviation
         Shape (n,): every operator's own factor; empty before the first sample.
     """
@@ -28,8 +30,9 @@ class Observed:
     factors: dict[str, list[float]] = field(default_factory=dict)
     links: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     first_probe_s: dict[str, float] = field(default_factory=dict)
+    slowness: dict[str, float] = field(default_factory=dict)
     deviation: FloatArray = field(default_factory=lambda: np.empty(0))
 
-    def slowness(self, device: str, probe_s: float) -> float:
+    def slower(self, device: str, probe_s: float) -> float:
         """How many times slower a device is than when it was first probed."""
         return probe_s / self.first_probe_s.setdefault(device, probe_s)
