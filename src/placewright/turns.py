@@ -58,6 +58,7 @@ def take_turns(
             if kept_s:
                 deadline_s = min(deadline_s, time.perf_counter() + kept_s)
             known = Known(race.value, race.lower_bound, deadline_s, relay)
+            # Ctrl-C ends the iterator: what it has said by then stays.
             race.bounds.update(race.wing.late_bounds(race.problem, known))
     except KeyboardInterrupt:
         return True

@@ -43,6 +43,7 @@ that there is no load). The longest path, each operator where it is fastest: see
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import numpy as np
@@ -50,7 +51,7 @@ import numpy as np
 from placewright.arrays import BoolArray, FloatArray
 from placewright.errors import InfeasibleError
 from placewright.operators.bounding.load import balanced_weights, load_bound
-from placewright.operators.bounding.relaxed.bound import relaxed_bound
+from placewright.operators.bounding.relaxed.bound import relaxed_bounds
 from placewright.operators.bounding.squeezed import squeezed_bound
 from placewright.operators.judging.star.latency import is_star_latency, least_tails
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
@@ -103,13 +104,13 @@ def late_s(problem: OperatorProblem, limit_s: float) -> float:
     return min(LATE_SHARE * limit_s, max(needed_s, LEAST_SHARE * limit_s))
 
 
-def late_bounds(problem: OperatorProblem, known: Known) -> dict[str, float]:
-    """The relaxed schedule's bound, for `auto`."""
+def late_bounds(problem: OperatorProblem, known: Known) -> Iterator[tuple[str, float]]:
+    """The relaxed schedule's bounds as they rise, for `auto`."""
     needed = np.isfinite(known.value) and known.lower_bound > 0
     if not known.auto or not needed or not _can_relax(problem):
-        return {}
-    found = relaxed_bound(problem, known.lower_bound, known.value, known.deadline_s)
-    return {"relaxed": _rounded_down(found, problem.n)}
+        return
+    for found in relaxed_bounds(problem, known.lower_bound, known.value, known.deadline_s):
+        yield "relaxed", _rounded_down(found, problem.n)
 
 
 def _can_relax(problem: OperatorProblem) -> bool:

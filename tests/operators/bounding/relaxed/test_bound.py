@@ -98,8 +98,8 @@ def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
     assert late_s(problem.asked(objective=Objective.THROUGHPUT), 10.0) == 0.0
     deadline_s, quick = time.perf_counter() + 5.0, max(bounds(problem).values())
     plan = solve(problem, "heft")
-    assert late_bounds(problem, Known(plan.value, quick, deadline_s, auto=False)) == {}
-    found = late_bounds(problem, Known(plan.value, quick, deadline_s, auto=True))
+    assert not dict(late_bounds(problem, Known(plan.value, quick, deadline_s, auto=False)))
+    found = dict(late_bounds(problem, Known(plan.value, quick, deadline_s, auto=True)))
     assert 0 < found["relaxed"] <= solve(problem, "exact").value
     assert "relaxed" not in plan.bound_names
 
