@@ -224,9 +224,10 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
             with workers(graph, cluster, state) as session:
                 problem = calibrated(problem, session).problem
                 first = solve(problem, "auto", time_limit_s=asked.auto_seconds).plan
-                known = paces(problem, session, first)
+                single = compare(problem, [f"only:{n}" for n in problem.device_names]).plan
+                known = paces(problem, session, first, single)
             print(f"  side by side, beside alone: {known}", flush=True)
-            job = Job(graph, cluster, problem, state, open=workers)
+            job = Job(graph, cluster, known.alone, state, open=workers)
             plans = plans_of(known, asked.auto_seconds)
             tried = (plans["auto"],)
             plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], tried, asked)

@@ -11,7 +11,7 @@ import pytest
 from placewright.execute.crew import StepLog
 from placewright.execute.step_record import StepRecord
 from placewright.operators.plan import OperatorPlan
-from placewright.profile.together import paces
+from placewright.profile.together import Paces, paces
 from placewright.testing.instances import tiny
 
 PROBLEM = tiny(
@@ -23,7 +23,8 @@ PROBLEM = tiny(
 class Slowed:
     """Answers as a session would whose devices take so many times what is said."""
 
-    times: tuple[float, ...]
+    alone: float
+    side_by_side: tuple[float, ...]
     placement: list[int] = field(default_factory=list)
     steps: int = 0
 
@@ -35,8 +36,10 @@ class Slowed:
     def run(self, steps: int, *, watched: bool = False) -> list[StepRecord]:
         """As many records."""
         self.steps += steps
+        several = len(set(self.placement)) > 1
         logs = []
-        for device, times in enumerate(self.times):
+        for device, factor in enumerate(self.side_by_side):
+            times = factor if several else self.alone
             mine = [op for op, d in enumerate(self.placement) if d == device]
             spans = [x for op in mine for x in (0.0, times * PROBLEM.compute_s[op, device])]
             log: dict[str, Any] = {"operators": tuple(mine), "spans_s": tuple(spans)}
@@ -44,18 +47,35 @@ class Slowed:
         return [StepRecord(0.0, 9.0, tuple(logs)) for _ in range(steps)]
 
 
+def plan(*placement: int) -> OperatorPlan:
+    """So placed."""
+    return OperatorPlan(np.array(placement))
+
+
+def asked(session: Slowed, several: OperatorPlan) -> Paces:
+    """With the first device as the single one."""
+    return paces(PROBLEM, session, several, plan(0, 0, 0))  # type: ignore[arg-type]
+
+
 def test_a_plan_of_several_says_what_company_costs() -> None:
     """Its own devices their own factor, one that it hardly uses the median, none below one."""
-    found = paces(PROBLEM, Slowed((1.5, 0.8, 9.0)), OperatorPlan(np.array([0, 1, 2])))  # type: ignore[arg-type]
+    found = asked(Slowed(1.0, (1.5, 0.8, 9.0)), plan(0, 1, 2))
     assert found.factors.tolist() == pytest.approx([1.5, 1.0, 1.15])
     assert np.allclose(found.together.compute_s, PROBLEM.compute_s * found.factors)
-    assert found.of(OperatorPlan(np.array([0, 0, 0]))) is PROBLEM
-    assert found.of(OperatorPlan(np.array([0, 1, 0]))) is found.together
+    assert found.of(plan(0, 0, 0)) is found.alone
+    assert found.of(plan(0, 1, 0)) is found.together
     assert str(found) == "dev0 1.50x, dev1 1.00x, dev2 1.15x"
+
+
+def test_a_machine_that_has_become_slower_is_no_company() -> None:
+    """What slows one device alone as well is in both problems, and in no factor."""
+    found = asked(Slowed(1.2, (1.2, 1.2, 1.2)), plan(0, 1, 2))
+    assert found.factors.tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert np.allclose(found.alone.compute_s, 1.2 * PROBLEM.compute_s)
 
 
 def test_one_device_keeps_no_company() -> None:
     """Nothing is carried out, and nothing changes."""
-    session = Slowed((2.0, 2.0, 2.0))
-    found = paces(PROBLEM, session, OperatorPlan(np.array([1, 1, 1])))  # type: ignore[arg-type]
-    assert (session.steps, found.together) == (0, PROBLEM)
+    session = Slowed(2.0, (2.0, 2.0, 2.0))
+    assert asked(session, plan(1, 1, 1)).together is PROBLEM
+    assert session.steps == 0

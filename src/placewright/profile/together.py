@@ -1,7 +1,9 @@
-"""What operators take while other devices work too: boards of one machine share its memory bus.
+"""What operators take while other devices work too.
 
-A profile, and its calibration, know devices that work alone. A plan that several share is carried
-out for a moment instead, and what its operators take there counts for every plan of that kind.
+A profile, and its calibration, know devices that work alone. Several slow each other: boards of one
+machine share its memory bus, and what a CPU sends and receives costs it time. So a plan that
+several share is carried out for a moment, and what its operators take there counts for every plan
+of that kind.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 
-COLD, WATCHED = 2, 5
+COLD, WATCHED = 2, 4
 """Steps: the first ones are left out."""
 
 ENOUGH = 0.05
@@ -52,10 +54,15 @@ class Paces:
         return ", ".join(f"{name} {factor:.2f}x" for name, factor in shown)
 
 
-def paces(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> Paces:
-    """Both problems, from a few watched steps of `plan`.
+def paces(
+    problem: OperatorProblem, session: Session, plan: OperatorPlan, single: OperatorPlan
+) -> Paces:
+    """Both problems, from a few watched steps of each plan, one right after the other.
 
-    Departure from a model of the bus: one factor per device, whatever the plan, so that every
+    The plan of one device is measured again although `problem` is calibrated: a machine's speed
+    changes within a minute by more than the two kinds differ.
+
+    Departure from a model of the machine: one factor per device, whatever the plan, so that every
     planner and the judge stay as they are. It is right for plans that keep devices about as busy
     as `plan` does, and too high for those that leave them alone most of the time. A device that
     `plan` hardly uses has the median factor of the others.
@@ -68,6 +75,8 @@ def paces(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> Pac
         Workers for its devices, in their order; what they had loaded is replaced.
     plan
         A good one; where it uses one device, nothing is carried out and both problems are equal.
+    single
+        A good one of one device.
 
     Raises
     ------
@@ -76,15 +85,23 @@ def paces(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> Pac
     """
     if len(np.unique(plan.placement)) == 1:
         return Paces(problem, problem, np.ones(problem.m))
+    several, one = (
+        _factors(problem, each, _seen_s(problem, session, each)) for each in (plan, single)
+    )
+    factors = np.maximum(several / one, 1.0)  # company makes nobody faster
+    alone = problem.asked(compute_s=problem.compute_s * one)
+    return Paces(alone, alone.asked(compute_s=alone.compute_s * factors), factors)
+
+
+def _seen_s(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> FloatArray:
+    """Shape (n,): median seconds of every operator over a few steps."""
     session.load(plan.placement.tolist(), execution_order(problem, judge(problem, plan)))
     session.run(COLD)
-    seen_s = operator_seconds(session.run(WATCHED, watched=True), problem.n)
-    found = _factors(problem, plan, seen_s)
-    return Paces(problem, problem.asked(compute_s=problem.compute_s * found), found)
+    return operator_seconds(session.run(WATCHED, watched=True), problem.n)
 
 
 def _factors(problem: OperatorProblem, plan: OperatorPlan, seen_s: FloatArray) -> FloatArray:
-    """Shape (m,): seconds seen over seconds said, at least 1: company makes nobody faster."""
+    """Shape (m,): seconds seen over seconds said, the median where a device was hardly used."""
     said_s = problem.compute_s[np.arange(problem.n), plan.placement]
     seen, said = (
         np.bincount(plan.placement, weights=seconds, minlength=problem.m)
@@ -93,5 +110,5 @@ def _factors(problem: OperatorProblem, plan: OperatorPlan, seen_s: FloatArray) -
     known = (said > 0) & (said >= ENOUGH * said.max())
     ratio = np.divide(seen, said, out=np.ones(problem.m), where=said > 0)
     usual = float(np.median(ratio[known])) if known.any() else 1.0
-    factors: FloatArray = np.maximum(np.where(known, ratio, usual), 1.0)
+    factors: FloatArray = np.where(known, ratio, usual)
     return factors

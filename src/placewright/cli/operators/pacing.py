@@ -23,6 +23,7 @@ def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
     import numpy as np
 
     from placewright.execute.session import Session
+    from placewright.operators.run import best_single
     from placewright.profile.calibration import calibrated
     from placewright.profile.together import Paces, paces
     from placewright.solve import solve
@@ -39,7 +40,9 @@ def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
         found = calibrated(problem, session)
         meter.step("calibrating: devices side by side")
         first = solve(found.problem, time_limit_s=FIRST_S).plan
-        known = paces(found.problem, session, first)
+        single = best_single(found.problem)
+        one = Paces(found.problem, found.problem, np.ones(problem.m))
+        known = paces(found.problem, session, first, single.plan) if single else one
     if found.asked:
         face.note(f"whole steps take, beside the profile: {found}")
     if known.together is not known.alone:
