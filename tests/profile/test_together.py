@@ -79,3 +79,10 @@ def test_one_device_keeps_no_company() -> None:
     session = Slowed(2.0, (2.0, 2.0, 2.0))
     assert asked(session, plan(1, 1, 1)).together is PROBLEM
     assert session.steps == 0
+
+
+def test_slow_steps_are_not_waited_for() -> None:
+    """Twelve steps of minutes would be no calibration."""
+    session, slow = Slowed(1.0, (1.5, 1.5, 1.5)), PROBLEM.asked(compute_s=100 * PROBLEM.compute_s)
+    found = paces(slow, session, plan(0, 1, 2), plan(0, 0, 0))  # type: ignore[arg-type]
+    assert (session.steps, found.together) == (0, slow)

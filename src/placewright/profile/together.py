@@ -9,6 +9,7 @@ of that kind.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
+from placewright.profile.calibration import LONGEST_S
 
 COLD, WATCHED = 2, 4
 """Steps: the first ones are left out."""
@@ -44,6 +46,11 @@ class Paces:
     alone: OperatorProblem
     together: OperatorProblem
     factors: FloatArray
+
+    @classmethod
+    def alike(cls, problem: OperatorProblem) -> Self:
+        """Where nothing else is known."""
+        return cls(problem, problem, np.ones(problem.m))
 
     def of(self, plan: OperatorPlan) -> OperatorProblem:
         """The one that a plan is to be judged by."""
@@ -74,7 +81,8 @@ def paces(
     session
         Workers for its devices, in their order; what they had loaded is replaced.
     plan
-        A good one; where it uses one device, nothing is carried out and both problems are equal.
+        A good one; where it uses one device, or one of the two takes more than `LONGEST_S`, nothing
+        is carried out and both problems are equal.
     single
         A good one of one device.
 
@@ -83,8 +91,9 @@ def paces(
     WorkerError
         A worker died or raised.
     """
-    if len(np.unique(plan.placement)) == 1:
-        return Paces(problem, problem, np.ones(problem.m))
+    longest_s = max(judge(problem, each).value for each in (plan, single))
+    if len(np.unique(plan.placement)) == 1 or longest_s > LONGEST_S:
+        return Paces.alike(problem)
     several, one = (
         _factors(problem, each, _seen_s(problem, session, each)) for each in (plan, single)
     )

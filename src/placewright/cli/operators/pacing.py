@@ -20,8 +20,6 @@ FIRST_S = 5.0
 
 def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
     """At the pace of the workers, where they are not simply processes of this machine."""
-    import numpy as np
-
     from placewright.execute.session import Session
     from placewright.operators.run import best_single
     from placewright.profile.calibration import calibrated
@@ -30,7 +28,7 @@ def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
 
     problem = loaded.problem
     if engine.name == "local":
-        return Paces(problem, problem, np.ones(problem.m))
+        return Paces.alike(problem)
     assert loaded.graph is not None
     assert loaded.cluster is not None
     with (
@@ -41,8 +39,9 @@ def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
         meter.step("calibrating: devices side by side")
         first = solve(found.problem, time_limit_s=FIRST_S).plan
         single = best_single(found.problem)
-        one = Paces(found.problem, found.problem, np.ones(problem.m))
-        known = paces(found.problem, session, first, single.plan) if single else one
+        known = Paces.alike(found.problem)
+        if single is not None:
+            known = paces(found.problem, session, first, single.plan)
     if found.asked:
         face.note(f"whole steps take, beside the profile: {found}")
     if known.together is not known.alone:
