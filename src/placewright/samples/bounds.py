@@ -25,9 +25,6 @@ from placewright.samples.relaxation.columns import begun, relaxation
 
 HALVINGS = 100
 
-SPARED_S = 1.0
-"""For the relaxation where planners were asked that do not: what some 500 nodes take."""
-
 SUMMED = 1e-9
 """Taken off: the judge sums in another order."""
 
@@ -45,7 +42,7 @@ def late_bounds(problem: SampleProblem, known: Known | None = None) -> dict[str,
     InfeasibleError
         No plan keeps every limit, and none that does is known.
     """
-    deadline_s = _deadline_s(problem, known)
+    deadline_s = np.inf if known is None else known.deadline_s
     if time.perf_counter() > deadline_s and not begun(problem):
         return {}
     try:
@@ -56,15 +53,6 @@ def late_bounds(problem: SampleProblem, known: Known | None = None) -> dict[str,
         if known is None or np.isinf(known.value):
             raise
         return {}  # the judge has seen one
-
-
-def _deadline_s(problem: SampleProblem, known: Known | None) -> float:
-    """Nothing is left of the time that a relaxation which was begun did not do with."""
-    if known is None:
-        return np.inf
-    if known.auto or begun(problem):
-        return known.deadline_s
-    return max(known.deadline_s, time.perf_counter() + SPARED_S)
 
 
 def _balance_s(problem: SampleProblem) -> float:

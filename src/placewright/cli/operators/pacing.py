@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placewright.cli.face import Face
@@ -64,7 +65,9 @@ def planned(face: Face, known: Paces, planner: str, *, time_limit_s: float, seed
     if result.status is Status.INTERRUPTED:
         face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
     if known.of(result.plan) is not result.problem:
-        result = solve(known.alone, Given(result.plan, name=result.planner))
+        # What was proved of it was proved at the other pace.
+        plan = replace(result.plan, lower_bound_s=0.0, note="")
+        result = solve(known.alone, Given(plan, name=result.planner))
     single = best_single(known.alone) if planner == AUTO else None
     return single if single is not None and single.value < result.value else result
 
