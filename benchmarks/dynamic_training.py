@@ -9,7 +9,8 @@ steps each, so that all of them meet the same noise; there are more rounds where
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
 tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
 was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
-(`placewright.profile.together`). `auto` may say that one board alone is faster.
+(`placewright.profile.together`). `auto` may say that one board alone is faster, and tries its plan
+beside those of that board and of CEFT+PBQP in two turns or more (`placewright.adapt.finals`).
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
@@ -35,6 +36,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from placewright.adapt.decide import Policy
+from placewright.adapt.finals import finals
 from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.capture.model import capture_source
@@ -105,8 +107,8 @@ CLUSTERS = {
 }
 
 
-def plans_of(known: Paces, seconds: float) -> dict[str, OperatorPlan]:
-    """Every plan by the name in the table."""
+def plans_of(known: Paces, session: Session, seconds: float) -> dict[str, OperatorPlan]:
+    """Every plan by the name in the table; that of `auto` as `operators run` finds it."""
     single = compare(known.alone, [f"only:{name}" for name in known.alone.device_names])
     plans = {"best single": single.plan}
     for name in STATIC:
@@ -115,7 +117,10 @@ def plans_of(known: Paces, seconds: float) -> dict[str, OperatorPlan]:
         except PlacewrightError as error:
             print(f"  {name}: {error}", flush=True)
     several = solve(known.together, "auto", time_limit_s=seconds)
-    plans["auto"] = min((several, single), key=lambda result: result.value).plan
+    better, other = sorted((several, single), key=lambda result: result.value)
+    found = finals(session, known, [better.plan, other.plan, plans["ceft+pbqp"]])
+    print(f"  auto tried: {found}", flush=True)
+    plans["auto"] = found.plan
     return plans
 
 
@@ -226,9 +231,9 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
                 first = solve(problem, "auto", time_limit_s=asked.auto_seconds).plan
                 single = compare(problem, [f"only:{n}" for n in problem.device_names]).plan
                 known = paces(problem, session, first, single)
-            print(f"  side by side, beside alone: {known}", flush=True)
+                print(f"  side by side, beside alone: {known}", flush=True)
+                plans = plans_of(known, session, asked.auto_seconds)
             job = Job(graph, cluster, known.alone, state, open=workers)
-            plans = plans_of(known, asked.auto_seconds)
             tried = (plans["auto"],)
             plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], tried, asked)
             values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}

@@ -26,7 +26,7 @@ def slowed(times: float) -> Paces:
 
 def asked(known: Paces, planner: str) -> Result:
     """In silence."""
-    return planned(Face("table", None, True, 0), known, planner, time_limit_s=5.0, seed=0)
+    return planned(Face("table", None, True, 0), known, planner, time_limit_s=5.0, seed=0)[0]
 
 
 @pytest.mark.parametrize(("times", "value", "devices"), [(1.2, 4.8, 2), (2.0, 6.0, 1)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placewright.cli.face import Face
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from placewright.cli.sources import Loaded
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 FIRST_S = 5.0
 """At most, for the plan that shows how devices slow each other."""
+
+SURE = "ceft+pbqp"
+"""Its plan is tried beside those of `auto`: seldom the best one said, seldom a bad one."""
 
 
 def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
@@ -50,9 +55,10 @@ def paces_of(face: Face, loaded: Loaded, engine: Engine) -> Paces:
     return known
 
 
-def planned(face: Face, known: Paces, planner: str, *, time_limit_s: float, seed: int) -> Result:
-    """By the pace of devices side by side; `auto` may find that one alone is faster."""
-    from placewright.cli.given import Given
+def planned(
+    face: Face, known: Paces, planner: str, *, time_limit_s: float, seed: int
+) -> tuple[Result, ...]:
+    """By the pace of devices side by side; of `auto` the best single device too, best first."""
     from placewright.operators.run import best_single
     from placewright.result import Status
     from placewright.solve import AUTO, solve
@@ -64,12 +70,57 @@ def planned(face: Face, known: Paces, planner: str, *, time_limit_s: float, seed
         )
     if result.status is Status.INTERRUPTED:
         face.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
-    if known.of(result.plan) is not result.problem:
-        # What was proved of it was proved at the other pace.
-        plan = replace(result.plan, lower_bound_s=0.0, note="")
-        result = solve(known.alone, Given(plan, name=result.planner))
+    result = _of_its_kind(known, result)
     single = best_single(known.alone) if planner == AUTO else None
-    return single if single is not None and single.value < result.value else result
+    if single is None:
+        return (result,)
+    return (single, result) if single.value < result.value else (result, single)
+
+
+def tried(
+    face: Face, loaded: Loaded, known: Paces, results: Sequence[Result], engine: Engine
+) -> Result:
+    """Of the plans of `auto`, and one of a planner that is quick and sure, the fastest for real."""
+    from placewright.adapt.finals import finalists, finals
+    from placewright.errors import PlacewrightError
+    from placewright.execute.session import Session
+    from placewright.report.text import seconds
+    from placewright.result import Status
+    from placewright.solve import solve
+
+    if engine.name == "local" or results[0].status is Status.INTERRUPTED:
+        return results[0]
+    with suppress(PlacewrightError):
+        results = (*results, _of_its_kind(known, solve(known.together, SURE)))
+    plans = finalists(known, [result.plan for result in results])
+    if len(plans) == 1:
+        return results[0]
+    assert loaded.graph is not None
+    assert loaded.cluster is not None
+    with (
+        face.meter("trying the closest plans") as meter,
+        Session(loaded.graph, loaded.cluster, loaded.state, engine) as session,
+    ):
+        found = finals(session, known, plans, progress=meter.step)
+    if found.ended:
+        face.note(f"trying plans ended early, the fastest so far is run: {found.ended}")
+    of_plan = {id(result.plan): result for result in results}
+    taken = [of_plan[id(plan)] for plan in found.plans]
+    shown = zip(taken, found.step_s, strict=True)
+    face.note("tried: " + ", ".join(f"{r.planner} {seconds(s)}" for r, s in shown))
+    return taken[found.best]
+
+
+def _of_its_kind(known: Paces, result: Result) -> Result:
+    """At the pace that its plan is to be judged by."""
+    from placewright.cli.given import Given
+    from placewright.solve import solve
+
+    if known.of(result.plan) is result.problem:
+        return result
+    # What was proved of it was proved at the other pace.
+    plan = replace(result.plan, lower_bound_s=0.0, note="")
+    return solve(known.alone, Given(plan, name=result.planner))
 
 
 def judged(known: Paces, path: Path) -> Result:

@@ -25,7 +25,7 @@ from placewright.cli.operators.engines import (
     prepared,
     serves,
 )
-from placewright.cli.operators.pacing import judged, paces_of, planned
+from placewright.cli.operators.pacing import judged, paces_of, planned, tried
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -131,9 +131,12 @@ def run(
         loaded = replace(loaded, problem=known.alone)
         limit_s = TIME_LIMIT_S if time_limit is None else time_limit
         if plan is not None:
-            result = judged(known, plan)
+            results: tuple[Result, ...] = (judged(known, plan),)
         else:
-            result = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
+            results = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
+        result = results[0]
+        if len(results) > 1 and not adapt:
+            result = tried(face, loaded, known, results, up)
         measured, baseline = _measure(
             face,
             loaded,

@@ -1,0 +1,108 @@
+"""Plans tried before a run: the fastest for real is taken, whatever was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from placewright.adapt.finals import ROUNDS, Finals, finalists, finals
+from placewright.adapt.rivals import CLOSE
+from placewright.adapt.tryout import LEAST_STEPS
+from placewright.errors import WorkerError
+from placewright.execute.step_record import StepRecord
+from placewright.operators.plan import OperatorPlan
+from placewright.profile.together import Paces
+from placewright.testing.instances import tiny
+
+PROBLEM = tiny([[1.0, 1.05, 1.1, 9.0], [1.0, 1.05, 1.1, 9.0]], [(0, 0.0, [1])])
+KNOWN = Paces.alike(PROBLEM)
+
+
+@dataclass
+class Acted:
+    """Takes the seconds that are given for the first operator's device."""
+
+    step_s: tuple[float, ...]
+    at_step: Callable[[int], None] = lambda _: None
+    device: int = 0
+    loads: list[int] = field(default_factory=list)
+    steps: int = 0
+
+    def load(self, placement: list[int], order: list[int]) -> None:
+        """Take in the plan."""
+        assert sorted(order) == [0, 1]
+        self.device = placement[0]
+        self.loads.append(self.device)
+
+    def run(self, steps: int) -> list[StepRecord]:
+        """One record."""
+        assert steps == 1
+        self.steps += 1
+        self.at_step(self.steps)
+        return [StepRecord(0.0, self.step_s[self.device], ())]
+
+
+def plan(device: int) -> OperatorPlan:
+    """Everything on one device."""
+    return OperatorPlan(np.full(2, device))
+
+
+def held(session: Acted, *devices: int) -> Finals:
+    """Finals of these single devices."""
+    return finals(session, KNOWN, [plan(d) for d in devices])  # type: ignore[arg-type]
+
+
+def test_only_close_plans_take_part_and_each_once() -> None:
+    """The favourite stays the first one, even where it is far behind."""
+    found = finalists(KNOWN, [plan(1), plan(0), plan(1), plan(3), plan(2), plan(0)])
+    assert [int(p.placement[0]) for p in found] == [1, 0, 2]
+    assert [int(p.placement[0]) for p in finalists(KNOWN, [plan(3), plan(0)])] == [3, 0]
+    assert CLOSE < 8.0
+
+
+def test_the_fastest_for_real_is_taken() -> None:
+    """Against what was said; turns come in rounds."""
+    session = Acted((6.0, 5.9, 5.0, 1.0))
+    found = held(session, 0, 1, 2)
+    assert (found.best, found.plan.placement[0]) == (2, 2)
+    assert found.step_s == pytest.approx((6.0, 5.9, 5.0))
+    assert session.loads[:3] == [0, 1, 2]
+
+
+def test_equal_plans_end_after_some_rounds() -> None:
+    """Steps before a run train nothing; told apart they cannot be, and one of them is taken."""
+    session = Acted((6.0, 6.0, 6.0, 1.0))
+    found = held(session, 0, 1)
+    assert found.step_s == pytest.approx((6.0, 6.0))
+    assert session.steps >= ROUNDS * LEAST_STEPS
+
+
+def test_one_plan_is_not_tried() -> None:
+    """Nor is one that is slow."""
+    session = Acted((6.0, 6.0, 6.0, 1.0))
+    assert held(session, 0, 0, 3).best == 0
+    slow = PROBLEM.asked(compute_s=100 * PROBLEM.compute_s)
+    found = finals(session, Paces.alike(slow), [plan(1), plan(0)])  # type: ignore[arg-type]
+    assert (found.best, session.steps) == (0, 0)
+    assert found.step_s == (float("inf"),) * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(KeyboardInterrupt(), "interrupted"), (WorkerError("it died"), "it died")]
+)
+@pytest.mark.parametrize(("step", "best"), [(1, 0), (20, 1)])
+def test_what_was_measured_until_then_counts(
+    error: BaseException, told: str, step: int, best: int
+) -> None:
+    """After a Ctrl-C, and where a worker died: before any turn is over, the favourite."""
+
+    def stop(now: int) -> None:
+        if now == step:
+            raise error
+
+    found = held(Acted((6.0, 3.0, 6.0, 1.0), stop), 0, 1, 2)
+    assert found.best == best
+    assert told in found.ended
