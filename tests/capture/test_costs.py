@@ -41,6 +41,37 @@ def test_bytes_accessed_are_arguments_and_results() -> None:
     assert only(graph, "aten.t.default").bytes_accessed == 0
 
 
+class Lookups(nn.Module):
+    """The four ways to pick a few rows of something large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 4)
+
+    def forward(self, large: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Two rows of four numbers each, every time."""
+        spread = rows[:, None].expand(2, 4).contiguous()
+        return (
+            self.table(rows),
+            large.gather(0, spread),
+            large.index_select(0, rows),
+            large[rows],
+        )
+
+
+def test_lookups_access_what_they_pick() -> None:
+    """Twice the result and once the indices, however large the source."""
+    graph = capture(Lookups(), (torch.randn(1000, 4), torch.tensor([3, 5])))
+    result, rows, spread = 4 * 2 * 4, 8 * 2, 8 * 2 * 4
+    for kind, indices in (
+        ("aten.embedding.default", rows),
+        ("aten.gather.default", spread),
+        ("aten.index_select.default", rows),
+        ("aten.index.Tensor", rows),
+    ):
+        assert only(graph, kind).bytes_accessed == 2 * result + indices
+
+
 @pytest.mark.parametrize(
     ("spec", "size"),
     [

@@ -47,7 +47,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             speed=draw(positive),
             memory_bytes=draw(positive | st.just(float("inf"))),
             peak_flops=draw(positive | st.none()),
-            launch_overhead_s=draw(st.floats(0, 1)),
+            launch_overhead_s=draw(st.floats(0, 1) | st.none()),
         )
         for name in chosen
     )

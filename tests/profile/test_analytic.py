@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Operator
-from placewright.profile.analytic import analytic_seconds
+from placewright.profile.analytic import LAUNCH_OVERHEAD_S, analytic_seconds
 
 DEVICE = Device("d", kind="gpu", peak_flops=1e12, memory_bandwidth=1e11, launch_overhead_s=1e-6)
 
@@ -29,3 +31,20 @@ def test_speed_by_kind_scales_only_its_kind() -> None:
         Operator("b", "aten.convolution.default", flops=2e12),
     ]
     assert analytic_seconds(operators, device) == pytest.approx([1, 2], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu", "npu"])
+def test_no_overhead_is_not_an_unknown_one(kind: str) -> None:
+    """A view costs nothing where the overhead is zero, and the kind's own where nobody said."""
+    views = [Operator("a", "aten.view.default")]
+    assert analytic_seconds(views, Device("d", kind=kind, launch_overhead_s=0.0)) == [0.0]
+    assert analytic_seconds(views, Device("d", kind=kind)) == [LAUNCH_OVERHEAD_S[kind]]
+
+
+def test_speed_scales_what_is_assumed_and_not_what_is_given() -> None:
+    """What a device says of itself holds at any speed; half the speed doubles all the rest."""
+    operators = [Operator("a", "aten.mm.default", flops=2e9, bytes_accessed=1e6)]
+    given = [analytic_seconds(operators, replace(DEVICE, speed=speed)) for speed in (1.0, 0.5)]
+    assumed = [analytic_seconds(operators, Device("d", speed=speed)) for speed in (1.0, 0.5)]
+    assert given[0] == given[1]
+    assert assumed[1] == pytest.approx(2 * assumed[0])

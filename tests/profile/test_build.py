@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.profile.build import profile
-from placewright.profile.table import ProfileTable
+from placewright.profile.table import ProfileTable, profile_key
 from tests.execute.chain import diamond
 
 BOARDS = Cluster(
@@ -66,3 +68,14 @@ def test_in_place_without_weights_says_what_to_do() -> None:
     graph, _ = diamond()
     with pytest.raises(InputError, match="isolated"):
         profile(graph, BOARDS, method="in-place")
+
+
+def test_graphs_that_only_their_operators_tell_apart_are_measured_apart() -> None:
+    """Without signatures the key of a kept profile knows what is called and what it gives."""
+    graph, _ = diamond()
+    kinds, _ = diamond("aten.abs.default")
+    (first, *others) = graph.operators
+    wider = replace(first, outputs=(replace(first.outputs[0], shape=(4, 9)),))
+    shapes = replace(graph, operators=(wider, *others))
+    assert len({profile_key(g, "isolated", 1) for g in (graph, kinds, shapes)}) == 3
+    assert profile_key(diamond()[0], "isolated", 1) == profile_key(graph, "isolated", 1)

@@ -31,9 +31,9 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(f"in place on {gpu}")
         return np.ones(len(graph.operators))
 
-    def isolated(graph: Graph, *, torch_device: str) -> dict[str, float]:
+    def isolated(graph: Graph, *, torch_device: str) -> FloatArray:
         asked.append(f"isolated on {torch_device}")
-        return {op.signature: 2.0 for op in graph.operators}
+        return np.full(len(graph.operators), 2.0)
 
     monkeypatch.setattr(gpus, "in_place_seconds", in_place)
     monkeypatch.setattr(gpus, "isolated_seconds", isolated)
@@ -67,10 +67,36 @@ def test_a_step_that_may_not_fit_is_measured_operator_by_operator(one_gpu: list[
     assert one_gpu == ["isolated on cuda:0"] * 2
 
 
+def test_what_is_measured_on_a_gpu_is_scaled_by_its_speed(one_gpu: list[str]) -> None:
+    """Half the speed is twice the time, but for a kind that the device is better at."""
+    graph, state = diamond()
+    slow = replace(CLUSTER.devices[1], speed=0.5, speed_by_kind={"relu": 4.0})
+    cluster = Cluster((CLUSTER.devices[0], slow))
+    table = ProfileTable()
+    assert profile(graph, cluster, state=state, table=table).compute_s[0, 1] == 0.5
+    assert profile(graph, cluster, state=state, table=table).compute_s[1:, 1].tolist() == [2.0] * 3
+    assert one_gpu == ["in place on 0"]
+
+
 def test_gpus_are_counted_in_the_clusters_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there are, by their position among the GPUs."""
     assert gpus_here(CLUSTER.devices) == {} or torch.cuda.is_available()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"model {k}")
+    has_gpus(monkeypatch, 1)
     assert gpus_here(CLUSTER.devices) == {"g": GpuHere(0, "model 0")}
+
+
+def test_only_gpus_of_one_node_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the node that is called as this machine, or of the first, however many are here."""
+    has_gpus(monkeypatch, 4)
+    devices = [Device(f"{node}{k}", kind="gpu", node=node) for k in range(2) for node in "xy"]
+    monkeypatch.setenv("PLACEWRIGHT_NODE", "elsewhere")
+    assert gpus_here(devices) == {"x0": GpuHere(0, "model 0"), "x1": GpuHere(1, "model 1")}
+    monkeypatch.setenv("PLACEWRIGHT_NODE", "y")
+    assert list(gpus_here(devices)) == ["y0", "y1"]
+
+
+def has_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A machine with so many."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"model {k}")

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from placewright.capture.draft import Draft, reads
+from placewright.graph.dtypes import NO_DTYPE
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Ref
 
@@ -42,17 +43,32 @@ _RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}
 
 def spec_bytes(spec: TensorSpec) -> int:
     """Bytes of the elements of one value."""
-    if spec.dtype == "none":
+    if spec.dtype == NO_DTYPE:
         return 0
     dtype: torch.dtype = getattr(torch, spec.dtype)
     return math.prod(spec.shape) * dtype.itemsize
 
 
+_LOOKUPS = (
+    "aten.embedding.default",
+    "aten.gather.default",
+    "aten.index.Tensor",
+    "aten.index_select.default",
+)
+"""Read from their first argument what they return, however large it is."""
+
+
 def bytes_accessed(draft: Draft, specs: Mapping[str, TensorSpec]) -> float:
-    """Bytes read and written, every argument and every result once."""
-    read = sum(spec_bytes(specs[name]) for name in reads(draft))
+    """Bytes read and written, every argument and every result once.
+
+    Of the first argument of a lookup only what the indices pick is read: as much as the result.
+    """
+    made = sum(map(spec_bytes, draft.outputs))
+    read = [spec_bytes(specs[name]) for name in reads(draft)]
+    if draft.call.target in _LOOKUPS:
+        read[0] = made
     changed = sum(spec_bytes(specs[name]) for name in draft.call.mutates)
-    return float(read + changed + sum(map(spec_bytes, draft.outputs)))
+    return float(sum(read) + changed + made)
 
 
 def signature(draft: Draft, specs: Mapping[str, TensorSpec]) -> str:

@@ -77,12 +77,12 @@ def _job(
     from placewright.capture.state import initial_state
     from placewright.operators.run import best_single, running
     from placewright.profile.build import profile
-    from placewright.profile.company import BusyMachineWarning
+    from placewright.profile.caveats import ProfileWarning
     from placewright.report.text import compare_table
     from placewright.solve import compare
 
     title = f"{name} {'training step' if training else 'inference'}"
-    with face.noted(BusyMachineWarning), face.meter(title) as meter:
+    with face.noted(ProfileWarning), face.meter(title) as meter:
         meter.step("building the model")
         source = load_model(name, batch=batch, training=training)
         meter.step("capturing")

@@ -26,13 +26,14 @@ class Device:
     cores
         CPU threads that the device's worker uses.
     speed
-        Speed relative to the same kind of device on the profiling machine.
+        Speed relative to the same kind of device on the profiling machine: scales what is
+        measured there, and what the analytic profile assumes.
     memory_bytes
         Capacity, ``inf`` where unlimited.
     peak_flops, memory_bandwidth
-        FLOP/s and bytes/s for the analytic profile, ``None`` where unknown.
+        FLOP/s and bytes/s of the device itself for the analytic profile, ``None`` where unknown.
     launch_overhead_s
-        Seconds added to every operator by the analytic profile.
+        Seconds added to every operator by the analytic profile, ``None`` where unknown.
     speed_by_kind
         Extra speed factor by operator kind (``conv``, ``matmul``, ...).
     """
@@ -45,7 +46,7 @@ class Device:
     memory_bytes: float = float("inf")
     peak_flops: float | None = None
     memory_bandwidth: float | None = None
-    launch_overhead_s: float = 0.0
+    launch_overhead_s: float | None = None
     speed_by_kind: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,11 +55,12 @@ class Device:
             _positive(where, key, getattr(self, key))
         for kind, factor in self.speed_by_kind.items():
             _positive(where, f"speed_by_kind.{kind}", factor)
-        if not 0 <= self.launch_overhead_s < float("inf"):
+        overhead = self.launch_overhead_s
+        if overhead is not None and not 0 <= overhead < float("inf"):
             raise InputError(
                 "launch_overhead must be zero or more",
                 where=where,
-                by=f"{self.launch_overhead_s} s",
+                by=f"{overhead} s",
             )
 
 
@@ -105,7 +107,7 @@ class Node:
 class Cluster:
     """Devices and the links between them.
 
-    Devices on one node that no link joins copy through host memory at
+    Devices on one node that no link joins, either way, copy through host memory at
     `LOCAL_BANDWIDTH`; devices on different nodes without a link cannot talk.
     """
 
@@ -175,13 +177,16 @@ class Cluster:
         return latency, per_byte, channel, tuple(names)
 
     def local_links(self) -> list[Link]:
-        """The host-memory copies between devices of one node that no given link joins."""
-        given = {(link.source, link.target) for link in self.links}
+        """The host-memory copies between devices of one node that no given link joins.
+
+        A link that goes one way leaves no copy back: it says that there is none.
+        """
+        joined = {frozenset((link.source, link.target)) for link in self.links}
         return [
             Link(a.name, b.name, LOCAL_BANDWIDTH, LOCAL_LATENCY_S)
             for a in self.devices
             for b in self.devices
-            if a.name != b.name and a.node == b.node and (a.name, b.name) not in given
+            if a.name != b.name and a.node == b.node and {a.name, b.name} not in joined
         ]
 
     @staticmethod

@@ -54,7 +54,7 @@ class DeviceEntry(FileModel):
     memory: Bytes | None = None
     peak_flops: Flops | None = None
     memory_bandwidth: Bandwidth | None = None
-    launch_overhead: Seconds = 0.0
+    launch_overhead: Seconds | None = None
     speed_by_kind: dict[str, float] = Field(default_factory=dict)
 
     def device(self, position: int) -> Device:
@@ -175,7 +175,7 @@ def _device_data(device: Device) -> dict[str, Any]:
         ("memory", device.memory_bytes, BYTES),
         ("peak_flops", device.peak_flops, FLOPS),
         ("memory_bandwidth", device.memory_bandwidth, BANDWIDTH),
-        ("launch_overhead", device.launch_overhead_s or None, SECONDS),
+        ("launch_overhead", device.launch_overhead_s, SECONDS),
     ):
         if value is not None and value != float("inf"):
             data[key] = write(value, quantity)

@@ -36,8 +36,12 @@ class Host:
     @classmethod
     def here(cls) -> Host:
         """The calling process's machine."""
-        name = os.environ.get(NODE_VARIABLE) or socket.gethostname()
-        return cls(name, _boot(), tuple(sorted(os.sched_getaffinity(0))), _gpus())
+        return cls(name_here(), _boot(), tuple(sorted(os.sched_getaffinity(0))), _gpus())
+
+
+def name_here() -> str:
+    """``$PLACEWRIGHT_NODE``, else the host's name."""
+    return os.environ.get(NODE_VARIABLE) or socket.gethostname()
 
 
 def _boot() -> str:

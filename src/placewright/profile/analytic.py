@@ -27,13 +27,16 @@ def analytic_seconds(operators: Sequence[Operator], device: Device) -> FloatArra
     """Seconds of each operator on one device, shape (operators,).
 
     ``max(flops / peak_flops, bytes / memory_bandwidth) + launch overhead``; an operator that
-    neither computes nor moves bytes (a view) takes the overhead alone.
+    neither computes nor moves bytes (a view) takes the overhead alone. What the device says of
+    itself is taken at its word; ``speed`` scales only what is assumed for it.
     """
     default = device.kind if device.kind in PEAK_FLOPS else "cpu"
     per_core = device.cores if default == "cpu" else 1
     peak = device.peak_flops or PEAK_FLOPS[default] * per_core * device.speed
     bandwidth = device.memory_bandwidth or MEMORY_BANDWIDTH[default] * device.speed
-    overhead = device.launch_overhead_s or LAUNCH_OVERHEAD_S[default] / device.speed
+    overhead = device.launch_overhead_s
+    if overhead is None:
+        overhead = LAUNCH_OVERHEAD_S[default] / device.speed
     flops = np.array([op.flops for op in operators]) / kind_factors(operators, device)
     moved = np.array([op.bytes_accessed for op in operators], dtype=np.float64)
     roofline: FloatArray = np.maximum(flops / peak, moved / bandwidth) + overhead

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
-from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
-from placewright.profile.analytic import analytic_seconds, kind_factors
-from placewright.profile.company import warn_of_company
-from placewright.profile.table import ProfileTable, profile_key
+from placewright.profile.cores import warn_of_cores
+from placewright.profile.profiler import Profiler, Way
+from placewright.profile.table import ProfileTable
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +46,11 @@ def profile(
     method
         ``in-place`` executes the step here and times every operator; ``isolated`` times one
         operator per signature; ``analytic`` computes from FLOPs and bytes; ``auto`` takes the
-        first of these that is possible. CPUs, and GPUs that are here, are measured; devices of
-        other kinds are always analytic. A GPU whose memory might not hold the step has its
-        operators timed one at a time.
+        first of these that is possible. CPUs, and GPUs that are here, are measured and scaled by
+        their ``speed``; devices of other kinds are always analytic, and so is an operator that
+        cannot be measured alone. A GPU whose memory might not hold the step has its operators
+        timed one at a time. Of a CPU with more cores than this machine a `TooFewCoresWarning`
+        tells: it is analytic where its ``peak_flops`` is known, else measured with fewer cores.
     table
         Kept profile: what it holds is not measured again, what is measured is added to it.
 
@@ -57,11 +59,10 @@ def profile(
     A problem whose operators and tensors are those of the graph, in the same order.
     """
     table = table if table is not None else ProfileTable()
-    chosen = _method(graph, state, method)
-    gpus = {} if chosen == "analytic" else _gpus(cluster)
-    compute_s = np.stack(
-        [_device_seconds(graph, d, chosen, state, table, gpus) for d in cluster.devices], axis=1
-    )
+    profiler = Profiler(graph, _way(graph, state, method), state, table)
+    gpus = {} if profiler.way == "analytic" else _gpus(cluster)
+    warn_of_cores(graph.name, [d for d in cluster.devices if profiler.lacks_cores(d)])
+    compute_s = np.stack([profiler.seconds(d, gpus.get(d.name)) for d in cluster.devices], axis=1)
     return operator_problem(
         graph,
         cluster,
@@ -72,7 +73,7 @@ def profile(
     )
 
 
-def _method(graph: Graph, state: object, method: Method) -> Method:
+def _way(graph: Graph, state: object, method: Method) -> Way:
     runnable = isinstance(graph.program, Program)
     if method == "in-place" and (state is None or not runnable):
         raise InputError(
@@ -87,24 +88,6 @@ def _method(graph: Graph, state: object, method: Method) -> Method:
     return "in-place" if state is not None else "isolated"
 
 
-def _device_seconds(
-    graph: Graph,
-    device: Device,
-    method: Method,
-    state: Mapping[str, torch.Tensor] | None,
-    table: ProfileTable,
-    gpus: Mapping[str, GpuHere],
-) -> FloatArray:
-    formula = analytic_seconds(graph.operators, device)
-    if device.name in gpus:
-        return _on_gpu(graph, device, gpus[device.name], method, state, table, formula)
-    if device.kind != "cpu" or method == "analytic":
-        return formula
-    base = _measured(graph, device, method, state, table, formula)
-    scaled: FloatArray = base / (device.speed * kind_factors(graph.operators, device))
-    return scaled
-
-
 def _gpus(cluster: Cluster) -> Mapping[str, GpuHere]:
     """The cluster's GPUs that are here; PyTorch is not loaded to ask for none."""
     if all(d.kind != "gpu" for d in cluster.devices):
@@ -112,51 +95,6 @@ def _gpus(cluster: Cluster) -> Mapping[str, GpuHere]:
     from placewright.profile.gpus import gpus_here
 
     return gpus_here(cluster.devices)
-
-
-def _on_gpu(
-    graph: Graph,
-    device: Device,
-    gpu: GpuHere,
-    method: Method,
-    state: Mapping[str, torch.Tensor] | None,
-    table: ProfileTable,
-    formula: FloatArray,
-) -> FloatArray:
-    """Seconds on a GPU of this machine, from the table where it has them."""
-    from placewright.profile.gpus import fits
-
-    whole = state if method == "in-place" and fits(graph, device) else None
-    key = profile_key(graph, "isolated" if whole is None else "in-place", gpu.model)
-    if key not in table.entries:
-        table.add(key, graph, gpu.seconds(graph, whole, formula))
-    return table.seconds(key, graph)
-
-
-def _measured(
-    graph: Graph,
-    device: Device,
-    method: Method,
-    state: Mapping[str, torch.Tensor] | None,
-    table: ProfileTable,
-    formula: FloatArray,
-) -> FloatArray:
-    """Seconds on `device.cores` threads of this machine, from the table where it has them."""
-    key = profile_key(graph, method, device.cores)
-    if key in table.entries:
-        return table.seconds(key, graph)
-    warn_of_company(graph.name, device.cores)
-    if method == "in-place":
-        from placewright.profile.in_place import in_place_seconds
-
-        assert state is not None
-        seconds = in_place_seconds(graph, state, cores=device.cores)
-    else:
-        from placewright.profile.isolated import by_signature, isolated_seconds
-
-        seconds = by_signature(graph, isolated_seconds(graph, cores=device.cores), formula)
-    table.add(key, graph, seconds)
-    return seconds
 
 
 def operator_problem(

@@ -10,6 +10,8 @@ import time
 import warnings
 from pathlib import Path
 
+from placewright.profile.caveats import ProfileWarning
+
 STAT = Path("/proc/stat")
 LOOK_S = 0.25
 IDLE = (3, 4)
@@ -22,7 +24,7 @@ ROOM = 0.25
 """CPUs that may be busy beside the measurement: an editor, a shell."""
 
 
-class BusyMachineWarning(UserWarning):
+class BusyMachineWarning(ProfileWarning):
     """Measured beside other work; what was measured is longer than it need be."""
 
 

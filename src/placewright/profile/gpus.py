@@ -9,9 +9,10 @@ import torch
 
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Device
+from placewright.execute.host import name_here
 from placewright.graph.graph import Graph
 from placewright.profile.in_place import in_place_seconds
-from placewright.profile.isolated import by_signature, isolated_seconds
+from placewright.profile.isolated import isolated_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +22,29 @@ class GpuHere:
     number: int
     model: str
 
-    def seconds(
-        self, graph: Graph, state: Mapping[str, torch.Tensor] | None, formula: FloatArray
-    ) -> FloatArray:
+    def seconds(self, graph: Graph, state: Mapping[str, torch.Tensor] | None) -> FloatArray:
         """Measured seconds of every operator, shape (operators,).
 
-        The whole step in its place where there is `state`, else one operator per signature,
-        `formula` for those that refuse made-up inputs.
+        The whole step in its place where there is `state`, else one operator per signature, NaN
+        for those that refuse made-up inputs.
         """
         if state is not None:
             return in_place_seconds(graph, state, gpu=self.number)
-        place = f"cuda:{self.number}"
-        return by_signature(graph, isolated_seconds(graph, torch_device=place), formula)
+        return isolated_seconds(graph, torch_device=f"cuda:{self.number}")
 
 
 def gpus_here(devices: Sequence[Device]) -> dict[str, GpuHere]:
-    """The GPUs of a cluster by name, in order, as far as this machine has that many."""
-    if not torch.cuda.is_available():
+    """The GPUs of one node by name, in order, as far as this machine has that many.
+
+    The node is the one that is called as this machine is (`name_here`), else the first with
+    a GPU: those of the others are in other machines.
+    """
+    gpus = [d for d in devices if d.kind == "gpu"]
+    if not gpus or not torch.cuda.is_available():
         return {}
-    names = [d.name for d in devices if d.kind == "gpu"][: torch.cuda.device_count()]
+    own = name_here()
+    node = own if own in {d.node for d in gpus} else gpus[0].node
+    names = [d.name for d in gpus if d.node == node][: torch.cuda.device_count()]
     return {n: GpuHere(k, torch.cuda.get_device_name(k)) for k, n in enumerate(names)}
 
 

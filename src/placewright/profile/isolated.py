@@ -1,24 +1,27 @@
 """Measured costs before anything has run: one operator at a time, once per signature.
 
-Operators with equal signatures cost the same, so a ResNet-50 needs about 70 measurements.
-Hot caches make this a few per cent faster than reality (see `in_place`).
+Operators with equal signatures cost the same, so a ResNet-50 needs about 70 measurements. The
+backward of a recurrent layer is given the workspace of a real forward: its kernel reads whatever
+size it expects, and an empty one would end the process. Hot caches make all this a few per cent
+faster than reality (see `in_place`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from placewright.arrays import FloatArray
-from placewright.capture.program_calls import materialise, resolve_target
+from placewright.capture.program_calls import RECURRENT, materialise, resolve_target
 from placewright.errors import InputError
 from placewright.execute.step.elsewhere import elsewhere
 from placewright.execute.step.timers import timer_of
-from placewright.graph.graph import Graph, TensorSpec
+from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.program import Instruction, Program, Ref
 
 
@@ -29,11 +32,10 @@ def isolated_seconds(
     torch_device: str = "cpu",
     repeats: int = 5,
     budget_s: float = 0.2,
-) -> dict[str, float]:
-    """Median seconds by signature, on `cores` threads of this machine or on a GPU.
+) -> FloatArray:
+    """Median seconds of each operator, on `cores` threads of this machine or on a GPU.
 
-    Inputs are made up: positive numbers for floats, zeros for indices. An operator that
-    refuses them is left out; the caller falls back to the formula. A GPU is timed by events
+    Inputs are made up: positive numbers for floats, zeros for indices. A GPU is timed by events
     around several calls in a row, as in a step: one alone would be mostly its launch.
 
     Parameters
@@ -42,26 +44,30 @@ def isolated_seconds(
         ``cpu`` or ``cuda:0``.
     repeats
         Measurements per signature, fewer if they take more than `budget_s` seconds.
+
+    Returns
+    -------
+    Shape (operators,), NaN where an operator refuses what was made up.
     """
     if not isinstance(graph.program, Program):
         raise InputError("a graph without a program cannot be measured", where=graph.name)
-    specs = value_specs(graph, graph.program)
-    threads, bench = torch.get_num_threads(), Bench(specs, torch_device, repeats, budget_s)
+    program, threads = graph.program, torch.get_num_threads()
+    specs, kept = value_specs(graph, program), workspaces(program)
+    bench = Bench(specs, kept, torch_device, repeats, budget_s)
     torch.set_num_threads(cores)
     try:
         found: dict[str, float] = {}
-        for operator, instruction in zip(graph.operators, graph.program.instructions, strict=True):
-            if operator.signature not in found:
-                found[operator.signature] = bench.seconds(instruction)
+        for operator, instruction in zip(graph.operators, program.instructions, strict=True):
+            if _alike(operator) not in found:
+                found[_alike(operator)] = bench.seconds(instruction)
     finally:
         torch.set_num_threads(threads)
-    return {k: v for k, v in found.items() if np.isfinite(v)}
+    return np.array([found[_alike(operator)] for operator in graph.operators])
 
 
-def by_signature(graph: Graph, seconds: Mapping[str, float], fallback: FloatArray) -> FloatArray:
-    """Seconds of each operator, from `fallback` where its signature is unknown."""
-    pairs = zip(graph.operators, fallback, strict=True)
-    return np.array([seconds.get(op.signature, other) for op, other in pairs])
+def _alike(operator: Operator) -> str:
+    """What operators of equal cost share; one without a signature shares nothing."""
+    return operator.signature or f"\0{operator.name}"
 
 
 def value_specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
@@ -72,15 +78,31 @@ def value_specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
     return specs
 
 
+def workspaces(program: Program) -> dict[str, Instruction]:
+    """The recurrent layer behind every workspace: a value whose size only its kernel knows."""
+    layers = [i for i in program.instructions if i.target == RECURRENT]
+    return {name: layer for layer in layers for name in layer.results[WORKSPACE:] if name}
+
+
+WORKSPACE = 3
+"""Position among the results of a recurrent layer."""
+
 IN_A_ROW = 10
 """Calls of an operator that a GPU is timed with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where one operator at a time is timed on made-up inputs."""
+    """Where one operator at a time is timed on made-up inputs.
+
+    Attributes
+    ----------
+    workspaces
+        See the function of that name.
+    """
 
     specs: Mapping[str, TensorSpec]
+    workspaces: Mapping[str, Instruction]
     torch_device: str
     repeats: int
     budget_s: float
@@ -88,16 +110,19 @@ class Bench:
     def seconds(self, instruction: Instruction) -> float:
         """Median seconds of one call, NaN if it refuses made-up inputs."""
         try:
-            call, given = resolve_target(instruction.target), instruction.kwargs
-            if self.torch_device != "cpu":
-                call, given = elsewhere(call, instruction, self.torch_device)
-            args = [self._made_up(a) for a in instruction.args]
-            kwargs = {k: self._made_up(v) for k, v in given.items()}
             with torch.no_grad():
-                call(*args, **kwargs)
-                return self._median(lambda: call(*args, **kwargs))
+                call = self._call(instruction)
+                call()
+                return self._median(call)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
             return float("nan")
+
+    def _call(self, instruction: Instruction) -> Callable[[], Any]:
+        call, given = resolve_target(instruction.target), instruction.kwargs
+        if self.torch_device != "cpu":
+            call, given = elsewhere(call, instruction, self.torch_device)
+        args = [self._made_up(a) for a in instruction.args]
+        return partial(call, *args, **{k: self._made_up(v) for k, v in given.items()})
 
     def _median(self, call: Callable[[], Any]) -> float:
         timer, in_a_row = timer_of(self.torch_device), 1 if self.torch_device == "cpu" else IN_A_ROW
@@ -114,6 +139,8 @@ class Bench:
         return float(np.median(times))
 
     def _made_up(self, argument: Any) -> Any:
+        if isinstance(argument, Ref) and argument.name in self.workspaces:
+            return self._call(self.workspaces[argument.name])()[WORKSPACE]
         if isinstance(argument, Ref):
             return _tensor(self.specs[argument.name]).to(self.torch_device)
         if isinstance(argument, list | tuple):

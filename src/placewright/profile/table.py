@@ -33,13 +33,14 @@ class ProfileTable:
     machine: str = field(default_factory=platform.platform)
 
     def seconds(self, key: str, graph: Graph) -> FloatArray:
-        """Seconds of every operator of the graph, shape (operators,)."""
-        return np.array([self.entries[key][op.name] for op in graph.operators])
+        """Seconds of every operator of the graph, shape (operators,), NaN where not measured."""
+        kept = self.entries[key]
+        return np.array([kept.get(op.name, np.nan) for op in graph.operators])
 
     def add(self, key: str, graph: Graph, seconds: FloatArray) -> None:
-        """Keep a measurement."""
-        names = graph.operator_names
-        self.entries[key] = {n: float(s) for n, s in zip(names, seconds, strict=True)}
+        """Keep a measurement; what is NaN could not be measured and is left out."""
+        pairs = zip(graph.operator_names, seconds, strict=True)
+        self.entries[key] = {n: float(s) for n, s in pairs if not np.isnan(s)}
 
     def write(self, path: str | Path) -> Path:
         """Write as JSON."""
@@ -78,8 +79,8 @@ class _ProfileFile(BaseModel):
 
 
 def profile_key(graph: Graph, method: str, where: int | str) -> str:
-    """One key per graph (by its operators' names and signatures), method, and cores or GPU."""
+    """One key per graph (by what its operators are called and are), method, and cores or GPU."""
     digest = hashlib.sha256()
     for op in graph.operators:
-        digest.update(f"{op.name}\0{op.signature}\n".encode())
+        digest.update(f"{op.name}\0{op.kind}\0{op.signature}\0{op.outputs}\n".encode())
     return f"{graph.name}/{digest.hexdigest()[:16]}/{method}/{where}"

@@ -1,0 +1,111 @@
+"""Seconds of every operator on one device: measured where the device is here, else computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from placewright.arrays import FloatArray
+from placewright.cluster.cluster import Device
+from placewright.graph.graph import Graph
+from placewright.profile.analytic import analytic_seconds, kind_factors
+from placewright.profile.company import warn_of_company
+from placewright.profile.cores import cores_to_measure
+from placewright.profile.table import ProfileTable, profile_key
+
+if TYPE_CHECKING:
+    import torch
+
+    from placewright.profile.gpus import GpuHere
+
+Way = Literal["in-place", "isolated", "analytic"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profiler:
+    """What is measured, and how.
+
+    Attributes
+    ----------
+    state
+        Real tensors for the program inputs; needed for ``in-place``.
+    table
+        What was measured before; what is measured now is added.
+    """
+
+    graph: Graph
+    way: Way
+    state: Mapping[str, torch.Tensor] | None
+    table: ProfileTable
+
+    def seconds(self, device: Device, gpu: GpuHere | None = None) -> FloatArray:
+        """Seconds on a device, shape (operators,).
+
+        This machine's devices have speed 1, and so has what is measured on them. The formula
+        is the device's own already, and stands for what could not be measured.
+
+        Parameters
+        ----------
+        gpu
+            The device, where it is a GPU of this machine.
+        """
+        formula = analytic_seconds(self.graph.operators, device)
+        if gpu is not None:
+            here = self._on_gpu(device, gpu)
+        elif self._measures(device):
+            here = self._on_cpu(device)
+        else:
+            return formula
+        scaled = here / (device.speed * kind_factors(self.graph.operators, device))
+        return np.where(np.isnan(scaled), formula, scaled)
+
+    def lacks_cores(self, device: Device) -> bool:
+        """Whether a CPU would be measured if this machine had as many cores."""
+        return self._measures(device) and self._cores(device) != device.cores
+
+    def must_measure(self, device: Device) -> bool:
+        """Whether a CPU is measured and the table does not have it yet."""
+        cores = self._cores(device) if self._measures(device) else 0
+        return cores > 0 and profile_key(self.graph, self.way, cores) not in self.table.entries
+
+    def _measures(self, device: Device) -> bool:
+        return device.kind == "cpu" and self.way != "analytic"
+
+    def _cores(self, device: Device) -> int:
+        """Cores that are measured; a kept profile may be of a larger machine than this."""
+        kept = profile_key(self.graph, self.way, device.cores) in self.table.entries
+        return device.cores if kept else cores_to_measure(device)
+
+    def _on_gpu(self, device: Device, gpu: GpuHere) -> FloatArray:
+        """Seconds on a GPU of this machine, from the table where it has them, NaN where refused."""
+        from placewright.profile.gpus import fits
+
+        whole = self.state if self.way == "in-place" and fits(self.graph, device) else None
+        key = profile_key(self.graph, "isolated" if whole is None else "in-place", gpu.model)
+        if key not in self.table.entries:
+            self.table.add(key, self.graph, gpu.seconds(self.graph, whole))
+        return self.table.seconds(key, self.graph)
+
+    def _on_cpu(self, device: Device) -> FloatArray:
+        """Seconds on cores of this machine, likewise; all NaN where it has too few."""
+        cores = self._cores(device)
+        if cores == 0:
+            return np.full(len(self.graph.operators), np.nan)
+        key = profile_key(self.graph, self.way, cores)
+        if key not in self.table.entries:
+            warn_of_company(self.graph.name, cores)
+            self.table.add(key, self.graph, self._measured(cores))
+        return self.table.seconds(key, self.graph)
+
+    def _measured(self, cores: int) -> FloatArray:
+        if self.way == "in-place":
+            from placewright.profile.in_place import in_place_seconds
+
+            assert self.state is not None
+            return in_place_seconds(self.graph, self.state, cores=cores)
+        from placewright.profile.isolated import isolated_seconds
+
+        return isolated_seconds(self.graph, cores=cores)
