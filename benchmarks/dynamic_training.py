@@ -125,17 +125,21 @@ def plans_of(known: Paces, session: Session, seconds: float) -> dict[str, Operat
 
 
 def dynamic_plan(
-    job: Job, plan: OperatorPlan, known: Iterable[OperatorPlan], asked: argparse.Namespace
+    job: Job,
+    known: Paces,
+    plan: OperatorPlan,
+    at_hand: Iterable[OperatorPlan],
+    asked: argparse.Namespace,
 ) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved.
 
     Parameters
     ----------
-    known
+    at_hand
         Plans to try in the first steps, beside those of the quick planners.
     """
     policy = Policy(sample_every=5)
-    others = rivals(job.problem, plan, asked.run_steps, known=known)
+    others = rivals(known, plan, asked.run_steps, known=at_hand)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(
@@ -143,6 +147,7 @@ def dynamic_plan(
             Path(folder),
             plan=plan,
             rivals=others,
+            paces=known,
             policy=policy,
             snapshot_every=10**6,
             steps=asked.run_steps,
@@ -235,7 +240,7 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
                 plans = plans_of(known, session, asked.auto_seconds)
             job = Job(graph, cluster, known.alone, state, open=workers)
             tried = (plans["auto"],)
-            plans["dynamic"], moves = dynamic_plan(job, plans["ceft+pbqp"], tried, asked)
+            plans["dynamic"], moves = dynamic_plan(job, known, plans["ceft+pbqp"], tried, asked)
             values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
             times = measured(job, plans, values, asked)
         yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]

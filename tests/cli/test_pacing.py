@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 from placewright.cli.face import Face
-from placewright.cli.operators.pacing import judged, planned
+from placewright.cli.operators.pacing import judged, planned, tried
+from placewright.execute import session
+from placewright.execute.step_record import StepRecord
 from placewright.profile.together import Paces
 from placewright.result import Result, Status
 from placewright.solve import solve
@@ -52,3 +57,65 @@ def test_a_plan_from_a_file_is_judged_by_its_kind(tmp_path: Path) -> None:
         found = judged(slowed(2.0), path)
         assert found.value == pytest.approx(value)
         assert found.status in (Status.OPTIMAL, Status.FEASIBLE)
+
+
+class Workers:
+    """A session whose steps take 5 s on one device and 7 s on both, whatever was said."""
+
+    def __init__(self, *given: Any) -> None:
+        self.placement: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def load(self, placement: list[int], order: list[int]) -> None:
+        """Take in the plan."""
+        self.placement = placement
+
+    def run(self, steps: int) -> list[StepRecord]:
+        """As many records."""
+        return [StepRecord(0.0, 5.0 if len(set(self.placement)) == 1 else 7.0, ())] * steps
+
+
+@pytest.mark.parametrize(("engine", "devices"), [("testbed", 1), ("local", 2)])
+def test_the_closest_plans_of_auto_are_tried_on_real_workers(
+    engine: str,
+    devices: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The split is said to take 5.6 s, one device 6 s: it is the other way round for real."""
+    monkeypatch.setattr(session, "Session", Workers)
+    face, known = Face("table", None, False, 0), slowed(1.4)
+    results = planned(face, known, "auto", time_limit_s=5.0, seed=0)
+    assert [r.value for r in results] == pytest.approx([5.6, 6.0])
+    loaded: Any = SimpleNamespace(graph=1, cluster=1, state={})
+    named: Any = SimpleNamespace(name=engine)
+    found = tried(face, loaded, known, results, named)
+    assert len(set(found.plan.placement.tolist())) == devices
+    told = capsys.readouterr().err
+    assert ("only:dev0 5" in told) == (engine == "testbed")
+    singles = [c.value for c in results[0].candidates if c.planner == "only:dev0"]
+    assert singles == pytest.approx([6.0])  # what it takes alone, on the page too
+
+
+def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it came while planning or while the workers were being started."""
+
+    def pressed(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    face, known = Face("table", None, True, 0), slowed(1.4)
+    results = planned(face, known, "auto", time_limit_s=5.0, seed=0)
+    loaded: Any = SimpleNamespace(graph=1, cluster=1, state={})
+    named: Any = SimpleNamespace(name="testbed")
+    monkeypatch.setattr(session, "Session", pressed)
+    assert tried(face, loaded, known, results, named) is results[0]
+    second = replace(results[1], status=Status.INTERRUPTED)
+    monkeypatch.delattr(session, "Session")
+    assert tried(face, loaded, known, (results[0], second), named) is results[0]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
 
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.rivals import CLOSE
-from placewright.adapt.tryout import Tryout
 from placewright.errors import WorkerError
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
@@ -21,8 +23,20 @@ from placewright.operators.run import execution_order
 from placewright.profile.calibration import LONGEST_S
 from placewright.profile.together import Paces
 
-ROUNDS, SECONDS = 2, 30.0
+COLD = 2
+"""Steps after a plan was loaded that do not count: memory is new."""
+
+STEPS, TURN_S = 4, 1.0
+"""Of a turn: so many steps at least, and more of them until so much time is spent."""
+
+ROUNDS, SECONDS = 3, 30.0
 """So many rounds at least, and more of them until so much time is spent."""
+
+FAR = 0.1
+"""A plan drops out whose turns, two or more, were all this much slower than the best one."""
+
+AHEAD = 0.02
+"""What another plan must be ahead by to replace the favourite: what was said of it counts too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +48,10 @@ class Finals:
     plans
         Those that took part, the favourite first.
     step_s
-        Median seconds of a step of each, ``inf`` where it had no turn.
+        Seconds of a step of each: the median of its least turn, since what else a machine does can
+        only add; ``inf`` where it had none.
     best
-        Index of the fastest; of the favourite where nothing was measured.
+        Index of the one to take: the fastest, or the favourite where that is not sure.
     ended
         What ended the finals early, if anything did.
     """
@@ -48,7 +63,7 @@ class Finals:
 
     @property
     def plan(self) -> OperatorPlan:
-        """The fastest."""
+        """The one to take."""
         return self.plans[self.best]
 
     def __str__(self) -> str:
@@ -57,13 +72,19 @@ class Finals:
 
 
 def finalists(known: Paces, plans: Sequence[OperatorPlan]) -> tuple[OperatorPlan, ...]:
-    """The first of `plans`, and others that are not said to be far behind, each placement once."""
+    """The first of `plans`, and others that are not said to be far behind, each placement once.
+
+    The first one only, where its step is said to take more than
+    `placewright.profile.calibration.LONGEST_S`.
+    """
     apart: dict[bytes, OperatorPlan] = {}
     for plan in plans:
         apart.setdefault(plan.placement.tobytes(), plan)
     values = [_said_s(known, plan) for plan in apart.values()]
-    limit = (1.0 + CLOSE) * min(values)
     favourite, *others = apart.values()
+    if values[0] > LONGEST_S:
+        return (favourite,)
+    limit = (1.0 + CLOSE) * min(values)
     return favourite, *[o for o, value in zip(others, values[1:], strict=True) if value <= limit]
 
 
@@ -82,54 +103,85 @@ def finals(
 ) -> Finals:
     """Carry plans out in turns, as many rounds as it takes to tell, within some time.
 
-    After Ctrl-C, and where a worker dies of a plan, what was measured until then counts.
+    After Ctrl-C, and where a worker dies, what was measured until then counts; the plan that it
+    died of is not taken.
 
     Parameters
     ----------
     session
         Workers for the devices of the problem, in their order; what they had loaded is replaced.
     plans
-        The favourite first. Nothing is carried out where it is the only one that is close, or where
-        its step is said to take more than `placewright.profile.calibration.LONGEST_S`.
+        The favourite first; `finalists` says which of them take part.
     progress
         Hears which plan has its turn.
     """
-    taking_part = finalists(known, plans)
-    tryout, ended = Tryout(taking_part), ""
-    if len(taking_part) > 1 and _said_s(known, plans[0]) <= LONGEST_S:
+    contest, ended, fatal = _Contest(session, known, finalists(known, plans), progress), "", -1
+    if len(contest.plans) > 1:
         try:
-            _turns(session, known, tryout, progress)
+            contest.hold()
         except KeyboardInterrupt:
             ended = "interrupted"
         except WorkerError as error:
-            ended = str(error)
-    step_s = tuple(tryout.standings.median_s(k) for k in range(len(taking_part)))
-    return Finals(taking_part, step_s, tryout.best if min(step_s) < float("inf") else 0, ended)
+            ended, fatal = str(error), contest.loaded
+    step_s = tuple(contest.least_s)
+    return Finals(contest.plans, step_s, _best(step_s, fatal), ended)
 
 
-def _turns(session: Session, known: Paces, tryout: Tryout, progress: Callable[[str], None]) -> None:
-    """Until nothing is left to find out, or time is up."""
-    start = time.perf_counter()
-    loaded, turn = -1, tryout.current
-    while turn is not None:
-        progress(f"plan {turn + 1} of {len(tryout.plans)}")
-        if turn != loaded:
-            _load(session, known, tryout.plans[turn])
-            loaded = turn
-        while not tryout.took(_step_s(session)):
-            pass
-        more = tryout.rounds < ROUNDS or time.perf_counter() - start < SECONDS
-        turn = tryout.next(float("inf") if more else 0.0)
+def _best(step_s: Sequence[float], fatal: int) -> int:
+    """The favourite, unless another one is clearly faster; never the one that is fatal."""
+    ahead = min((k for k in range(len(step_s)) if k != fatal), key=step_s.__getitem__)
+    if fatal == 0:
+        return ahead
+    return ahead if step_s[ahead] < (1.0 - AHEAD) * step_s[0] < float("inf") else 0
 
 
-def _load(session: Session, known: Paces, plan: OperatorPlan) -> None:
-    order = execution_order(known.alone, judge(known.of(plan), plan))
-    with interrupts_wait():
-        session.load(plan.placement.tolist(), order)
+@dataclass(slots=True)
+class _Contest:
+    """Plans that take turns."""
 
+    session: Session
+    known: Paces
+    plans: tuple[OperatorPlan, ...]
+    progress: Callable[[str], None]
+    loaded: int = -1
+    least_s: list[float] = field(init=False)
 
-def _step_s(session: Session) -> float:
-    """Seconds of one step, which a Ctrl-C does not break off."""
-    with interrupts_wait():
-        (record,) = session.run(1)
-    return record.duration_s
+    def __post_init__(self) -> None:
+        self.least_s = [float("inf")] * len(self.plans)
+
+    def hold(self) -> None:
+        """Every second round backwards, until one is left or time is up."""
+        start, left = time.perf_counter(), list(range(len(self.plans)))
+        for turn in count():
+            if len(left) == 1 or (turn >= ROUNDS and time.perf_counter() - start > SECONDS):
+                return
+            for k in left if turn % 2 == 0 else reversed(left):
+                self.progress(f"plan {k + 1} of {len(self.plans)}, round {turn + 1}")
+                self.least_s[k] = min(self.least_s[k], self._turn_s(k))
+            if turn > 0:
+                limit = (1.0 + FAR) * min(self.least_s)
+                left = [k for k in left if self.least_s[k] <= limit]
+
+    def _turn_s(self, k: int) -> float:
+        """Median seconds of a step."""
+        if k != self.loaded:
+            self._load(k)
+            for _ in range(COLD):
+                self._step_s()
+        times: list[float] = []
+        while len(times) < STEPS or sum(times) < TURN_S:
+            times.append(self._step_s())
+        return float(np.median(times))
+
+    def _load(self, k: int) -> None:
+        plan = self.plans[k]
+        order = execution_order(self.known.alone, judge(self.known.of(plan), plan))
+        self.loaded = k
+        with interrupts_wait():
+            self.session.load(plan.placement.tolist(), order)
+
+    def _step_s(self) -> float:
+        """Seconds of one step, which a Ctrl-C does not break off."""
+        with interrupts_wait():
+            (record,) = self.session.run(1)
+        return record.duration_s

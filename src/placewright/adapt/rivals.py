@@ -13,6 +13,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import LAST, planners
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Context
+from placewright.profile.together import Paces
 
 CLOSE = 0.2
 """Predictions that differ by less than this may well be in another order in reality."""
@@ -32,7 +33,7 @@ QUICK = ("ceft+pbqp",)
 
 
 def rivals(
-    problem: OperatorProblem,
+    paces: Paces,
     plan: OperatorPlan,
     steps: float,
     *,
@@ -42,6 +43,8 @@ def rivals(
 
     Parameters
     ----------
+    paces
+        What each kind of plan is judged by; `Paces.alike` where they do not differ.
     steps
         Of the run, which may be too short to pay even for one rival that moves nothing.
     known
@@ -52,15 +55,15 @@ def rivals(
     Without `plan` itself, each placement once, at most ``MOST - 1``: `known` ones, the best single
     device and those of `NAMED` planners first, then others of the quick planners.
     """
-    value = judge(problem, plan).value
+    value = judge(paces.of(plan), plan).value
     if likely_gain(0.0, PREDICTION_ERROR) * steps * value <= _turn_s(value, CLOSE):
         return ()
-    first, others = _quick_plans(problem)
+    first, others = _quick_plans(paces.alone)
     seen = {plan.placement.tobytes()}
     fitting: list[tuple[int, float, int, OperatorPlan]] = []
     for wanted, made in enumerate(((*known, *first), others)):
         for each in made:
-            judged = judge(problem, each)
+            judged = judge(paces.of(each), each)
             if judged.feasible and each.placement.tobytes() not in seen:
                 seen.add(each.placement.tobytes())
                 fitting.append((wanted, judged.value, len(fitting), each))
@@ -70,14 +73,15 @@ def rivals(
 
 
 def worth_trying(
-    problem: OperatorProblem, plans: Sequence[OperatorPlan], remaining_steps: float
+    paces: Paces, plans: Sequence[OperatorPlan], remaining_steps: float
 ) -> tuple[OperatorPlan, ...]:
     """Those of `plans`, the first in force, that a run of so many steps can afford to try.
 
     What a rival may gain, from its predicted value and `PREDICTION_ERROR`, must pay for the move
     to it and back and for a turn that is as much slower as predicted.
     """
-    values = [judge(problem, plan).value for plan in plans]
+    problem = paces.alone
+    values = [judge(paces.of(plan), plan).value for plan in plans]
     tried = [plans[0]]
     for plan, value in zip(plans[1:], values[1:], strict=True):
         behind = value / values[0] - 1.0

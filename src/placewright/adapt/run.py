@@ -33,6 +33,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
+from placewright.profile.together import Paces
 
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
@@ -52,6 +53,8 @@ class AdaptiveRun:
     rivals
         Plans to try beside it in the first steps (`placewright.adapt.rivals`); those that the
         run is too short for are left out.
+    paces
+        What each kind of plan is judged by when rivals are chosen, where the kinds differ.
     adapt
         Whether to migrate when a better plan appears.
     snapshot_every, rejoin_every
@@ -68,6 +71,7 @@ class AdaptiveRun:
     folder: Path
     plan: OperatorPlan | None = None
     rivals: Sequence[OperatorPlan] = ()
+    paces: Paces | None = None
     policy: Policy = field(default_factory=Policy)
     adapt: bool = True
     snapshot_every: int = 50
@@ -233,7 +237,8 @@ class AdaptiveRun:
         """Only in the beginning, and with as many plans as the steps that are left pay for."""
         if not self.adapt or not self.rivals or self.timeline.plans > 1:
             return None
-        plans = worth_trying(problem, (plan, *self.rivals), self.steps - self.done)
+        paces = self.paces or Paces.alike(problem)
+        plans = worth_trying(paces, (plan, *self.rivals), self.steps - self.done)
         return Tryout(plans) if len(plans) > 1 else None
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:

@@ -22,6 +22,7 @@ from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.plan import OperatorPlan
 from placewright.profile.build import profile
+from placewright.profile.together import Paces
 
 
 class Trainer:
@@ -96,7 +97,7 @@ class Trainer:
         others: tuple[OperatorPlan, ...] = ()
         if adapt and steps is not None:
             plan = plan or Replanner().whole(problem)
-            others = rivals(problem, plan, steps)
+            others = rivals(Paces.alike(problem), plan, steps)
         self.run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),

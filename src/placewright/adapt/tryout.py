@@ -111,11 +111,6 @@ class Tryout:
         self._moves_s.append(seconds)
 
     @property
-    def rounds(self) -> int:
-        """How many have begun."""
-        return self._round
-
-    @property
     def best(self) -> int:
         """Index of the fastest plan; of the one in force where the two are about equal."""
         ahead = self._ahead()

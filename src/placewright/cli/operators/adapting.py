@@ -14,20 +14,22 @@ if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.cli.sources import Loaded
     from placewright.execute.engines.engine import Engine
+    from placewright.profile.together import Paces
     from placewright.result import Result
 
 
 def run_adaptively(
     face: Face,
     loaded: Loaded,
-    result: Result,
+    known: Paces,
+    results: Sequence[Result],
     *,
     steps: int,
     seed: int,
     engine: Engine,
     snapshots: Path | None,
 ) -> Timeline:
-    """All steps, events told as they happen.
+    """All steps by the first plan or what it is changed to, events told as they happen.
 
     Ctrl-C ends the run after the step it is in, with a last snapshot where they are kept; a second
     one ends it at once, with the snapshots that there are.
@@ -35,7 +37,7 @@ def run_adaptively(
     from placewright.execute.scratch import Scratch
 
     with Scratch() as passing:
-        run = _run(loaded, result, snapshots or Path(passing), steps, seed, engine)
+        run = _run(loaded, known, results, snapshots or Path(passing), steps, seed, engine)
         with run, face.meter(f"running {loaded.problem.name}", STEPS) as meter:
             _tell_start(run, face)
             try:
@@ -49,7 +51,8 @@ def run_adaptively(
 
 def _run(
     loaded: Loaded,
-    result: Result,
+    known: Paces,
+    results: Sequence[Result],
     folder: Path,
     steps: int,
     seed: int,
@@ -73,9 +76,16 @@ def _run(
         **_reach(engine),
     )
     policy = Policy()
-    others = rivals(loaded.problem, result.plan, steps)
+    plan, *at_hand = (result.plan for result in results)
     return AdaptiveRun(
-        job, folder, plan=result.plan, rivals=others, policy=policy, steps=steps, seed=seed
+        job,
+        folder,
+        plan=plan,
+        rivals=rivals(known, plan, steps, known=at_hand),
+        paces=known,
+        policy=policy,
+        steps=steps,
+        seed=seed,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from placewright.cli.face import Face
@@ -74,22 +75,38 @@ def planned(
     single = best_single(known.alone) if planner == AUTO else None
     if single is None:
         return (result,)
+    result = _beside(single, result)
     return (single, result) if single.value < result.value else (result, single)
 
 
 def tried(
     face: Face, loaded: Loaded, known: Paces, results: Sequence[Result], engine: Engine
 ) -> Result:
-    """Of the plans of `auto`, and one of a planner that is quick and sure, the fastest for real."""
+    """Of the plans of `auto`, and one of a planner that is quick and sure, the fastest for real.
+
+    After Ctrl-C the fastest so far; nothing is tried where planning was ended so.
+    """
+    from placewright.result import Status
+
+    stopped = any(result.status is Status.INTERRUPTED for result in results)
+    if engine.name == "local" or stopped:
+        return results[0]
+    try:
+        return _tried(face, loaded, known, results, engine)
+    except KeyboardInterrupt:
+        face.note("interrupted before any plan was tried: the best one said is run")
+        return results[0]
+
+
+def _tried(
+    face: Face, loaded: Loaded, known: Paces, results: Sequence[Result], engine: Engine
+) -> Result:
     from placewright.adapt.finals import finalists, finals
     from placewright.errors import PlacewrightError
     from placewright.execute.session import Session
     from placewright.report.text import seconds
-    from placewright.result import Status
     from placewright.solve import solve
 
-    if engine.name == "local" or results[0].status is Status.INTERRUPTED:
-        return results[0]
     with suppress(PlacewrightError):
         results = (*results, _of_its_kind(known, solve(known.together, SURE)))
     plans = finalists(known, [result.plan for result in results])
@@ -102,25 +119,37 @@ def tried(
         Session(loaded.graph, loaded.cluster, loaded.state, engine) as session,
     ):
         found = finals(session, known, plans, progress=meter.step)
-    if found.ended:
-        face.note(f"trying plans ended early, the fastest so far is run: {found.ended}")
     of_plan = {id(result.plan): result for result in results}
-    taken = [of_plan[id(plan)] for plan in found.plans]
-    shown = zip(taken, found.step_s, strict=True)
-    face.note("tried: " + ", ".join(f"{r.planner} {seconds(s)}" for r, s in shown))
-    return taken[found.best]
+    taking_part = [of_plan[id(plan)] for plan in found.plans]
+    taken = taking_part[found.best]
+    if found.ended:
+        face.note(f"trying plans ended early, {taken.planner} is run: {found.ended}")
+    shown = zip(taking_part, found.step_s, strict=True)
+    told = [f"{result.planner} {seconds(step_s)}" for result, step_s in shown if step_s < inf]
+    if told:
+        face.note(f"tried: {', '.join(told)}; {taken.planner} is run")
+    return taken
+
+
+def _beside(single: Result, result: Result) -> Result:
+    """With what one device takes alone among its candidates, not in company."""
+    others = (c for c in result.candidates if not c.planner.startswith("only:"))
+    return replace(result, candidates=(*others, *single.candidates))
 
 
 def _of_its_kind(known: Paces, result: Result) -> Result:
     """At the pace that its plan is to be judged by."""
     from placewright.cli.given import Given
+    from placewright.result import Status
     from placewright.solve import solve
 
     if known.of(result.plan) is result.problem:
         return result
     # What was proved of it was proved at the other pace.
     plan = replace(result.plan, lower_bound_s=0.0, note="")
-    return solve(known.alone, Given(plan, name=result.planner))
+    found = solve(known.alone, Given(plan, name=result.planner))
+    stopped = result.status is Status.INTERRUPTED
+    return replace(found, status=result.status) if stopped else found
 
 
 def judged(known: Paces, path: Path) -> Result:

@@ -134,9 +134,8 @@ def run(
             results: tuple[Result, ...] = (judged(known, plan),)
         else:
             results = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
-        result = results[0]
-        if len(results) > 1 and not adapt:
-            result = tried(face, loaded, known, results, up)
+        choose = len(results) > 1 and not adapt  # a run that adapts tries plans while it trains
+        result = tried(face, loaded, known, results, up) if choose else results[0]
         measured, baseline = _measure(
             face,
             loaded,
@@ -148,7 +147,14 @@ def run(
         )
         if adapt:
             timeline = run_adaptively(
-                face, loaded, result, steps=steps, seed=seed, engine=up, snapshots=snapshots
+                face,
+                loaded,
+                known,
+                results,
+                steps=steps,
+                seed=seed,
+                engine=up,
+                snapshots=snapshots,
             )
     data = as_json(measured, baseline) | ({} if timeline is None else {"run": timeline.as_json()})
     face.show(lambda: data, lambda: run_table(result, measured, baseline, timeline))
