@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capture.model import capture
+from placewright.capture.model import capture, capture_source
 from placewright.capture.source import ModelSource
 from placewright.errors import UnsupportedError
+from placewright.graph.files import graph_from_json, graph_json
 from placewright.graph.graph import Graph
 from placewright.graph.program import Const, Ref
 from tests.capture.against_eager import inference_differences
@@ -92,6 +93,20 @@ def test_constants_of_every_dtype(dtype: torch.dtype) -> None:
     held = torch.tensor([1.0, 0.0]).to(dtype)
     source = ModelSource(Function(lambda x: torch.where(x > 0, held, held)), torch.randn(2))
     assert inference_differences(source) == {}
+
+
+def test_a_constant_that_is_used_twice_is_one_input() -> None:
+    """Every use has a node of its own; two tensors stay two."""
+    scale, shift = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * scale + x.relu() * scale + shift
+
+    source = ModelSource(Function(scaled), torch.randn(3, 2))
+    graph = capture_source(source)
+    names = [entry.name for entry in graph.program.inputs if entry.role == "constant"]
+    assert len(names) == len({*names}) == 2
+    assert inference_differences(source, graph_from_json(graph_json(graph), where="g.json")) == {}
 
 
 def test_a_model_without_operators_is_refused() -> None:

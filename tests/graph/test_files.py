@@ -32,7 +32,7 @@ def small() -> Graph:
     """Two operators with a bit of everything."""
     operators = (
         Operator("a", "aten.add.Tensor", 1.5, 2.0, 24, "forward", "m", "s", "g", (SPEC,)),
-        Operator("b/adam", "aten.clamp.default", outputs=()),
+        Operator("b/adam", "aten.clamp.default", outputs=(SPEC,)),
     )
     tensors = (Tensor("a", "a", 24, ("b/adam",)), Tensor("after:a", "a", 0, ("b/adam",)))
     calls = (
@@ -139,15 +139,21 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("operators/0/flops", "many", r"operators\[0\].flops: must be a valid number"),
         ("operators/1/name", "a", "'a' is used twice"),
         ("operators/0/outputs/0/shape", [-1], r"operators\[0\].outputs\[0\].shape\[0\]"),
+        ("operators/0/outputs", [], "instruction 'a': its results must be.*1 results, 0 outputs"),
+        ("operators/0/outputs/0/dtype", "foo", r"outputs\[0\].dtype: unknown dtype 'foo'"),
+        ("operators/0/outputs/0/dtype", "none", "instruction 'a': the value 'a' has no dtype"),
         ("tensors/0/bytes", -3, r"tensors\[0\].bytes"),
         ("tensors/0/consumers", ["c"], "unknown operator 'c'"),
         ("tensors/0/consumers", ["a"], "before 'a' makes it"),
         ("tensors/0/name", "z", "tensors: unknown value 'z'"),
         ("program/inputs/0/role", "weight", r"program.inputs\[0\].role: must be 'parameter'"),
+        ("program/inputs/0/spec/dtype", "float23", r"spec.dtype: unknown.*mean 'float32'"),
+        ("program/inputs/0/spec/dtype", "none", "inputs: the value 'parameter:w' has no dtype"),
         ("program/instructions/1/name", "c", "the graph's operators in the same order"),
         ("program/instructions/0/args", [{"ref": "w"}], "instruction 'a': unknown value 'w'"),
         ("program/instructions/0/args", [{"rev": "w"}], r"instructions\[0\].args\[0\]: is no arg"),
         ("program/instructions/1/mutates", ["w"], "instruction 'b/adam': unknown value 'w'"),
+        ("program/instructions/1/results", [], "instruction 'b/adam'.*0 results, 1 outputs"),
         ("program/instructions/1/results", ["a"], "value 'a' is made twice"),
         ("program/outputs/0/value", "y", "outputs: unknown value 'y'"),
         ("program/constants/constant:c", "?", "is not base64"),

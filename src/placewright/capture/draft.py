@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from placewright.graph.dtypes import NO_DTYPE
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
 
-ABSENT = TensorSpec((0,), "none")
+ABSENT = TensorSpec((0,), NO_DTYPE)
 """Stands for an output that is ``None``."""
 
 

@@ -15,8 +15,11 @@ from placewright.capture.costs import flops
 from placewright.capture.draft import ABSENT, Draft, Sketch, input_name, spec_of
 from placewright.capture.draws import is_draw
 from placewright.capture.fills import without_source
+from placewright.capture.flow import RESIDENT
+from placewright.capture.refusal import changed_in_place
 from placewright.capture.tracing import Traced
 from placewright.errors import UnsupportedError
+from placewright.graph.graph import INPUT_MARK
 from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
 
 aten = torch.ops.aten
@@ -53,6 +56,9 @@ class _Lowering:
 
     def get_attr(self, node: fx.Node) -> None:
         key = str(node.target)
+        name = self.values[node] = input_name("constant", key)
+        if name in self.sketch.specs:  # every use of a tensor has a node of its own
+            return
         value = getattr(self.traced.module, key)
         if not isinstance(value, Tensor):
             raise UnsupportedError(
@@ -60,10 +66,8 @@ class _Lowering:
                 where=f"constant {key!r}",
                 hint="only tensor operations can be placed; write it with torch.where",
             )
-        name = input_name("constant", key)
         self.sketch.constants[name] = _data(value, key)
-        entry = ProgramInput(name, "constant", key, spec_of(value.contiguous()))
-        self.values[node] = self.sketch.add_input(entry)
+        self.sketch.add_input(ProgramInput(name, "constant", key, spec_of(value.contiguous())))
 
     def call_function(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
@@ -165,13 +169,14 @@ def _mutates(node: fx.Node, args: tuple[Any, ...]) -> tuple[str, ...]:
         for argument, declared in zip(args, schema.arguments, strict=False)
         if declared.alias_info is not None and declared.alias_info.is_write
     ]
-    if not changed or not all(isinstance(a, Ref) and ":" in a.name for a in changed):
-        raise UnsupportedError(
-            f"{node.target} changes a value in place that is no parameter or buffer",
-            where=f"operator {node.name!r}",
-            hint="use the out-of-place form of the operation",
-        )
+    if not changed or not all(_is_resident(a) for a in changed):
+        raise changed_in_place(node)
     return tuple(argument.name for argument in changed)
+
+
+def _is_resident(argument: Any) -> bool:
+    """Whether it is a program input that outlives a step."""
+    return isinstance(argument, Ref) and argument.name.partition(INPUT_MARK)[0] in RESIDENT
 
 
 def _is_mutable(node: fx.Node) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -14,9 +15,11 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """``model.train(training)`` inside; every module as it was again afterwards.
 
     A forward pass may leave things behind: a cache, a count, a weight computed anew. During a
-    trace those are fakes, which would break the model for whoever uses it next.
+    trace those are fakes, which would break the model for whoever uses it next. A plain tensor
+    that is changed by numbers alone (``self.calls += 1``) changes for real.
     """
     before = [_snapshot(module) for module in model.modules()]
+    plain = [_kept(v) for module in model.modules() for v in _plain_tensors(module)]
     model.train(training)
     try:
         yield
@@ -26,6 +29,21 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             own.update(attributes)
             for container, content in held:
                 _refill(container, content)
+        for tensor, version, content in plain:
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(content)
+
+
+def _plain_tensors(module: nn.Module) -> list[Tensor]:
+    """Attributes that are no parameters and no buffers; what is one of inference mode's stays."""
+    tensors = [v for v in vars(module).values() if isinstance(v, Tensor)]
+    return [v for v in tensors if not v.is_inference()]
+
+
+def _kept(tensor: Tensor) -> tuple[Tensor, int, Tensor]:
+    """A tensor, how often it was changed, and what is in it."""
+    return tensor, tensor._version, tensor.detach().clone()
 
 
 def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]:

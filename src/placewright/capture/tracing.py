@@ -25,7 +25,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
 from placewright.capture.draws import is_draw, is_mask, mask
 from placewright.capture.feed import Slot
-from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from placewright.capture.refusal import OUTSIDE, changed_in_place, refusal
+from placewright.errors import PlacewrightError, UnsupportedError
 
 Step = Callable[..., Sequence[Tensor]]
 
@@ -64,7 +65,7 @@ def trace(step: Step, slots: Sequence[Slot], model: nn.Module) -> fx.GraphModule
     recorded = _record(step, values, model)
     _check_operations(recorded.graph)
     _name_backward(recorded.graph)
-    return _functional(recorded, values)
+    return _functional(recorded, values, type(model).__name__)
 
 
 def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphModule:
@@ -80,7 +81,7 @@ def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphM
     except PlacewrightError:
         raise
     except (Exception, SystemExit) as error:
-        raise _refusal(error, path[-1] if path else "", type(model).__name__) from error
+        raise refusal(error, path[-1] if path else "", type(model).__name__) from error
 
 
 def _check_operations(graph: fx.Graph) -> None:
@@ -96,17 +97,24 @@ def _check_operations(graph: fx.Graph) -> None:
             )
 
 
-def _functional(recorded: fx.GraphModule, values: Sequence[Tensor]) -> fx.GraphModule:
+def _functional(recorded: fx.GraphModule, values: Sequence[Tensor], model: str) -> fx.GraphModule:
     replay = _Replay(recorded)
 
     def call(*values: Tensor) -> Any:
         return replay.run(*values)
 
-    with traceback.preserve_node_meta(), torch.no_grad(), _quiet():
-        plain = [value.detach() for value in values]
-        result = make_fx(
-            torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
-        )(*plain)
+    try:
+        with traceback.preserve_node_meta(), torch.no_grad(), _quiet():
+            plain = [value.detach() for value in values]
+            result = make_fx(
+                torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
+            )(*plain)
+    except PlacewrightError:
+        raise
+    except Exception as error:
+        if OUTSIDE in str(error) and replay.at is not None:
+            raise changed_in_place(replay.at) from error
+        raise refusal(error, "", model) from error
     result.graph.eliminate_dead_code(_has_effect)
     return result
 
@@ -117,7 +125,10 @@ class _Replay(fx.Interpreter):
     Masks of dropout are drawn by an operation of our own, see `placewright.capture.draws`.
     """
 
+    at: fx.Node | None = None
+
     def run_node(self, n: fx.Node) -> Any:
+        self.at = n
         with traceback.set_current_meta(n):
             if is_mask(n):
                 return mask(*self.fetch_args_kwargs_from_env(n)[0])
@@ -187,30 +198,3 @@ def _quiet() -> Iterator[None]:
         log.disabled = was_silent
         if collects:
             gc.enable()
-
-
-def _refusal(error: BaseException, module: str, model: str) -> PlacewrightError:
-    where = f"model {model}" + (f", module {module!r}" if module else "")
-    said = " ".join(str(error).split())[:300]
-    kind = type(error).__name__
-    if "DataDependent" in kind or "data-dependent" in said or "DynamicOutputShape" in kind:
-        return UnsupportedError(
-            "what it computes depends on values, not on shapes alone",
-            where=where,
-            by=f"{kind}: {said}",
-            hint="replace `.item()`, `if tensor:` and boolean indexing by torch.where, or capture "
-            "a part of the model that has none",
-        )
-    if "UnsupportedOperator" in kind:
-        return UnsupportedError(
-            "an operator has no shape rule for fake tensors",
-            where=where,
-            by=said,
-            hint="register one with torch.library.register_fake",
-        )
-    return InputError(
-        f"calling it raised {kind}: {said}",
-        where=where,
-        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch on the "
-        "CPU; if they do, an operation has no shape rule for fake tensors there",
-    )

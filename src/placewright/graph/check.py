@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.graph import INPUT_MARK, Graph
-from placewright.graph.program import ORDER_ONLY, Program, Ref
+from placewright.graph.dtypes import NO_DTYPE
+from placewright.graph.graph import INPUT_MARK, Graph, Operator, TensorSpec
+from placewright.graph.program import ORDER_ONLY, Instruction, Program, Ref
 
 
 def check_program(graph: Graph) -> None:
@@ -16,8 +17,9 @@ def check_program(graph: Graph) -> None:
     Raises
     ------
     InputError
-        An instruction without its operator, a value used before it is made or made twice, a
-        tensor of the graph that is no value of the program.
+        An instruction without its operator, or with more or fewer results than that has
+        outputs; a value without a dtype, used before it is made or made twice; a tensor of the
+        graph that is no value of the program.
     """
     program: Program = graph.program
     where = f"{graph.name}: program"
@@ -28,6 +30,8 @@ def check_program(graph: Graph) -> None:
             where=where,
             by=f"{len(names)} instructions, {len(graph.operators)} operators",
         )
+    for operator, call in zip(graph.operators, program.instructions, strict=True):
+        _check_outputs(operator, call, f"{where}: instruction {call.name!r}")
     known = _values(program, where)
     inputs = [entry.name for entry in program.inputs]
     for tensor in graph.tensors:
@@ -37,10 +41,29 @@ def check_program(graph: Graph) -> None:
             raise UnknownNameError("value", tensor.name, known, where=f"{graph.name}: tensors")
 
 
+def _check_outputs(operator: Operator, call: Instruction, where: str) -> None:
+    if len(call.results) != len(operator.outputs):
+        raise InputError(
+            "its results must be the outputs of its operator, one each",
+            where=where,
+            by=f"{len(call.results)} results, {len(operator.outputs)} outputs",
+            hint='name a result that is None or that nobody reads ""',
+        )
+    for name, spec in zip(call.results, operator.outputs, strict=True):
+        if name:
+            _check_dtype(name, spec, where)
+
+
+def _check_dtype(name: str, spec: TensorSpec, where: str) -> None:
+    if spec.dtype == NO_DTYPE:
+        raise InputError(f"the value {name!r} has no dtype", where=where)
+
+
 def _values(program: Program, where: str) -> set[str]:
     """Names of all values, after a walk from top to bottom."""
     known: set[str] = set()
     for entry in program.inputs:
+        _check_dtype(entry.name, entry.spec, f"{where}: inputs")
         _make(known, entry.name, f"{where}: inputs")
     for call in program.instructions:
         place = f"{where}: instruction {call.name!r}"

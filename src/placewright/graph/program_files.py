@@ -6,20 +6,30 @@ import base64
 import binascii
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from placewright.boundary import FileModel, RefusedError
-from placewright.errors import InputError
+from placewright.errors import InputError, UnknownNameError
 from placewright.graph.arguments import argument_from_json, argument_json
+from placewright.graph.dtypes import DTYPES
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Role
+
+
+def _known_dtype(name: str) -> str:
+    if name not in DTYPES:
+        raise RefusedError(UnknownNameError("dtype", name, DTYPES))
+    return name
+
+
+DType = Annotated[str, AfterValidator(_known_dtype), Field(json_schema_extra={"enum": [*DTYPES]})]
 
 
 class SpecEntry(FileModel):
     """Shape, dtype and strides of one value."""
 
     shape: tuple[Annotated[int, Field(ge=0)], ...]
-    dtype: str
+    dtype: DType
     stride: tuple[int, ...] = ()
 
     def spec(self) -> TensorSpec:
