@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from placewright.testbed import Testbed
+from placewright.testbed.blueprint import id_of
+from placewright.testbed.ending import end_all
 from placewright.testbed.requirements import missing
 from tests.cli.speak import speak
+from tests.testbed.test_testbed import traces
 
 FILE = """
 devices:
@@ -31,16 +35,14 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / f"cli {os.getpid()}.yaml"
     path.write_text(FILE)
     yield path
-    for bed in Testbed.all():
-        if bed.cluster.name == path.stem:
-            bed.down()
+    end_all(id_of(path.stem))
 
 
 def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """up, set, status, exec, down: each says what there is now."""
     made = speak(capsys, "testbed", "up", file, "-f", "json").data["testbeds"][0]
     assert made["alive"]
-    assert made["owner_pid"] is None
+    assert made["owner_pids"] == []
     assert [device["cpu_share"] for device in made["devices"]] == [1.0, 0.5]
     speak(capsys, "testbed", "set", file, "--device", "b", "--speed", "0.25", "--memory", "1GiB")
     speak(capsys, "testbed", "set", file, "--link", "a:1:b", "--bandwidth", "8Mbps", "--one-way")
@@ -63,6 +65,27 @@ def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert "10.78.0.2/32" in inside.stdout
     assert file.stem in speak(capsys, "testbed", "down", file).out
     assert speak(capsys, "testbed", "down", file, "-f", "json").data == {"down": []}
+
+
+KILLED = """
+import os, signal, sys
+from placewright.cli.main import main
+from placewright.testbed import namespaces
+namespaces.address = lambda position: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+
+
+def test_what_a_killed_up_left_goes_down(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the file or by its name; it was not up, and `status` does not say so."""
+    for spec in (file, file.stem):
+        killed = subprocess.run([sys.executable, "-c", KILLED, "testbed", "up", file], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert any(id_of(file.stem) in trace for trace in traces())
+        assert speak(capsys, "testbed", "status", file).code == 1
+        down = speak(capsys, "testbed", "down", spec, "-f", "json").data
+        assert down == {"down": [file.stem]}
+        assert not any(id_of(file.stem) in trace for trace in traces())
 
 
 def test_what_is_wrong_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_from_text
-from placewright.testbed import Testbed
+from placewright.testbed import Testbed, record
+from placewright.testbed.record import Record, this_boot
 from placewright.testbed.requirements import missing
 
 DUO = """
@@ -21,6 +25,8 @@ devices:
 links:
   - {from: left, to: right, bandwidth: 40Mbps, latency: 5ms}
 """
+
+Start = Callable[[], subprocess.Popen[bytes]]
 
 _numbers = count()
 
@@ -44,3 +50,24 @@ def up() -> Iterator[Callable[[Cluster], Testbed]]:
 def duo(up: Callable[[Cluster], Testbed]) -> Testbed:
     """Two devices and a link of 40 Mbit/s and 5 ms."""
     return up(cluster())
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process that sleeps, for the length of a test."""
+    with ExitStack() as stack:
+
+        def started() -> subprocess.Popen[bytes]:
+            words = [sys.executable, "-c", "import time; time.sleep(60)"]
+            process = stack.enter_context(subprocess.Popen(words))
+            stack.callback(process.kill)
+            return process
+
+        yield started
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """A testbed of no devices, in a folder of its own."""
+    monkeypatch.setattr(record, "HOME", tmp_path)
+    return Record("x", "", (), (), (0,), 0, this_boot(), made_ns=1)

@@ -44,7 +44,7 @@ class Life(RuleBasedStateMachine):
         """Makes it, finds it or revives it."""
         first = self.bed is None
         found = Testbed.up(self.asked)
-        assert found.made == first
+        assert found.held == first
         assert found.alive
         if first:
             self.bed, self.rate, self.speed, self.cut = found, 5e6, 0.5, False

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.testbed import Testbed, record
+from placewright.testbed.ending import sweep
 from placewright.testbed.record import Process, Record, read_record, records, this_boot
-from placewright.testbed.testbed import sweep
 
 texts = st.lists(st.text(), max_size=3).map(tuple)
-processes = st.none() | st.builds(Process, st.integers(1, 9999), st.integers(0, 10**9))
+processes = st.builds(Process, st.integers(1, 9999), st.integers(0, 10**9))
 made = st.builds(
     Record,
     id=st.just("placewright-x-1"),
@@ -27,7 +27,9 @@ made = st.builds(
     cpus=st.lists(st.integers(0, 99), min_size=1).map(tuple),
     links_cpu=st.integers(0, 99),
     boot=st.text(),
-    owner=processes,
+    made_ns=st.integers(0, 2**62),
+    owners=st.lists(processes, max_size=3).map(tuple),
+    whole=st.booleans(),
 )
 
 
@@ -39,8 +41,33 @@ def test_a_record_is_read_back_equal(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "HOME", tmp_path_factory.mktemp("home"))
         kept.write()
-        assert read_record(kept.folder) == kept
+        assert read_record(kept.folder) == kept == kept.now()
         assert records() == (kept,)
+        assert replace(kept, made_ns=kept.made_ns + 1).now() is None
+
+
+def test_a_record_of_a_single_owner_is_read(tmp_path: Path) -> None:
+    """As versions before wrote it: whole, and that process's."""
+    old = (
+        '{"schema_version": 1, "id": "x", "cluster": "", "namespaces": [], "groups": [], '
+        '"cpus": [0], "links_cpu": 0, "boot": "", "owner": %s}'
+    )
+    for owner, owners in (('{"pid": 7, "start": 8}', (Process(7, 8),)), ("null", ())):
+        (tmp_path / record.RECORD).write_text(old % owner)
+        assert read_record(tmp_path) == Record("x", "", (), (), (0,), 0, "", owners=owners)
+
+
+def test_who_joins_is_an_owner_unless_it_stays() -> None:
+    """Once, beside the others that still run; what is to stay once has no owner any more."""
+    own, ended, parent = Process.this(), Process(os.getpid(), 0), Process.of(os.getppid())
+    lent = Record("x", "", (), (), (0,), 0, this_boot(), owners=(ended, parent))
+    joined = lent.joined(own, keep=False)
+    assert joined.owners == joined.joined(own, keep=False).owners == (parent, own)
+    assert (joined.others(own), joined.abandoned) == ((parent,), False)
+    assert replace(lent, owners=(ended,)).abandoned
+    kept = joined.joined(own, keep=True)
+    assert kept.owners == kept.joined(own, keep=False).owners == ()
+    assert not kept.abandoned
 
 
 def test_a_process_is_not_a_later_one_of_its_number() -> None:
@@ -59,7 +86,7 @@ def test_what_a_reboot_left_is_swept(duo: Testbed, monkeypatch: pytest.MonkeyPat
     """The files are there, but it is another life of the machine: namespaces are empty names."""
     assert not duo.record.abandoned
     duo.down()
-    old = replace(duo.record, boot="another life", owner=None)
+    old = replace(duo.record, boot="another life", owners=())
     old.write()
     remnant = Path("/run/netns") / old.namespaces[0]
     remnant.touch()

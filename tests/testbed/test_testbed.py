@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, UnknownNameError
-from placewright.testbed import Testbed
+from placewright.testbed import Testbed, namespaces
 from placewright.testbed.removal import emulator_pid
 from placewright.testbed.status import status
 from tests.testbed import inside
@@ -71,7 +70,7 @@ def test_up_twice_and_down_twice(duo: Testbed) -> None:
     """The second `up` finds all of it, changes included; the second `down` finds nothing to do."""
     duo.set_link("left", "right", bandwidth=1e6)
     again = Testbed.up(duo.cluster)
-    assert not again.made
+    assert not again.held
     assert again.record == duo.record == Testbed.find(duo.cluster.name).record
     assert again.links.get("rate", 0, 1) == 1e6
     with again:
@@ -216,23 +215,34 @@ def test_down_ends_the_processes_inside(duo: Testbed) -> None:
     assert sleeper.returncode == -signal.SIGKILL
 
 
-def test_it_ends_with_the_process_that_made_it(up: Up) -> None:
-    """Killed without a word: the emulator notices and takes everything down."""
+def test_what_was_broken_off_is_made_anew(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a namespace is made, and again while it is removed: none of it is taken over."""
     asked = cluster()
-    code = (
-        "import sys, time; from placewright.cluster.files import cluster_from_text as read;"
-        "from placewright.testbed import Testbed;"
-        "bed = Testbed.up(read(sys.argv[1], where='', name=sys.argv[2]));"
-        "print(bed.record.id, flush=True); time.sleep(60)"
-    )
-    words = [sys.executable, "-c", code, DUO, asked.name]
-    owner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    made = owner.stdout.readline().strip()
-    assert any(made in trace for trace in traces())
-    owner.kill()
-    owner.communicate()
-    deadline = time.monotonic() + 20
-    while any(made in trace for trace in traces()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(made in trace for trace in traces())
+    with monkeypatch.context() as patch:
+        patch.setattr(namespaces, "address", interrupted)
+        patch.setattr("placewright.testbed.testbed.remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Testbed.up(asked)
+    with pytest.raises(UnknownNameError, match="unknown testbed"):
+        Testbed.find(asked.name)
+    bed = up(asked)
+    assert bed.held
+    assert conversation_s(bed, "left", "right") > 0
+
+
+def test_a_revival_that_was_broken_off_is_not_taken_over(
+    duo: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespace is there again, but not what belongs into it."""
+    subprocess.run(["ip", "netns", "del", duo.seat("right").namespace], check=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(namespaces, "address", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Testbed.up(duo.cluster)
+    with Testbed.up(duo.cluster) as bed:
+        assert conversation_s(bed, "left", "right") > 0
+
+
+def interrupted(*_: object) -> str:
+    """As by Ctrl-C."""
+    raise KeyboardInterrupt

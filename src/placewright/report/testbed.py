@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 def testbed_table(state: Status) -> str:
     """One line about the whole, then devices, then links."""
     life = f"emulator {state.emulator_pid}" if state.alive else "NOT WORKING: `up` revives it"
-    stays = "until `down`" if state.owner_pid is None else f"with process {state.owner_pid}"
-    parts = [f"testbed {state.name} ({state.id}): {life}, {stays}", _devices(state)]
+    parts = [f"testbed {state.name} ({state.id}): {life}, {_stays(state)}", _devices(state)]
     return "\n".join(parts + ([_links(state)] if state.ways else []))
 
 
 testbed_table.__test__ = False  # type: ignore[attr-defined]  # pytest would collect the name
+
+
+def _stays(state: Status) -> str:
+    pids = ", ".join(map(str, state.owner_pids))
+    if len(state.owner_pids) > 1:
+        return f"with the last of processes {pids}"
+    return f"with process {pids}" if pids else "until `down`"
 
 
 def _devices(state: Status) -> str:

@@ -28,8 +28,8 @@ from typing import Final
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import INTERFACE, join
 from placewright.testbed.packet import HEADER, payload_bytes, with_congestion_mark
-from placewright.testbed.record import LINKS, Process, one_at_a_time, read_record
-from placewright.testbed.removal import remove
+from placewright.testbed.record import LINKS, read_record
+from placewright.testbed.watch import watches
 
 MARK_S: Final = 0.04
 DROP_S: Final = 1.0
@@ -169,33 +169,22 @@ def _handed_over(file: int, packet: bytes) -> bool:
 def main(folder: Path) -> None:
     """Attach to the devices of the testbed in `folder` and carry its packets.
 
-    Ends when it is killed, or when the process that owns the testbed is gone: then it takes the
-    testbed down first.
+    Ends when it is killed, or when the last process that owns the testbed is gone: then it takes
+    the testbed down first.
     """
     record = read_record(folder)
     files = [_attach_in(namespace) for namespace in record.namespaces]
     table = LinkTable(folder / LINKS)
     _first_in_line(record.links_cpu)
-    owner = _watch(record.owner)
     table.emulator_pid = os.getpid()
-    Emulator(files, table).run(owner)
-    with one_at_a_time():
-        remove(record)
+    emulator = Emulator(files, table)
+    for watched in watches(folder):
+        emulator.run(watched)
 
 
 def _attach_in(namespace: str) -> int:
     join(namespace)
     return attach(INTERFACE)
-
-
-def _watch(owner: Process | None) -> tuple[int, ...]:
-    """A file that becomes readable when the owner ends, if there is one."""
-    if owner is None:
-        return ()
-    file = os.pidfd_open(owner.pid)
-    if not owner.alive:
-        raise SystemExit(0)
-    return (file,)
 
 
 def _first_in_line(cpu: int) -> None:

@@ -45,7 +45,9 @@ class LinkTable:
     def create(cls, path: Path, count: int) -> LinkTable:
         """A file for `count` devices in which no way leads anywhere yet."""
         values = len(_HEADER) + len(FIELDS) * count * count
-        path.write_bytes(struct.pack("=d", count).ljust(_SIZE * values, b"\0"))
+        draft = path.with_name(path.name + ".new")  # a file cut short could not even be removed
+        draft.write_bytes(struct.pack("=d", count).ljust(_SIZE * values, b"\0"))
+        draft.replace(path)
         return cls(path)
 
     @property

@@ -8,7 +8,7 @@ import time
 
 from placewright.errors import RunError
 from placewright.testbed import namespaces
-from placewright.testbed.blueprint import Blueprint
+from placewright.testbed.blueprint import Blueprint, Slot
 from placewright.testbed.groups import Trees
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.record import LINKS, LOG, Record
@@ -16,6 +16,13 @@ from placewright.testbed.removal import emulator_pid, end_emulator
 
 _PATIENCE_S = 20.0
 _PAUSE_S = 0.02
+
+
+def intact(record: Record, plan: Blueprint, trees: Trees) -> bool:
+    """Whether all of it is there, whatever the emulator does."""
+    return (record.folder / LINKS).exists() and all(
+        namespaces.exists(slot.namespace) and _grouped(slot, trees) for slot in plan.slots
+    )
 
 
 def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
@@ -27,7 +34,7 @@ def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
         The kernel, ``ip`` or the emulator refused; says which and why.
     """
     for slot in plan.slots:
-        if not all(path.exists() for path in trees.group(slot.group)):
+        if not _grouped(slot, trees):
             trees.make(slot.group)
             trees.limit_cpu(slot.group, slot.cpu_share)
             trees.limit_memory(slot.group, slot.memory_bytes)
@@ -41,6 +48,10 @@ def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
     if not emulator_pid(record):
         _start_emulator(record)
     return LinkTable(record.folder / LINKS)
+
+
+def _grouped(slot: Slot, trees: Trees) -> bool:
+    return all(path.exists() for path in trees.group(slot.group))
 
 
 def _routes(plan: Blueprint, position: int) -> list[namespaces.Route]:

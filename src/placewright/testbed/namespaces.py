@@ -28,8 +28,8 @@ _TCP_SETTINGS: Final = {
     "ipv4/tcp_slow_start_after_idle": "0",  # training steps pause between bursts
     "ipv4/tcp_rmem": "4096 4194304 67108864",
     "ipv4/tcp_wmem": "4096 4194304 67108864",
-    "ipv6/conf/all/disable_ipv6": "1",
 }
+_IPV6_OFF: Final = "ipv6/conf/all/disable_ipv6"
 
 
 def address(position: int) -> str:
@@ -78,8 +78,17 @@ def make(name: str, position: int, routes: Sequence[Route]) -> None:
         *(route.line for route in routes),
     ]
     _ip("-n", name, "-batch", "-", text="\n".join(lines))
-    settings = (f"echo {value} > /proc/sys/net/{key}" for key, value in _TCP_SETTINGS.items())
-    _ip("netns", "exec", name, "sh", "-c", "; ".join(settings))
+    _ip("netns", "exec", name, "sh", "-c", settings())
+
+
+def settings(kernel: Path = Path("/proc/sys/net")) -> str:
+    """The shell's words for what TCP must do; they fail with the first that the kernel refuses.
+
+    IPv6 is switched off where there is any: a kernel may have been started without.
+    """
+    ipv6 = f"{kernel}/{_IPV6_OFF}"
+    tcp = (f"echo {value} > {kernel}/{key}" for key, value in _TCP_SETTINGS.items())
+    return "\n".join(("set -e", *tcp, f"if [ -e {ipv6} ]; then echo 1 > {ipv6}; fi"))
 
 
 def exists(name: str) -> bool:

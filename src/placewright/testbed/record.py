@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,8 @@ HOME: Final = Path("/run/placewright")
 RECORD: Final = "testbed.json"
 LINKS: Final = "links"
 LOG: Final = "emulator.log"
+CHANGES: Final = "changes"
+"""A pipe on which the emulator hears that the record has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,12 @@ class Process:
     @classmethod
     def this(cls) -> Process:
         """The calling process."""
-        return cls(os.getpid(), _start_of(os.getpid()))
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has this number now."""
+        return cls(pid, _start_of(pid))
 
     @property
     def alive(self) -> bool:
@@ -61,8 +68,12 @@ class Record:
         The one that the emulator runs on.
     boot
         The machine's life in which it was made.
-    owner
-        The process with which the testbed ends; ``None`` where it stays until ``down``.
+    made_ns
+        When, since the epoch: tells it from a later one of its name.
+    owners
+        The processes with the last of which the testbed ends; none where it stays until ``down``.
+    whole
+        Whether all of it has been made: what was broken off before that cannot be trusted.
     """
 
     id: str
@@ -72,7 +83,9 @@ class Record:
     cpus: tuple[int, ...]
     links_cpu: int
     boot: str
-    owner: Process | None = None
+    made_ns: int = 0
+    owners: tuple[Process, ...] = ()
+    whole: bool = True
 
     @property
     def folder(self) -> Path:
@@ -81,15 +94,34 @@ class Record:
 
     @property
     def abandoned(self) -> bool:
-        """Whether its owner, or the machine, has ended without taking it down."""
-        return self.boot != this_boot() or (self.owner is not None and not self.owner.alive)
+        """Whether its owners, or the machine, have ended without taking it down."""
+        ended = bool(self.owners) and not any(owner.alive for owner in self.owners)
+        return ended or self.boot != this_boot()
+
+    def others(self, process: Process) -> tuple[Process, ...]:
+        """The owners that still run, but for `process`."""
+        return tuple(owner for owner in self.owners if owner != process and owner.alive)
+
+    def joined(self, process: Process, *, keep: bool) -> Record:
+        """With `process` among its owners; without any where it is to stay, or was."""
+        if keep or not self.owners:
+            return replace(self, owners=())
+        return replace(self, owners=(*self.others(process), process))
+
+    def now(self) -> Record | None:
+        """What it has become, ``None`` where its testbed is down."""
+        found = record_in(self.folder)
+        return found if found is not None and found.made_ns == self.made_ns else None
 
     def write(self) -> None:
-        """Keep it, all or nothing."""
+        """Keep it, all or nothing, and tell the emulator."""
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / (RECORD + ".new")
-        draft.write_text(json.dumps({"schema_version": 1, **asdict(self)}), encoding="utf-8")
+        # Versions that know a single owner leave alone what has none.
+        data = {"schema_version": 1, "owner": None, **asdict(self)}
+        draft.write_text(json.dumps(data), encoding="utf-8")
         draft.replace(self.folder / RECORD)
+        _tell(self.folder / CHANGES)
 
 
 def this_boot() -> str:
@@ -100,7 +132,7 @@ def this_boot() -> str:
 def read_record(folder: Path) -> Record:
     """The record in `folder`."""
     data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    owner = data["owner"]
+    alone = [data["owner"]] if data.get("owner") else []
     return Record(
         data["id"],
         data["cluster"],
@@ -109,17 +141,23 @@ def read_record(folder: Path) -> Record:
         tuple(data["cpus"]),
         data["links_cpu"],
         data.get("boot", this_boot()),
-        Process(**owner) if owner else None,
+        data.get("made_ns", 0),
+        tuple(Process(**owner) for owner in data.get("owners", alone)),
+        data.get("whole", True),
     )
+
+
+def record_in(folder: Path) -> Record | None:
+    """The record in `folder`, if there is one."""
+    with suppress(FileNotFoundError):  # it has gone down
+        return read_record(folder)
+    return None
 
 
 def records() -> tuple[Record, ...]:
     """Every testbed of this machine, by its id."""
-    found = []
-    for path in sorted(HOME.glob(f"*/{RECORD}")):
-        with suppress(FileNotFoundError):  # it has just gone down
-            found.append(read_record(path.parent))
-    return tuple(found)
+    found = (record_in(path.parent) for path in sorted(HOME.glob(f"*/{RECORD}")))
+    return tuple(record for record in found if record is not None)
 
 
 @contextmanager
@@ -129,6 +167,15 @@ def one_at_a_time() -> Iterator[None]:
     with (HOME / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _tell(changes: Path) -> None:
+    with suppress(OSError):  # nobody listens
+        file = os.open(changes, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(file, b"!")
+        finally:
+            os.close(file)
 
 
 def _start_of(pid: int) -> int:

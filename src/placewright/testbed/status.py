@@ -66,15 +66,15 @@ class Status:
         Everything is there and the emulator runs.
     emulator_pid
         0 where it does not.
-    owner_pid
-        The process with which it ends; ``None`` where it stays until ``down``.
+    owner_pids
+        The processes with the last of which it ends; none where it stays until ``down``.
     """
 
     name: str
     id: str
     alive: bool
     emulator_pid: int
-    owner_pid: int | None
+    owner_pids: tuple[int, ...]
     devices: tuple[DeviceStatus, ...]
     ways: tuple[WayStatus, ...]
     notes: tuple[str, ...]
@@ -82,13 +82,12 @@ class Status:
 
 def status(bed: Testbed) -> Status:
     """How `bed` is now."""
-    owner = bed.record.owner
     return Status(
         bed.cluster.name,
         bed.record.id,
         bed.alive,
         emulator_pid(bed.record),
-        owner.pid if owner else None,
+        tuple(owner.pid for owner in bed.record.owners),
         tuple(_device(bed, name) for name in bed.cluster.device_names),
         tuple(_way(bed, way.source, way.target) for way in bed.plan.ways if way.given),
         bed.plan.notes,

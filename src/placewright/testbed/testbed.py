@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +13,19 @@ from placewright.cluster.files import cluster_from_text, cluster_to_text
 from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
+from placewright.testbed.ending import end, leave, sweep
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
-from placewright.testbed.making import make
-from placewright.testbed.record import LINKS, Process, Record, one_at_a_time, records, this_boot
+from placewright.testbed.making import intact, make
+from placewright.testbed.record import (
+    LINKS,
+    Process,
+    Record,
+    one_at_a_time,
+    record_in,
+    records,
+    this_boot,
+)
 from placewright.testbed.removal import emulator_pid, end_emulator, remove
 from placewright.testbed.requirements import require
 from placewright.testbed.seat import NodeSeat
@@ -23,7 +33,7 @@ from placewright.testbed.seat import NodeSeat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Testbed:
-    """A testbed that is up. As a context manager it goes down at the end, if it was made for it.
+    """A testbed that is up. As a context manager it goes down at the end, if nobody else needs it.
 
         with Testbed.up(Cluster.from_file("cluster.yaml")) as bed:
             bed.set_link("board-a", "board-b", bandwidth=1.25e6)
@@ -34,8 +44,9 @@ class Testbed:
         What was asked for.
     record, plan, trees, links
         What was made of it; see the files of these names.
-    made
-        Whether this object made it, or found it up.
+    held
+        Whether it stays up for this object: not where it was found up by the process that holds
+        it already, nor where it stays until `down`.
     """
 
     cluster: Cluster
@@ -43,7 +54,7 @@ class Testbed:
     plan: Blueprint
     trees: Trees
     links: LinkTable
-    made: bool
+    held: bool
 
     __test__ = False  # pytest would collect the name
 
@@ -54,8 +65,9 @@ class Testbed:
         Parameters
         ----------
         keep
-            Leave it up when this process ends. Otherwise it goes down with the context manager
-            and, whatever happens, with this process.
+            Leave it up when this process ends, whoever made it. Otherwise it goes down with the
+            context manager and, whatever happens, with this process; where several processes
+            called `up`, with the last of them.
 
         Raises
         ------
@@ -70,29 +82,44 @@ class Testbed:
         trees, cpus = find_trees(), tuple(sorted(os.sched_getaffinity(0)))
         sweep()
         with one_at_a_time():
-            plan = blueprint(cluster, cpus)
-            found = {record.id: record for record in records()}.get(plan.id)
+            begun = _record(cluster, trees, cpus)
+            found = record_in(begun.folder)
+            if found is not None and found.whole:
+                return cls._joined(found, cluster, trees, keep)
             if found is not None:
-                return cls._revived(found, cluster, trees)
-            record = _record(cluster, plan, trees, cpus)
-            record = record if keep else replace(record, owner=Process.this())
-            record.write()
-            try:
-                return cls(cluster, record, plan, trees, make(record, plan, trees), True)
-            except BaseException:
-                remove(record)
-                raise
+                remove(found)  # it was broken off: nothing of it can be trusted
+            return cls._made(begun, cluster, trees, keep)
 
     @classmethod
-    def _revived(cls, record: Record, cluster: Cluster, trees: Trees) -> Testbed:
-        if record.cluster != cluster_to_text(cluster):
+    def _made(cls, begun: Record, cluster: Cluster, trees: Trees, keep: bool) -> Testbed:
+        """Until it is whole it is ours: nobody asked to keep what is broken off."""
+        plan = blueprint(cluster, begun.cpus)
+        begun.write()
+        try:
+            links = make(begun, plan, trees)
+            record = replace(begun, owners=() if keep else begun.owners, whole=True)
+            record.write()
+        except BaseException:
+            remove(begun)
+            raise
+        return cls(cluster, record, plan, trees, links, not keep)
+
+    @classmethod
+    def _joined(cls, found: Record, cluster: Cluster, trees: Trees, keep: bool) -> Testbed:
+        """Made whole again where something was lost, and not to end before this process does."""
+        if found.cluster != cluster_to_text(cluster):
             raise InputError(
                 "a testbed of this name is up, with another cluster",
                 where=cluster.name,
                 hint=f"`placewright testbed down {cluster.name}` first, or rename one",
             )
-        plan = blueprint(cluster, record.cpus)
-        return cls(cluster, record, plan, trees, make(record, plan, trees), False)
+        plan, own = blueprint(cluster, found.cpus), Process.this()
+        if not intact(found, plan, trees):
+            replace(found, whole=False).write()
+        links, record = make(found, plan, trees), found.joined(own, keep=keep)
+        record.write()
+        held = own in record.owners and own not in found.owners
+        return cls(cluster, record, plan, trees, links, held)
 
     @classmethod
     def find(cls, name: str) -> Testbed:
@@ -112,8 +139,8 @@ class Testbed:
     @classmethod
     def all(cls) -> tuple[Testbed, ...]:
         """Every testbed of this machine that is up."""
-        found = [record for record in records() if (record.folder / LINKS).exists()]
-        return tuple(cls._of(record) for record in found)
+        found = [record for record in records() if record.whole]
+        return tuple(cls._of(record) for record in found if (record.folder / LINKS).exists())
 
     @classmethod
     def _of(cls, record: Record) -> Testbed:
@@ -122,10 +149,8 @@ class Testbed:
         return cls(cluster, record, plan, find_trees(), links, False)
 
     def down(self) -> None:
-        """Remove all of it; twice is fine."""
-        with one_at_a_time():
-            if self.record in records():
-                remove(self.record)
+        """Remove all of it, whoever else needs it; twice is fine."""
+        end(self.record)
 
     def __enter__(self) -> Testbed:
         return self
@@ -136,8 +161,8 @@ class Testbed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.made:
-            self.down()
+        if self.held:
+            leave(self.record)
 
     def seat(self, device: str) -> NodeSeat:
         """Where the processes of `device` sit: hand it to them and let them `enter`."""
@@ -264,15 +289,8 @@ class Testbed:
         return spaces and emulator_pid(self.record) != 0
 
 
-def sweep() -> None:
-    """Remove every testbed whose owner, or machine, has ended without taking it down."""
-    with one_at_a_time():
-        for record in records():
-            if record.abandoned:
-                remove(record)
-
-
-def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ...]) -> Record:
+def _record(cluster: Cluster, trees: Trees, cpus: tuple[int, ...]) -> Record:
+    plan = blueprint(cluster, cpus)
     inner = [path for slot in plan.slots for path in trees.group(slot.group)]
     groups = (*inner, *trees.group(plan.id))
     return Record(
@@ -283,4 +301,7 @@ def _record(cluster: Cluster, plan: Blueprint, trees: Trees, cpus: tuple[int, ..
         cpus=cpus,
         links_cpu=plan.links_cpu,
         boot=this_boot(),
+        made_ns=time.time_ns(),
+        owners=(Process.this(),),
+        whole=False,
     )

@@ -27,9 +27,10 @@ MaybeCluster = Annotated[
 def name_of(spec: str) -> str:
     """The name of the cluster that a file, a preset or a name means."""
     from placewright.cli.sources import find_cluster
-    from placewright.testbed.testbed import Testbed
+    from placewright.testbed.blueprint import id_of
+    from placewright.testbed.record import records
 
-    named = any(bed.cluster.name == spec for bed in Testbed.all())
+    named = any(record.id == id_of(spec) for record in records())
     return spec if named else find_cluster(spec).name
 
 
@@ -41,14 +42,14 @@ def find(spec: str) -> Testbed:
 
 
 def find_or_make(spec: str) -> Testbed:
-    """The testbed that is up for it, or a new one."""
+    """The testbed that is up for it, for as long as we need it, or a new one."""
     from placewright.cli.sources import find_cluster
     from placewright.testbed.requirements import require
     from placewright.testbed.testbed import Testbed
 
     require()
-    named = [bed for bed in Testbed.all() if bed.cluster.name == spec]
-    return named[0] if named else Testbed.up(find_cluster(spec))
+    named = [bed.cluster for bed in Testbed.all() if bed.cluster.name == spec]
+    return Testbed.up(named[0] if named else find_cluster(spec))
 
 
 def show(beds: list[Testbed], face: Face) -> None:

@@ -33,23 +33,22 @@ def down(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Remove a testbed, its processes too; one that is not up is fine.
+    """Remove a testbed, its processes too, or what a broken-off `up` left; nothing up is fine.
 
     [bold]Example[/bold]
 
     [cyan]placewright testbed down cluster.yaml[/cyan]
     """
+    from placewright.cluster.files import cluster_from_text
+    from placewright.testbed.blueprint import id_of
+    from placewright.testbed.ending import end_all, sweep
     from placewright.testbed.requirements import require
-    from placewright.testbed.testbed import Testbed, sweep
 
     face = Face(format, output, quiet, verbose)
     require()
+    ended = end_all(None if cluster is None else id_of(name_of(cluster)))
     sweep()
-    name = None if cluster is None else name_of(cluster)
-    beds = [bed for bed in Testbed.all() if name in (None, bed.cluster.name)]
-    for bed in beds:
-        bed.down()
-    names = [bed.cluster.name for bed in beds]
+    names = [cluster_from_text(r.cluster, where=str(r.folder)).name for r in ended]
     face.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
     face.keep(lambda: {"down": names})
 

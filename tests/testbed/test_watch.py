@@ -1,0 +1,56 @@
+"""What the emulator watches, on records of nothing."""
+
+from __future__ import annotations
+
+import select
+from dataclasses import replace
+
+from placewright.testbed.ending import still_needed
+from placewright.testbed.record import Process, Record
+from placewright.testbed.watch import watches
+from tests.testbed.conftest import Start
+
+
+def speaks(files: tuple[int, ...], patience_s: float = 0.0) -> bool:
+    """Whether one of them has become readable."""
+    return bool(select.select(files, (), (), patience_s)[0])
+
+
+def test_it_hears_of_ends_and_changes_until_the_last_owner_ends(
+    empty: Record, start: Start
+) -> None:
+    """Who joins is watched from then on; who leaves is watched no more; the last one ends it."""
+    first, second = start(), start()
+    owners = (Process.of(first.pid), Process.of(second.pid))
+    bed = replace(empty, owners=owners[:1])
+    bed.write()
+    looks = watches(bed.folder)
+    files = next(looks)
+    assert not speaks(files)
+    replace(bed, owners=owners).write()
+    assert speaks(files)
+    files = next(looks)
+    assert not speaks(files)
+    first.kill()
+    assert speaks(files, 20)
+    files = next(looks)
+    assert (len(files), speaks(files)) == (2, False)
+    second.kill()
+    assert speaks(files, 20)
+    assert next(looks, None) is None
+    assert not bed.folder.exists()
+
+
+def test_what_stays_has_no_end(empty: Record, start: Start) -> None:
+    """From when somebody asks to keep it; nothing but a change is watched."""
+    owner = start()
+    bed = replace(empty, owners=(Process.of(owner.pid),))
+    bed.write()
+    looks = watches(bed.folder)
+    next(looks)
+    bed.joined(Process.this(), keep=True).write()
+    owner.kill()
+    owner.wait()
+    assert not speaks(files := next(looks))
+    assert (len(files), still_needed(bed.folder)) == (1, empty)
+    looks.close()
