@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from placewright.capture.draft import Draft, reads
+from placewright.graph.dtypes import NO_DTYPE
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Ref
 
@@ -42,7 +43,7 @@ _RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}
 
 def spec_bytes(spec: TensorSpec) -> int:
     """Bytes of the elements of one value."""
-    if spec.dtype == "none":
+    if spec.dtype == NO_DTYPE:
         return 0
     dtype: torch.dtype = getattr(torch, spec.dtype)
     return math.prod(spec.shape) * dtype.itemsize
