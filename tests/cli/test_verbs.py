@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from placewright.cli import sources
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from tests.cli.speak import speak
@@ -150,5 +151,18 @@ def test_a_kept_profile_is_measured_once(
     first = speak(capsys, *ask)
     assert (first.code, table.exists()) == (0, True)
     assert speak(capsys, *ask).data == first.data
+    there = table.read_text(encoding="utf-8")
+    table.write_text(there.replace('"machine": "', '"machine": "Another '), encoding="utf-8")
+    assert "was measured on another machine" in speak(capsys, *ask).err
     computed = speak(capsys, *ask[:-4], "--method", "analytic", "-f", "json")
     assert computed.data["operators"] == first.data["operators"]
+
+
+def test_a_profile_that_cannot_be_kept_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once everything was captured and measured."""
+    monkeypatch.setattr(sources, "load_graph", lambda *_, **__: pytest.fail("was captured"))
+    table = tmp_path / "missing" / "t.json"
+    said = speak(capsys, "profile", "tests.cli.models:tower", "--table", table)
+    assert (said.code, "t.json: cannot be written" in said.err) == (1, True)

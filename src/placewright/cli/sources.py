@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
+    from placewright.profile.table import ProfileTable
 
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
@@ -135,43 +136,50 @@ def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
         )
     from placewright.graph.files import read_graph
 
+    table = _kept_profile(ask, face)
     graph, cluster = read_graph(path), find_cluster(ask.on)
     with _profiling(face, graph, cluster):
-        problem = _profiled(graph, cluster, ask)
+        problem = _profiled(graph, cluster, ask, table)
     return Loaded(problem, graph, cluster)
 
 
 def _from_model(ask: Ask, face: Face) -> Loaded:
-    cluster = find_cluster(ask.on)
+    table, cluster = _kept_profile(ask, face), find_cluster(ask.on)
     graph, model = load_graph(ask, face, weights=True)
     from placewright.capture.state import initial_state
 
     with _profiling(face, graph, cluster):
         state = initial_state(model, graph.program)
-        problem = _profiled(graph, cluster, ask, state)
+        problem = _profiled(graph, cluster, ask, table, state)
     return Loaded(problem, graph, cluster, model, state)
 
 
 @contextmanager
 def _profiling(face: Face, graph: Graph, cluster: Cluster) -> Iterator[None]:
-    """Progress while it is measured; a warning where the machine was busy."""
-    from placewright.profile.company import BusyMachineWarning
+    """Progress while it is measured; notes on what its costs are not."""
+    from placewright.profile.caveats import ProfileWarning
 
-    with face.noted(BusyMachineWarning), face.meter(f"profiling {graph.name} on {cluster.name}"):
+    with face.noted(ProfileWarning), face.meter(f"profiling {graph.name} on {cluster.name}"):
         yield
 
 
-def _profiled(graph: Graph, cluster: Cluster, ask: Ask, state: Any = None) -> OperatorProblem:
-    """The graph with its costs; what the kept profile holds is not measured again."""
-    from placewright.profile.build import profile
-    from placewright.profile.table import ProfileTable
+def _kept_profile(ask: Ask, face: Face) -> ProfileTable:
+    """The table that was asked for; one that cannot be written is refused before any work."""
+    from placewright.profile.table import OtherMachineWarning, ProfileTable
 
-    kept = ask.table is not None and ask.table.exists()
-    table = ProfileTable.read(ask.table) if ask.table and kept else ProfileTable()
-    problem = profile(graph, cluster, state=state, method=ask.method, table=table)
-    if ask.table is not None:
-        table.write(ask.table)
-    return ask.of(problem)
+    if ask.table is None:
+        return ProfileTable()
+    with face.noted(OtherMachineWarning):
+        return ProfileTable.kept(ask.table)
+
+
+def _profiled(
+    graph: Graph, cluster: Cluster, ask: Ask, table: ProfileTable, state: Any = None
+) -> OperatorProblem:
+    """The graph with its costs; what the table holds is not measured again."""
+    from placewright.profile.build import profile
+
+    return ask.of(profile(graph, cluster, state=state, method=ask.method, table=table))
 
 
 def _dag(rest: str, ask: Ask) -> OperatorProblem:

@@ -17,6 +17,7 @@ from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.profile.cores import warn_of_cores
 from placewright.profile.profiler import Profiler, Way
 from placewright.profile.table import ProfileTable
+from placewright.profile.without_torch import torch_installed, without_torch
 
 if TYPE_CHECKING:
     import torch
@@ -46,20 +47,30 @@ def profile(
     method
         ``in-place`` executes the step here and times every operator; ``isolated`` times one
         operator per signature; ``analytic`` computes from FLOPs and bytes; ``auto`` takes the
-        first of these that is possible. CPUs, and GPUs that are here, are measured and scaled by
-        their ``speed``; devices of other kinds are always analytic, and so is an operator that
-        cannot be measured alone. A GPU whose memory might not hold the step has its operators
-        timed one at a time. Of a CPU with more cores than this machine a `TooFewCoresWarning`
-        tells: it is analytic where its ``peak_flops`` is known, else measured with fewer cores.
+        first of these that is possible, the last one (and a `NotMeasuredWarning`) where PyTorch
+        is not installed. CPUs, and GPUs that are here, are measured and scaled by their
+        ``speed``; devices of other kinds are always analytic, and so is an operator that cannot
+        be measured alone. A GPU whose memory might not hold the step has its operators timed one
+        at a time. Of a CPU with more cores than this machine a `TooFewCoresWarning` tells: it is
+        analytic where its ``peak_flops`` is known, else measured with fewer cores.
     table
         Kept profile: what it holds is not measured again, what is measured is added to it.
 
     Returns
     -------
     A problem whose operators and tensors are those of the graph, in the same order.
+
+    Raises
+    ------
+    InputError
+        ``in-place`` without a program or without state.
+    MissingDependencyError
+        A method was asked for that measures, and PyTorch is not installed.
     """
     table = table if table is not None else ProfileTable()
     profiler = Profiler(graph, _way(graph, state, method), state, table)
+    if not torch_installed():
+        profiler = without_torch(profiler, cluster, method)
     gpus = {} if profiler.way == "analytic" else _gpus(cluster)
     warn_of_cores(graph.name, [d for d in cluster.devices if profiler.lacks_cores(d)])
     compute_s = np.stack([profiler.seconds(d, gpus.get(d.name)) for d in cluster.devices], axis=1)
@@ -90,7 +101,7 @@ def _way(graph: Graph, state: object, method: Method) -> Way:
 
 def _gpus(cluster: Cluster) -> Mapping[str, GpuHere]:
     """The cluster's GPUs that are here; PyTorch is not loaded to ask for none."""
-    if all(d.kind != "gpu" for d in cluster.devices):
+    if not torch_installed() or all(d.kind != "gpu" for d in cluster.devices):
         return {}
     from placewright.profile.gpus import gpus_here
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
-from collections.abc import Mapping
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
+from pydantic import Field
 
 from placewright.arrays import FloatArray
+from placewright.boundary import FileModel, parse_json, read_text, validate
+from placewright.cluster.detect import cpu_model
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
+from placewright.profile.caveats import ProfileWarning
+
+
+class OtherMachineWarning(ProfileWarning):
+    """A kept profile was measured on another machine than this one."""
+
+
+def this_machine() -> str:
+    """What tells machines apart whose measurements do not compare: processor and system."""
+    return f"{cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
 
 
 @dataclass(slots=True)
@@ -24,13 +38,17 @@ class ProfileTable:
     Attributes
     ----------
     entries
-        Key of `profile_key` -> operator name -> seconds.
+        Key of `profile_key` -> operator name -> seconds; without the operators that could not
+        be measured.
     machine
         Where it was measured.
+    file
+        Takes every measurement as soon as it is added; ``None`` for a table that is not kept.
     """
 
     entries: dict[str, dict[str, float]] = field(default_factory=dict)
-    machine: str = field(default_factory=platform.platform)
+    machine: str = field(default_factory=this_machine)
+    file: Path | None = None
 
     def seconds(self, key: str, graph: Graph) -> FloatArray:
         """Seconds of every operator of the graph, shape (operators,), NaN where not measured."""
@@ -38,15 +56,28 @@ class ProfileTable:
         return np.array([kept.get(op.name, np.nan) for op in graph.operators])
 
     def add(self, key: str, graph: Graph, seconds: FloatArray) -> None:
-        """Keep a measurement; what is NaN could not be measured and is left out."""
+        """Keep a measurement of this machine; not in the file of another machine's.
+
+        Parameters
+        ----------
+        seconds
+            Shape (operators,), NaN for those that could not be measured.
+        """
         pairs = zip(graph.operator_names, seconds, strict=True)
         self.entries[key] = {n: float(s) for n, s in pairs if not np.isnan(s)}
+        if self.file is not None and self.machine == this_machine():
+            self.write(self.file)
 
     def write(self, path: str | Path) -> Path:
-        """Write as JSON."""
-        target = Path(path)
+        """Write as JSON, all or nothing: what was there before stays until the end."""
+        target = Path(path).resolve()
+        draft = target.with_name(f"{target.name}.{os.getpid()}.new")
         content = {"schema_version": 1, "machine": self.machine, "entries": self.entries}
-        target.write_text(json.dumps(content, indent=1))
+        try:
+            draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
         return target
 
     @staticmethod
@@ -57,25 +88,60 @@ class ProfileTable:
         ------
         InputError
             The file is missing or not a profile; names the field.
+
+        Warns
+        -----
+        OtherMachineWarning
+            It was measured on another machine.
         """
-        try:
-            data = _ProfileFile.model_validate_json(Path(path).read_bytes())
-        except OSError as error:
-            raise InputError("cannot read the profile", where=str(path), by=str(error)) from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            at = ".".join(str(part) for part in first["loc"])
-            raise InputError(first["msg"], where=f"{path}: {at or 'file'}") from None
-        entries = {key: dict(seconds) for key, seconds in data.entries.items()}
-        return ProfileTable(entries, data.machine)
+        where = str(path)
+        data = validate(_ProfileFile, parse_json(read_text(path), where=where), where=where)
+        _warn_of_another(data.machine, where)
+        return ProfileTable(data.entries, data.machine)
+
+    @staticmethod
+    def kept(path: str | Path) -> ProfileTable:
+        """The table in this file, or an empty one that becomes it with its first measurement.
+
+        Raises
+        ------
+        InputError
+            The file is not a profile, or could not be written.
+
+        Warns
+        -----
+        OtherMachineWarning
+            It was measured on another machine. What it lacks and is measured here stays out of
+            the file.
+        """
+        file = Path(path)
+        if not os.access(file.resolve().parent, os.W_OK):
+            raise InputError(
+                "cannot be written: its folder is not there, or takes no file",
+                where=str(path),
+                hint="name a file in a folder that is there and that you may write to",
+            )
+        table = ProfileTable.read(file) if file.exists() else ProfileTable()
+        table.file = file
+        return table
 
 
-class _ProfileFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    schema_version: int
+class _ProfileFile(FileModel):
+    schema_version: Literal[1]
     machine: str
-    entries: Mapping[str, Mapping[str, NonNegativeFloat]]
+    entries: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]]
+
+
+def _warn_of_another(machine: str, where: str) -> None:
+    if machine == this_machine():
+        return
+    warnings.warn(
+        f"{where} was measured on another machine ({machine}) than this one ({this_machine()}); "
+        "what it lacks is measured here, and not added to it\n"
+        "  next: name another file to measure everything here",
+        OtherMachineWarning,
+        stacklevel=3,
+    )
 
 
 def profile_key(graph: Graph, method: str, where: int | str) -> str:
