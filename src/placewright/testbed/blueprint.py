@@ -162,8 +162,6 @@ def _ways(cluster: Cluster) -> tuple[Way, ...]:
     given = [(link, True) for link in cluster.links]
     pairs = {(link.source, link.target) for link in cluster.links}
     back = [_back(link) for link in cluster.links if (link.target, link.source) not in pairs]
-    pairs |= {(link.source, link.target) for link in back}
-    local = [x for x in cluster.local_links() if (x.source, x.target) not in pairs]
     channels: dict[str, int] = {}
     return tuple(
         Way(
@@ -174,7 +172,7 @@ def _ways(cluster: Cluster) -> tuple[Way, ...]:
             channels.setdefault(link.channel, len(channels)),
             own,
         )
-        for link, own in (*given, *((link, False) for link in (*back, *local)))
+        for link, own in (*given, *((link, False) for link in (*back, *cluster.local_links())))
     )
 
 
