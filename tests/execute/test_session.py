@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import WorkerError
+from placewright.errors import RunError, WorkerError
 from placewright.execute.engines import piped
 from placewright.execute.session import Session
 from placewright.graph.program import ProgramInput
@@ -97,6 +99,22 @@ def test_a_disk_that_takes_no_file_ends_no_worker(tmp_path: Path) -> None:
             session.save_state(tmp_path / "missing")
         session.run(1)
         assert torch.equal(session.outputs()["output"], answer(state))
+
+
+def test_a_temporary_folder_that_takes_no_state_is_named_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may not be longer than 64 KiB, and the state is; what to do is said."""
+    graph, state = diamond()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written: .*(?s:.*)TMPDIR"):
+            Session(graph, DUO, state | {"large": torch.zeros(1 << 18)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def test_after_an_order_that_was_broken_off_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 
 from placewright.cluster.cluster import Cluster
@@ -40,6 +41,11 @@ class Session:
         A real tensor for every program input; inputs that are all zeros may be left out.
     engine
         Who starts the workers; children of this process by default.
+
+    Raises
+    ------
+    RunError
+        The state does not fit into the temporary folder.
     """
 
     def __init__(
@@ -53,9 +59,7 @@ class Session:
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster)
         self._folder = Scratch()
-        initial = Path(self._folder.name) / "initial.safetensors"
-        save_file(storable(state), initial)
-        self._initial_file, self._initial = initial, [""]
+        self._initial_file, self._initial = self._written(state), [""]
         self.parts: tuple[Part, ...] = ()
 
     def __enter__(self) -> Session:
@@ -226,16 +230,30 @@ class Session:
         said = [iter(answer) for answer in answers]
         return [next(said[process]) for process in self.layout.processes]
 
+    def _written(self, state: Mapping[str, torch.Tensor]) -> Path:
+        """The initial state as a file."""
+        file = Path(self._folder.name) / "initial.safetensors"
+        try:
+            save_file(storable(state), file)
+        except (OSError, SafetensorError) as error:
+            self.group.close()
+            self._folder.cleanup()
+            raise self._no_room("the initial state cannot be written", error) from error
+        return file
+
+    def _no_room(self, what: str, error: OSError | SafetensorError) -> RunError:
+        return RunError(
+            f"{what}: {getattr(error, 'strerror', None) or error}",
+            where=self._folder.name,
+            hint="make room there, or name another temporary folder in TMPDIR",
+        )
+
     def _collect(self, verb: str) -> dict[str, torch.Tensor]:
         files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.group.specs))]
         try:
             self.group.collect(verb, files)
         except OSError as error:
-            raise RunError(
-                f"the {verb} cannot be fetched: {error.strerror or error}",
-                where=self._folder.name,
-                hint="make room there, or name another temporary folder in TMPDIR",
-            ) from error
+            raise self._no_room(f"the {verb} cannot be fetched", error) from error
         found: dict[str, torch.Tensor] = {}
         for file in files:
             found.update(load_file(file))

@@ -53,9 +53,11 @@ class WorkerGroup(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.dismiss()
-        self.close()
+        try:
+            if kind is None:
+                self.dismiss()
+        finally:
+            self.close()
 
     @abstractmethod
     def start(self) -> None:

@@ -55,8 +55,7 @@ def keep(port: int, secret: bytes) -> None:
     rank = int(os.environ["RANK"])
     worker: WorkerProcess | None = None
     with suppress(EOFError, OSError):
-        lead = dial(port, secret)
-        lead.send((rank, Host.here()))
+        lead = dial(port, secret, (rank, Host.here()))
         while True:
             ready = wait([lead, *([worker.sentinel] if worker is not None else [])])
             if lead in ready:
@@ -77,8 +76,7 @@ def _told(
 ) -> WorkerProcess | None:
     """Start a worker; or, told nothing, end the one that is there."""
     if spec is not None:
-        orders = dial(port, secret)
-        orders.send(spec.rank)
+        orders = dial(port, secret, (spec.session, spec.rank))
         return WorkerProcess(spec, orders)
     if worker is not None:
         worker.end()

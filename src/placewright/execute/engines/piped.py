@@ -10,6 +10,7 @@ from typing import Any
 
 from placewright.errors import WorkerError
 from placewright.execute.engines.group import WorkerGroup
+from placewright.execute.engines.sending import send
 
 _LONGEST_WAIT_S = 3600.0
 """A wait without a limit wakes up once an hour: poll() takes no infinite timeouts."""
@@ -53,10 +54,7 @@ class PipedGroup(WorkerGroup):
             raise self.broken_off()
         self._owing = True
         for connection, values in zip(self.connections, arguments, strict=True):
-            try:
-                connection.send((verb, values))
-            except (BrokenPipeError, OSError):
-                continue  # it has died: what is watched says so below
+            send(connection, (verb, values))
         answers = self.answers(self.limit_s if limit_s is None else limit_s)
         self._owing = False
         return answers
@@ -87,9 +85,9 @@ class PipedGroup(WorkerGroup):
         return tuple(r for r in ranks if self.exit_code(r) not in (None, 0))
 
     def dismiss(self) -> None:
-        """See `WorkerGroup.dismiss`."""
-        for connection in self.connections:
-            connection.send(("stop", ()))
+        """See `WorkerGroup.dismiss`; who still owes an answer would not hear of it."""
+        for connection in () if self._owing else self.connections:
+            send(connection, ("stop", ()))
 
     def _receive(self, rank: int) -> Any:
         try:

@@ -15,13 +15,13 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from types import FrameType, TracebackType
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
-from placewright.execute.engines.dialling import accepted, listening
+from placewright.execute.engines.dialling import Door
 from placewright.execute.engines.keeper import PORT_KEY, SECRET_KEY, keep, store
 from placewright.execute.engines.seating import seating
 from placewright.execute.engines.torchrun_group import TorchrunGroup
@@ -52,23 +52,22 @@ class Torchrun:
         self._seats: dict[str, int] = {}
         self._keepers: dict[int, Connection] = {}
         self._hosts: dict[int, Host] = {}
-        self._listener: Listener
+        self._door: Door
         self._before: Any = signal.SIG_DFL
 
     def __enter__(self) -> Torchrun:
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
         secret = secrets.token_hex(32).encode()
-        self._listener = listening(2 * self._world, secret)
-        port = int(self._listener.address[1])
+        self._door = Door(secret)
         meeting = store()
-        meeting.set(PORT_KEY, str(port))
+        meeting.set(PORT_KEY, str(self._door.port))
         meeting.set(SECRET_KEY, secret.decode())
-        threading.Thread(target=keep, args=(port, secret), daemon=True).start()
+        threading.Thread(target=keep, args=(self._door.port, secret), daemon=True).start()
         while len(self._keepers) < self._world:
-            connection = accepted(self._listener)
-            rank, host = connection.recv()
-            self._keepers[rank], self._hosts[rank] = connection, host
+            if called := self._door.caller():
+                (rank, host), connection = called
+                self._keepers[rank], self._hosts[rank] = connection, host
         self._seats = seating(self._cluster, [self._hosts[r] for r in range(self._world)])
         return self
 
@@ -80,7 +79,7 @@ class Torchrun:
     ) -> None:
         for keeper in self._keepers.values():
             keeper.close()
-        self._listener.close()
+        self._door.close()
         signal.signal(signal.SIGTERM, self._before)
 
     def group(self, cluster: Cluster) -> TorchrunGroup:
@@ -99,7 +98,7 @@ class Torchrun:
             for spec in worker_specs(cluster, hosts, emulate=self._emulate)
         ]
         keepers = [self._keepers[rank] for rank in ranks]
-        return TorchrunGroup(specs, hosts, keepers, self._listener)
+        return TorchrunGroup(specs, hosts, keepers, self._door)
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
         """What is emulated, in words; empty if nothing."""

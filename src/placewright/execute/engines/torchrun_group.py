@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from placewright.execute import parcels
-from placewright.execute.engines.dialling import accepted
+from placewright.execute.engines.dialling import Door
 from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.host import Host
 from placewright.execute.worker_spec import WorkerSpec
@@ -24,7 +25,7 @@ class TorchrunGroup(PipedGroup):
     ----------
     keepers
         By rank, connections to those who start the workers.
-    listener
+    door
         Where workers dial.
     """
 
@@ -33,12 +34,12 @@ class TorchrunGroup(PipedGroup):
         specs: Sequence[WorkerSpec],
         hosts: Sequence[Host],
         keepers: Sequence[Connection],
-        listener: Listener,
+        door: Door,
     ) -> None:
         self.specs, self.hosts = tuple(specs), tuple(hosts)
         self.names = tuple(spec.device_name for spec in specs)
         self.connections = []
-        self._keepers, self._listener = tuple(keepers), listener
+        self._keepers, self._door = tuple(keepers), door
         self._codes: dict[int, int | None] = {}
 
     def start(self) -> None:
@@ -46,12 +47,21 @@ class TorchrunGroup(PipedGroup):
         for rank, keeper in enumerate(self._keepers):
             if not _tell(keeper, self.specs[rank]):
                 raise self.died(rank, "with the process that torchrun had started")
-        found: dict[int, Connection] = {}
-        while len(found) < len(self.specs):
-            connection = accepted(self._listener)
-            found[connection.recv()] = connection
-        self.connections = [found[rank] for rank in range(len(self.specs))]
+        self.connections = self._dialled()
         self.answers(self.limit_s)
+
+    def _dialled(self) -> list[Connection]:
+        """The workers' connections; a late one, of a session before, is shut."""
+        found: dict[int, Connection] = {}
+        deadline = time.monotonic() + self.limit_s
+        while missing := [r for r in range(len(self.specs)) if r not in found]:
+            called = self._door.caller(deadline - time.monotonic())
+            if called is None:
+                raise self.silent(missing, self.limit_s)
+            (session, rank), connection = called
+            if session == self.specs[0].session:
+                found[rank] = connection
+        return [found[rank] for rank in range(len(self.specs))]
 
     def watched(self, rank: int) -> Connection:
         """See `PipedGroup.watched`."""
