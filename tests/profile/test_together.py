@@ -74,6 +74,21 @@ def test_a_machine_that_has_become_slower_is_no_company() -> None:
     assert np.allclose(found.alone.compute_s, 1.2 * PROBLEM.compute_s)
 
 
+def test_a_machine_that_is_busy_for_a_turn_is_no_company() -> None:
+    """The first turn takes twice as long."""
+    session = Slowed(1.0, (1.5, 1.5, 1.5))
+    once, seen = session.run, []
+
+    def run(steps: int, *, watched: bool = False) -> list[StepRecord]:
+        seen.append(session.placement)
+        session.side_by_side = (3.0,) * 3 if len(seen) <= 2 else (1.5,) * 3
+        return once(steps, watched=watched)
+
+    session.run = run  # type: ignore[method-assign]
+    assert asked(session, plan(0, 1, 2)).factors.tolist() == pytest.approx([1.5, 1.5, 1.5])
+    assert seen == [[0, 1, 2]] * 2 + [[0, 0, 0]] * 4 + [[0, 1, 2]] * 2
+
+
 def test_one_device_keeps_no_company() -> None:
     """Nothing is carried out, and nothing changes."""
     session = Slowed(2.0, (2.0, 2.0, 2.0))

@@ -22,8 +22,11 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
 from placewright.profile.calibration import LONGEST_S
 
-COLD, WATCHED = 2, 4
-"""Steps: the first ones are left out."""
+COLD, WATCHED = 2, 3
+"""Steps of a turn: the first ones are left out."""
+
+TURNS = 2
+"""Of each of the two plans, the second ones in the opposite order; the least counts."""
 
 ENOUGH = 0.05
 """Of the busiest device's time, that one must be busy for its operators to say how fast it is."""
@@ -64,7 +67,7 @@ class Paces:
 def paces(
     problem: OperatorProblem, session: Session, plan: OperatorPlan, single: OperatorPlan
 ) -> Paces:
-    """Both problems, from a few watched steps of each plan, one right after the other.
+    """Both problems, from a few watched steps of each plan, in turns.
 
     The plan of one device is measured again although `problem` is calibrated: a machine's speed
     changes within a minute by more than the two kinds differ.
@@ -94,9 +97,11 @@ def paces(
     longest_s = max(judge(problem, each).value for each in (plan, single))
     if len(np.unique(plan.placement)) == 1 or longest_s > LONGEST_S:
         return Paces.alike(problem)
-    several, one = (
-        _factors(problem, each, _seen_s(problem, session, each)) for each in (plan, single)
-    )
+    seen_s = {id(each): np.full(problem.n, np.inf) for each in (plan, single)}
+    for turn in range(TURNS):
+        for each in (plan, single) if turn % 2 == 0 else (single, plan):
+            np.minimum(seen_s[id(each)], _seen_s(problem, session, each), out=seen_s[id(each)])
+    several, one = (_factors(problem, each, seen_s[id(each)]) for each in (plan, single))
     factors = np.maximum(several / one, 1.0)  # company makes nobody faster
     alone = problem.asked(compute_s=problem.compute_s * one)
     return Paces(alone, alone.asked(compute_s=alone.compute_s * factors), factors)
