@@ -97,11 +97,11 @@ def paces(
     longest_s = max(judge(problem, each).value for each in (plan, single))
     if len(np.unique(plan.placement)) == 1 or longest_s > LONGEST_S:
         return Paces.alike(problem)
-    seen_s = {id(each): np.full(problem.n, np.inf) for each in (plan, single)}
+    both: tuple[tuple[OperatorPlan, list[FloatArray]], ...] = (plan, []), (single, [])
     for turn in range(TURNS):
-        for each in (plan, single) if turn % 2 == 0 else (single, plan):
-            np.minimum(seen_s[id(each)], _seen_s(problem, session, each), out=seen_s[id(each)])
-    several, one = (_factors(problem, each, seen_s[id(each)]) for each in (plan, single))
+        for each, turns in both if turn % 2 == 0 else reversed(both):
+            turns.append(_seen_s(problem, session, each))
+    several, one = (_factors(problem, each, min(turns, key=np.sum)) for each, turns in both)
     factors = np.maximum(several / one, 1.0)  # company makes nobody faster
     alone = problem.asked(compute_s=problem.compute_s * one)
     return Paces(alone, alone.asked(compute_s=alone.compute_s * factors), factors)
