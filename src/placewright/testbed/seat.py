@@ -41,7 +41,7 @@ class NodeSeat:
         return all(Path(group).is_dir() for group in self.groups)
 
     def enter(self) -> None:
-        """Move the calling process here: control groups, CPUs, then the network namespace.
+        """Move the calling process here: control groups, the network namespace, then CPUs.
 
         Call it first thing in a fresh process: the namespace is joined by the calling thread
         and those that it starts later; threads from before keep the network they had.
@@ -53,9 +53,9 @@ class NodeSeat:
         """
         for group in self.groups:
             _join_group(Path(group))
+        join(self.namespace)
         for thread in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(thread), self.cpus)
-        join(self.namespace)
 
 
 def _join_group(group: Path) -> None:
