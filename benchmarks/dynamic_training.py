@@ -139,7 +139,7 @@ def dynamic_plan(
         Plans to try in the first steps, beside those of the quick planners.
     """
     policy = Policy(sample_every=5)
-    others = rivals(known, plan, asked.run_steps, known=at_hand)
+    others = rivals(known, plan, asked.run_steps, at_hand=at_hand)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(

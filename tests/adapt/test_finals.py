@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from placewright.adapt.finals import COLD, ROUNDS, STEPS, Finals, finalists, finals
+from placewright.adapt.decide import WARM_UP_STEPS
+from placewright.adapt.finals import ROUNDS, STEPS, Finals, finalists, finals
 from placewright.adapt.rivals import CLOSE
 from placewright.errors import WorkerError
 from placewright.execute.step_record import StepRecord
@@ -78,7 +79,7 @@ def test_equal_plans_end_after_some_rounds() -> None:
     session = Acted((6.0, 6.0, 6.0, 1.0))
     found = held(session, 0, 1)
     assert found.step_s == pytest.approx((6.0, 6.0))
-    assert session.steps >= ROUNDS * STEPS + COLD
+    assert session.steps >= ROUNDS * STEPS + WARM_UP_STEPS
 
 
 def test_one_plan_is_not_tried() -> None:
@@ -99,7 +100,7 @@ def test_a_small_lead_is_none() -> None:
 
 def test_a_machine_that_is_busy_for_a_turn_decides_nothing() -> None:
     """The favourite's first turn takes twice as long, the others are as they are."""
-    busy = (2.0,) * (COLD + STEPS) + (1.0,) * 100
+    busy = (2.0,) * (WARM_UP_STEPS + STEPS) + (1.0,) * 100
     found = held(Acted((6.0, 6.6, 6.0, 1.0), noise=busy), 0, 1)
     assert found.best == 0
     assert found.step_s == pytest.approx((6.0, 6.6))

@@ -39,7 +39,7 @@ def test_those_known_have_a_place() -> None:
     _, given = job(Cluster(tuple(Device(n, node=n) for n in names), links, name="equal"))
     plan, known = (solve(given.problem, f"only:{name}").plan for name in "ah")
     assert len(rivals(Paces.alike(given.problem), plan, float("inf"))) == MOST - 1
-    others = rivals(Paces.alike(given.problem), plan, float("inf"), known=[known])
+    others = rivals(Paces.alike(given.problem), plan, float("inf"), at_hand=[known])
     assert len(others) == MOST - 1
     assert known.placement.tolist() in [other.placement.tolist() for other in others]
 
@@ -68,7 +68,7 @@ def test_each_kind_of_plan_is_judged_at_its_own_pace() -> None:
         (Paces(split, together, np.full(2, 1.4)), True),
         (Paces.alike(split), False),
     ):
-        others = rivals(paces, plan, 1e6, known=[single])
+        others = rivals(paces, plan, 1e6, at_hand=[single])
         assert ([0, 0] in [o.placement.tolist() for o in others]) == tried
         assert len(worth_trying(paces, (plan, single), 1e6)) == 1 + tried
 

@@ -13,6 +13,7 @@ from itertools import count
 
 import numpy as np
 
+from placewright.adapt.decide import WARM_UP_STEPS
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.rivals import CLOSE
 from placewright.errors import WorkerError
@@ -22,9 +23,6 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
 from placewright.profile.calibration import LONGEST_S
 from placewright.profile.together import Paces
-
-COLD = 2
-"""Steps after a plan was loaded that do not count: memory is new."""
 
 STEPS, TURN_S = 4, 1.0
 """Of a turn: so many steps at least, and more of them until so much time is spent."""
@@ -166,7 +164,7 @@ class _Contest:
         """Median seconds of a step."""
         if k != self.loaded:
             self._load(k)
-            for _ in range(COLD):
+            for _ in range(WARM_UP_STEPS):
                 self._step_s()
         times: list[float] = []
         while len(times) < STEPS or sum(times) < TURN_S:

@@ -37,7 +37,7 @@ def rivals(
     plan: OperatorPlan,
     steps: float,
     *,
-    known: Iterable[OperatorPlan] = (),
+    at_hand: Iterable[OperatorPlan] = (),
 ) -> tuple[OperatorPlan, ...]:
     """Plans that are judged nearly as good as `plan` or better, best first.
 
@@ -47,13 +47,13 @@ def rivals(
         What each kind of plan is judged by; `Paces.alike` where they do not differ.
     steps
         Of the run, which may be too short to pay even for one rival that moves nothing.
-    known
-        Plans that are at hand and want to be tried, from planners that take longer.
+    at_hand
+        Plans that want to be tried too, from planners that take longer.
 
     Returns
     -------
-    Without `plan` itself, each placement once, at most ``MOST - 1``: `known` ones, the best single
-    device and those of `NAMED` planners first, then others of the quick planners.
+    Without `plan` itself, each placement once, at most ``MOST - 1``: those `at_hand`, the best
+    single device and those of `NAMED` planners first, then others of the quick planners.
     """
     value = judge(paces.of(plan), plan).value
     if likely_gain(0.0, PREDICTION_ERROR) * steps * value <= _turn_s(value, CLOSE):
@@ -61,7 +61,7 @@ def rivals(
     first, others = _quick_plans(paces.alone)
     seen = {plan.placement.tobytes()}
     fitting: list[tuple[int, float, int, OperatorPlan]] = []
-    for wanted, made in enumerate(((*known, *first), others)):
+    for wanted, made in enumerate(((*at_hand, *first), others)):
         for each in made:
             judged = judge(paces.of(each), each)
             if judged.feasible and each.placement.tobytes() not in seen:

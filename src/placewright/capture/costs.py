@@ -40,15 +40,6 @@ def _recurrent_flops(args: Any) -> float:
 _RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}
 """Passes over the weights: the backward makes gradients of weights and of inputs."""
 
-
-def spec_bytes(spec: TensorSpec) -> int:
-    """Bytes of the elements of one value."""
-    if spec.dtype == NO_DTYPE:
-        return 0
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    return math.prod(spec.shape) * dtype.itemsize
-
-
 _LOOKUPS = (
     "aten.embedding.default",
     "aten.gather.default",
@@ -56,6 +47,14 @@ _LOOKUPS = (
     "aten.index_select.default",
 )
 """Read from their first argument what they return, however large it is."""
+
+
+def spec_bytes(spec: TensorSpec) -> int:
+    """Bytes of the elements of one value."""
+    if spec.dtype == NO_DTYPE:
+        return 0
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return math.prod(spec.shape) * dtype.itemsize
 
 
 def bytes_accessed(draft: Draft, specs: Mapping[str, TensorSpec]) -> float:

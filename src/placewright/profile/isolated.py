@@ -24,6 +24,9 @@ from placewright.execute.step.timers import timer_of
 from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.program import Instruction, Program, Ref
 
+WORKSPACE = 3
+"""Position among the results of a recurrent layer."""
+
 
 def isolated_seconds(
     graph: Graph,
@@ -83,9 +86,6 @@ def workspaces(program: Program) -> dict[str, Instruction]:
     layers = [i for i in program.instructions if i.target == RECURRENT]
     return {name: layer for layer in layers for name in layer.results[WORKSPACE:] if name}
 
-
-WORKSPACE = 3
-"""Position among the results of a recurrent layer."""
 
 IN_A_ROW = 10
 """Calls of an operator that a GPU is timed with."""

@@ -81,7 +81,7 @@ def _run(
         job,
         folder,
         plan=plan,
-        rivals=rivals(known, plan, steps, known=at_hand),
+        rivals=rivals(known, plan, steps, at_hand=at_hand),
         paces=known,
         policy=policy,
         steps=steps,
