@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,27 @@ def test_a_plan_of_several_says_what_company_costs() -> None:
     assert found.of(plan(0, 0, 0)) is found.alone
     assert found.of(plan(0, 1, 0)) is found.together
     assert str(found) == "dev0 1.50x, dev1 1.00x, dev2 1.15x"
+
+
+def test_a_burst_in_every_step_counts() -> None:
+    """Each step has one, each time elsewhere: no operator's median shows it, the steps do."""
+    session = Slowed(1.0, (1.0, 1.0, 1.0))
+    once = session.run
+
+    def run(steps: int, *, watched: bool = False) -> list[StepRecord]:
+        records = []
+        for k, record in enumerate(once(steps, watched=watched)):
+            logs = []
+            for log in record.logs:
+                spans = np.array(log.spans_s).reshape(-1, 2)
+                spans[[op == k % 3 for op in log.operators], 1] += 1.0
+                logs.append(replace(log, spans_s=tuple(spans.ravel().tolist())))
+            records.append(replace(record, logs=tuple(logs)))
+        return records
+
+    session.run = run  # type: ignore[method-assign]
+    found = asked(session, plan(0, 1, 2))
+    assert np.allclose(found.alone.compute_s[:, 0].sum(), 3.01)
 
 
 def test_a_machine_that_has_become_slower_is_no_company() -> None:

@@ -95,8 +95,7 @@ class Watch:
             if not log.operators:
                 continue
             operators = np.asarray(log.operators)
-            spans = np.asarray(log.spans_s).reshape(-1, 2)
-            seen = spans[:, 1] - spans[:, 0]
+            seen = log.seconds
             said = self.base.compute_s[operators, device] * self.observed.deviation[operators]
             if seen.sum() < ENOUGH * record.duration_s or said.sum() <= 0:
                 continue

@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from safetensors import safe_open
 
+from placewright.arrays import FloatArray
 from placewright.execute.emulation import Stretch
 from placewright.execute.messages.exchange import Exchange
 from placewright.execute.step.partition import Message, Part
@@ -36,6 +38,13 @@ class StepLog:
     spans_s: tuple[float, ...] = ()
     transfers: tuple[tuple[int, int, float, float], ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> FloatArray:
+        """What each of `operators` took, where the step was watched."""
+        spans = np.asarray(self.spans_s).reshape(-1, 2)
+        seconds: FloatArray = spans[:, 1] - spans[:, 0]
+        return seconds
 
 
 class Crew:

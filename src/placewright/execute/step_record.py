@@ -47,7 +47,6 @@ def operator_seconds(records: Sequence[StepRecord], operators: int) -> FloatArra
     times = np.full((len(records), operators), np.nan)
     for row, record in zip(times, records, strict=True):
         for log in record.logs:
-            spans = np.asarray(log.spans_s).reshape(-1, 2)
-            row[list(log.operators)] = spans[:, 1] - spans[:, 0]
+            row[list(log.operators)] = log.seconds
     median: FloatArray = np.median(times, axis=0)
     return median

@@ -15,7 +15,6 @@ import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.execute.session import Session
-from placewright.execute.step_record import operator_seconds
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -108,21 +107,23 @@ def paces(
 
 
 def _seen_s(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> FloatArray:
-    """Shape (n,): median seconds of every operator over a few steps."""
+    """Shape (m,): seconds that each device computes in a step, the median over a few steps.
+
+    Of whole steps: most of them have a burst somewhere, which medians of operators leave out.
+    """
     session.load(plan.placement.tolist(), execution_order(problem, judge(problem, plan)))
     session.run(COLD)
-    return operator_seconds(session.run(WATCHED, watched=True), problem.n)
+    records = session.run(WATCHED, watched=True)
+    busy_s = [[log.seconds.sum() for log in record.logs] for record in records]
+    median: FloatArray = np.median(busy_s, axis=0)
+    return median
 
 
 def _factors(problem: OperatorProblem, plan: OperatorPlan, seen_s: FloatArray) -> FloatArray:
     """Shape (m,): seconds seen over seconds said, the median where a device was hardly used."""
-    said_s = problem.compute_s[np.arange(problem.n), plan.placement]
-    seen, said = (
-        np.bincount(plan.placement, weights=seconds, minlength=problem.m)
-        for seconds in (seen_s, said_s)
-    )
-    known = (said > 0) & (said >= ENOUGH * said.max())
-    ratio = np.divide(seen, said, out=np.ones(problem.m), where=said > 0)
+    said_s = judge(problem, plan).busy_s
+    known = (said_s > 0) & (said_s >= ENOUGH * said_s.max())
+    ratio = np.divide(seen_s, said_s, out=np.ones(problem.m), where=said_s > 0)
     usual = float(np.median(ratio[known])) if known.any() else 1.0
     factors: FloatArray = np.where(known, ratio, usual)
     return factors
