@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from placewright.testbed import Testbed
 from placewright.testbed.selftest import Finding, selftest
 
@@ -29,3 +31,11 @@ def test_everything_is_measured_once(duo: Testbed) -> None:
     changed = next(selftest(duo))
     assert changed.asked == 2e6
     assert changed.got <= 2e6 * 1.03
+
+
+def test_a_delay_is_that_of_its_own_way(duo: Testbed) -> None:
+    """Whatever the way back takes."""
+    duo.set_link("right", "left", latency_s=0.2, both_ways=False)
+    _, delay = islice(selftest(duo), 2)
+    assert (delay.where, delay.asked) == ("left -> right", 5e-3)
+    assert 4e-3 < delay.got < 0.1

@@ -1,4 +1,4 @@
-"""A process inside a testbed that measures: round trips, a TCP transfer, a spin.
+"""A process inside a testbed that measures: arrivals, a TCP transfer, a spin.
 
 Run as ``python -m placewright.testbed.probe ROLE SEAT ...`` by `placewright.testbed.selftest`;
 the seat is JSON, and so is the line that it prints. It imports nothing heavy, so that it starts
@@ -9,28 +9,57 @@ from __future__ import annotations
 
 import json
 import socket
-import statistics
+import struct
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 
 from placewright.testbed.seat import NodeSeat
 
 ROUNDS: Final = 25
 _RAMP: Final = 0.2
-_SMALL, _LARGE = 64, 1 << 20
+_LARGE: Final = 1 << 20
+_PATIENCE_S: Final = 10.0
+_ARRIVAL: Final = 35
+"""``SO_TIMESTAMPNS``, and what the kernel then says beside every datagram: see socket(7)."""
 
 
-def serve(seat: NodeSeat) -> dict[str, float]:
-    """Answer the round trips, then take the transfer; its rate in bytes per second."""
+def serve(seat: NodeSeat) -> dict[str, Any]:
+    """Note when datagrams arrive, then take the transfer; its rate in bytes per second."""
     with socket.create_server((seat.address, 0)) as server:
-        print(server.getsockname()[1], flush=True)
-        connection, _ = server.accept()
+        address = server.getsockname()
+        with inbox(address) as letters:
+            print(address[1], flush=True)
+            connection, _ = server.accept()
+            arrived_ns = [_answered_ns(letters) for _ in range(ROUNDS)]
     with connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(ROUNDS):
-            connection.sendall(connection.recv(_SMALL))
-        return {"rate": _arrival_rate(connection)}
+        return {"arrived_ns": arrived_ns, "rate": _arrival_rate(connection)}
+
+
+def inbox(address: tuple[str, int]) -> socket.socket:
+    """A socket for datagrams whose arrivals the kernel notes."""
+    letters = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    letters.setsockopt(socket.SOL_SOCKET, _ARRIVAL, 1)
+    letters.bind(address)
+    letters.settimeout(_PATIENCE_S)
+    return letters
+
+
+def _answered_ns(letters: socket.socket) -> int:
+    """Answer a datagram; when it arrived."""
+    arrived_ns, sender = arrival_ns(letters)
+    letters.sendto(b"!", sender)
+    return arrived_ns
+
+
+def arrival_ns(letters: socket.socket) -> tuple[int, Any]:
+    """When the next datagram came to its interface, nanoseconds since 1970, and its sender.
+
+    By the kernel: a process that slept notices some time later, and that is not the link's.
+    """
+    _, ((_, _, stamp),), _, sender = letters.recvmsg(1, socket.CMSG_SPACE(16))
+    seconds, nanoseconds = struct.unpack("@ll", stamp)
+    return seconds * 10**9 + nanoseconds, sender
 
 
 def _arrival_rate(connection: socket.socket) -> float:
@@ -43,25 +72,27 @@ def _arrival_rate(connection: socket.socket) -> float:
     return (total - before) / (end_s - start_s) if end_s > start_s else float("nan")
 
 
-def call(seat: NodeSeat, address: str, port: int, size: int) -> dict[str, float]:
-    """Make the round trips, then send `size` bytes; the median round trip in seconds."""
-    del seat  # it is where we are
-    with socket.create_connection((address, port), timeout=10.0) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        round_trips = [_round_trip_s(connection) for _ in range(ROUNDS)]
+def call(seat: NodeSeat, address: str, port: int, size: int) -> dict[str, Any]:
+    """Send datagrams, each when the one before was answered, then `size` bytes."""
+    with (
+        socket.create_connection((address, port), timeout=_PATIENCE_S) as connection,
+        inbox((seat.address, 0)) as letters,
+    ):
+        sent_ns = [_sent_ns(letters, (address, port)) for _ in range(ROUNDS)]
         connection.settimeout(None)
         connection.sendall(bytes(size))
-    return {"round_trip_s": statistics.median(round_trips)}
+    return {"sent_ns": sent_ns}
 
 
-def _round_trip_s(connection: socket.socket) -> float:
-    start = time.perf_counter()
-    connection.sendall(b"?")
-    connection.recv(_SMALL)
-    return time.perf_counter() - start
+def _sent_ns(letters: socket.socket, address: tuple[str, int]) -> int:
+    """When a datagram was sent that has been answered, nanoseconds since 1970."""
+    sent_ns = time.time_ns()
+    letters.sendto(b"?", address)
+    letters.recv(1)
+    return sent_ns
 
 
-def spin(wall_s: float) -> dict[str, float]:
+def spin(wall_s: float) -> dict[str, Any]:
     """Compute for `wall_s` seconds; CPU time over wall time."""
     start, own = time.perf_counter(), time.process_time()
     while (now := time.perf_counter()) - start < wall_s:

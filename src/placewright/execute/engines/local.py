@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 TESTBED = "CPU quotas and links of a testbed on one machine"
 
 RENDEZVOUS_PORTS = range(20000, 30000)
-"""Free in a testbed, whose nodes have networks of their own, but for other runs on it: each takes
-the one of its process number."""
+"""Free in a testbed, whose nodes have networks of their own, but for other sessions on it."""
+
+_PORTS_APART = 997
+"""Sessions of one process. Processes that share a testbed have numbers close to each other."""
+
+_opened = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,7 @@ class LocalGroup(PipedGroup):
     def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
         self._folder = Scratch()
         seat = specs[0].seat
-        port = RENDEZVOUS_PORTS[os.getpid() % len(RENDEZVOUS_PORTS)]
-        inside = f"tcp://{seat.address}:{port}" if seat is not None else ""
+        inside = f"tcp://{seat.address}:{_rendezvous_port()}" if seat is not None else ""
         rendezvous = inside or f"file://{self._folder.name}/rendezvous"
         self.specs = tuple(replace(spec, rendezvous=rendezvous) for spec in specs)
         self.hosts = (host,) * len(specs)
@@ -149,6 +153,12 @@ class LocalGroup(PipedGroup):
         for worker in self._workers:
             worker.end(max(0.0, min(0.5, deadline - time.monotonic())))
         self._folder.cleanup()
+
+
+def _rendezvous_port() -> int:
+    """Another one for every session."""
+    number = os.getpid() + _PORTS_APART * next(_opened)
+    return RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
 
 
 @contextmanager

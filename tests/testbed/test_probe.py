@@ -1,0 +1,19 @@
+"""A probe measures the link, not how soon the processes at its ends wake up."""
+
+from __future__ import annotations
+
+import time
+
+from placewright.testbed.probe import arrival_ns, inbox
+
+
+def test_a_datagram_has_arrived_when_the_kernel_has_it() -> None:
+    """Read half a second late, it is not late."""
+    with inbox(("127.0.0.1", 0)) as letters:
+        for seconds in (0.0, 0.5):  # the kernel begins to note arrivals some time after it is asked
+            sent_ns = time.time_ns()
+            letters.sendto(b"?", letters.getsockname())
+            time.sleep(seconds)
+            arrived_ns, sender = arrival_ns(letters)
+            assert sender == letters.getsockname()
+    assert 0 <= arrived_ns - sent_ns < 0.4e9
