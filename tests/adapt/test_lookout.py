@@ -66,7 +66,7 @@ def test_where_nothing_has_become_slow_nothing_is_probed(probes: Probes) -> None
     probes.seconds = [3.0, 1.2, 1.0]
     look.all_round(on(look, 0))
     probes.asked.clear()
-    look.watch.saw_speed(1, 3.0)  # as steps say, which is no reason to probe
+    look.watch.observed.factors["b"] = [3.0]  # as steps say, which is no reason to probe
     assert look.recovered(on(look, 0)) == []
     assert probes.asked == []
 

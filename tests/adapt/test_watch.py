@@ -21,7 +21,7 @@ def record(watch: Watch, placement: np.ndarray, factors: np.ndarray) -> StepReco
         took = watch.base.compute_s[mine, device] * factors[device]
         ends = np.cumsum(took)
         spans = np.stack([ends - took, ends], axis=1).ravel()
-        logs.append(StepLog(0.0, float(ends[-1]), tuple(mine), tuple(spans)))
+        logs.append(StepLog(0.0, float(took.sum()), tuple(mine), tuple(spans)))
     return StepRecord(0.0, max(log.end_s for log in logs), tuple(logs))
 
 
@@ -48,11 +48,28 @@ def test_one_odd_sample_changes_no_factor() -> None:
 def test_probes_count_where_nothing_runs() -> None:
     """A probed device and a measured link are in the refreshed problem."""
     watch = Watch(job()[1].problem)
-    watch.saw_speed(2, 4.0)
+    watch.saw_probe(2, 4.0, idle=True)
     watch.saw_link(0, 1, 0.5, 1e-3)
     refreshed = watch.problem()
     assert np.allclose(refreshed.compute_s[:, 2], 4 * watch.base.compute_s[:, 2])
     assert (refreshed.latency_s[0, 1], refreshed.seconds_per_byte[0, 1]) == (0.5, 1e-3)
+
+
+def test_the_profile_is_as_wrong_about_idle_devices() -> None:
+    """The first device takes 1.5 times its profile from the start, then three times."""
+    watch = Watch(job()[1].problem)
+    here = np.zeros(watch.base.n, dtype=int)
+    for _ in range(RECENT):
+        assert not watch.knows_usual
+        watch.saw_steps([record(watch, here, np.full(3, 1.5))])
+        watch.saw_calm()
+    assert watch.knows_usual
+    assert np.allclose(watch.factors(), 1.5)
+    watch.saw_probe(0, 2.0, idle=False)
+    watch.saw_probe(2, 4.0, idle=True)
+    watch.saw_steps([record(watch, here, np.full(3, 3.0))] * RECENT)
+    watch.saw_calm()  # has been seen often enough
+    assert np.allclose(watch.factors(), [3.0, 1.5, 6.0])
 
 
 def test_what_was_seen_outlives_the_workers() -> None:
@@ -64,7 +81,7 @@ def test_what_was_seen_outlives_the_workers() -> None:
     two = Watch(problem_of(whole, {"a", "c"}), first.observed)
     assert np.allclose(two.factors(), [1.0, 0.5])
     assert (two.problem().latency_s[0, 1], two.problem().seconds_per_byte[0, 1]) == (0.5, 1e-3)
-    two.saw_change(1, 2.0)
+    two.saw_probe(1, 2.0, idle=True)
     again = Watch(whole, first.observed)
     assert np.allclose(again.factors(), [1.0, 3.0, 2.0])
     assert again.problem().latency_s[0, 2] == 0.5

@@ -76,6 +76,7 @@ class Adaptation:
     def watches_next(self) -> bool:
         """Whether the next step should be watched."""
         due = self._alarm > 0 or self._since_sample >= self.policy.sample_every
+        due = due or (self.drift.settled and not self.watch.knows_usual)
         return due and self.tryout is None
 
     def stepped(self, record: StepRecord, watched: bool, step: int, remaining: float) -> None:
@@ -103,7 +104,10 @@ class Adaptation:
         elif left:
             self._raise_alarm(step)
         elif watched and self.drift.settled:
-            self._look_again(step, remaining)
+            if self.watch.knows_usual:
+                self._look_again(step, remaining)
+            else:
+                self.watch.saw_calm()
 
     def _try(self, tryout: Tryout, seconds: float, step: int, remaining: float) -> None:
         """A step of the tryout; at its end the fastest plan comes into force."""

@@ -58,10 +58,9 @@ class Lookout:
     def all_round(self, plan: OperatorPlan) -> None:
         """Probe devices without work and every link."""
         with self._timed():
-            for device, factor in enumerate(self._slowness()):
-                self.watch.observed.slowness[self._names[device]] = factor
-                if device not in set(plan.placement.tolist()):
-                    self.watch.saw_speed(device, factor)
+            working = set(plan.placement.tolist())
+            for device, slowness in enumerate(self._slowness()):
+                self.watch.saw_probe(device, slowness, idle=device not in working)
             for link in self.session.probe_links():
                 self.watch.saw_link(*link)
 
@@ -91,13 +90,12 @@ class Lookout:
     def _faster_devices(self, devices: list[int]) -> list[str]:
         if not devices:
             return []
-        now, factors, faster = self._slowness(), self.watch.factors(), []
+        now, faster = self._slowness(), list[str]()
         probed = self.watch.observed.slowness
         for device, name in ((d, self._names[d]) for d in devices):
             change = now[device] / probed[name]  # not over the factor, which steps have shown
             if change <= FAST_AGAIN:
-                self.watch.saw_change(device, factors[device] * change)
-                probed[name] = now[device]
+                self.watch.saw_probe(device, now[device], idle=True)
                 faster.append(_told(name, 1.0 / change))
         return faster
 

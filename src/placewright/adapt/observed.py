@@ -16,7 +16,10 @@ class Observed:
     Attributes
     ----------
     factors
-        By device, how many times slower than profiled it was in the last samples.
+        By device, how many times slower than profiled it was in the last samples; only of those
+        whose steps show it.
+    usual
+        What `factors` over `slowness` were before anything changed: what the profile is wrong by.
     links
         By source and target, latency in seconds and seconds per byte.
     first_probe_s
@@ -28,6 +31,7 @@ class Observed:
     """
 
     factors: dict[str, list[float]] = field(default_factory=dict)
+    usual: list[float] = field(default_factory=list)
     links: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     first_probe_s: dict[str, float] = field(default_factory=dict)
     slowness: dict[str, float] = field(default_factory=dict)

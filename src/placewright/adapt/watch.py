@@ -52,13 +52,25 @@ class Watch:
         for record in records:
             self._saw(record)
 
-    def saw_speed(self, device: int, factor: float) -> None:
-        """Take in a probe: how many times slower than profiled a device is."""
-        self._note(device, factor)
+    def saw_probe(self, device: int, slowness: float, *, idle: bool) -> None:
+        """Take in how many times slower a device is than at first.
 
-    def saw_change(self, device: int, factor: float) -> None:
-        """Take in a probe of a device that has changed: older samples of it no longer count."""
-        self.observed.factors[self._names[device]] = [factor]
+        Of one that is `idle` nothing else is known: older samples of it no longer count.
+        """
+        self.observed.slowness[self._names[device]] = slowness
+        if idle:
+            self.observed.factors.pop(self._names[device], None)
+
+    def saw_calm(self) -> None:
+        """Take in that nothing has changed up to now: what is seen is the profile's own error."""
+        if not self.knows_usual:
+            ratios = [np.median(f) / self._slowness(n) for n, f in self.observed.factors.items()]
+            self.observed.usual.append(float(np.median(ratios)) if ratios else 1.0)
+
+    @property
+    def knows_usual(self) -> bool:
+        """Whether calm steps were seen often enough."""
+        return len(self.observed.usual) >= RECENT
 
     def saw_link(self, source: int, target: int, latency_s: float, per_byte: float) -> None:
         """Take in a measured link."""
@@ -70,9 +82,12 @@ class Watch:
         factors.update({name: factors[name][-1:] for name in self._names if name in factors})
 
     def factors(self) -> FloatArray:
-        """Shape (m,): how many times slower than profiled each device is."""
-        seen = self.observed.factors
-        return np.array([np.median(seen.get(name, [1.0])) for name in self._names])
+        """Shape (m,): how many times slower than profiled each device is.
+
+        The profile is taken to be as wrong about those that show no steps as about the others.
+        """
+        seen, usual = self.observed.factors, float(np.median(self.observed.usual or [1.0]))
+        return np.array([np.median(seen.get(n, [usual * self._slowness(n)])) for n in self._names])
 
     def problem(self) -> OperatorProblem:
         """The base problem at the costs that were seen."""
@@ -89,6 +104,9 @@ class Watch:
     @property
     def _names(self) -> tuple[str, ...]:
         return self.base.device_names
+
+    def _slowness(self, name: str) -> float:
+        return self.observed.slowness.get(name, 1.0)
 
     def _saw(self, record: StepRecord) -> None:
         for device, log in enumerate(record.logs):
