@@ -27,7 +27,7 @@ DELAY_TOLERANCE_S: Final = 0.5e-3
 
 _TRANSFER_S: Final = 0.6
 _LEAST_BYTES, _MOST_BYTES = 100_000, 400_000_000
-_SPIN_S: Final = 1.0
+_SPIN_S: Final = 2.0
 _TIMEOUT_S: Final = 60.0
 
 
