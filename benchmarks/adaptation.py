@@ -6,8 +6,8 @@ On a testbed of two nodes (root). Recovery: at step 20 the faster board loses ha
 plan that the run comes to and the optimum, solved anew with perfect knowledge, are then measured
 under the same loss in turns, for a machine's speed changes from minute to minute; "steps" are
 those until the running median is within 5 % of the optimum, at the pace the machine had in the run.
-Overhead: adaptation switched on and off every 25 steps of one run. Noise: the board's CPU quota drawn
-anew every step, 10 % up or down.
+Overhead: adaptation switched on and off every 25 steps of one run. Noise: the board's CPU quota
+drawn anew every step, 10 % up or down.
 """
 
 from __future__ import annotations
