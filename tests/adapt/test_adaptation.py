@@ -48,10 +48,11 @@ def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) 
         while run.done < 10:
             run.step()
         assert run.session is not None
+        assert run.adaptation is not None
+        assert run.adaptation.watch.knows_usual  # from its first calm steps
         run.session.disturb([8.0, 2.0])
         while run.done < 80 and run.timeline.count(Kind.MIGRATE) == 0:
             run.step()
-        assert run.adaptation is not None
         assert run.timeline.count(Kind.MIGRATE) == 1
         assert (run.adaptation.plan.placement == 1).mean() > 0.5
         run.adaptation._put(OperatorPlan(np.ones(job.problem.n, dtype=np.int64)), 0.0)

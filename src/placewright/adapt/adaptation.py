@@ -75,9 +75,10 @@ class Adaptation:
     @property
     def watches_next(self) -> bool:
         """Whether the next step should be watched."""
-        due = self._alarm > 0 or self._since_sample >= self.policy.sample_every
-        due = due or (self.drift.settled and not self.watch.knows_usual)
-        return due and self.tryout is None
+        if self.tryout is not None:
+            return False
+        first_calm = self.drift.settled and not self.watch.knows_usual
+        return first_calm or self._alarm > 0 or self._since_sample >= self.policy.sample_every
 
     def stepped(self, record: StepRecord, watched: bool, step: int, remaining: float) -> None:
         """Take in a step; may migrate.

@@ -56,7 +56,7 @@ class Lookout:
             self._slowness()
 
     def all_round(self, plan: OperatorPlan) -> None:
-        """Probe devices without work and every link."""
+        """Probe every device, which says most of those without work, and every link."""
         with self._timed():
             working = set(plan.placement.tolist())
             for device, slowness in enumerate(self._slowness()):
