@@ -1,7 +1,7 @@
 """Calls through host memory: ``python benchmarks/latency_table.py [WORKLOAD ...]``.
 
 Prints one markdown table: workload x calls per accelerator x value x bound x gap x seconds, beside
-the best value that was known. Values are in the unit of the files (milliseconds). The files are
+the best value that was known. Values are in milliseconds, as published. The files are
 looked for in $PLACEWRIGHT_DATA or ../shared/data; TIME_LIMIT_S (default 120) is per row. What numba
 compiles once per machine is compiled before.
 """
@@ -31,7 +31,7 @@ def main(names: list[str]) -> None:
     folder = Path(os.environ.get("PLACEWRIGHT_DATA", ROOT)) / "msr" / "latency"
     paths = sorted(folder.glob("*.json"))
     solve(read_msr(paths[0], "latency"), "exact")
-    print("| workload | calls | known | value | bound | gap | status | seconds |")
+    print("| workload | calls | known ms | value ms | bound ms | gap | status | seconds |")
     print("|---|---:|---:|---:|---:|---:|---|---:|")
     for path in paths:
         if not names or any(name in path.stem for name in names):
@@ -43,7 +43,7 @@ def row(path: Path, calls: int) -> None:
     """One workload."""
     r = solve(read_msr(path, "latency", calls=calls), "exact", time_limit_s=LIMIT_S)
     known = KNOWN.get(path.stem, "-") if calls == 1 else "-"
-    cells = f"{known} | {r.value:.3f} | {r.lower_bound:.3f} | {100 * r.gap:.2f} %"
+    cells = f"{known} | {1e3 * r.value:.3f} | {1e3 * r.lower_bound:.3f} | {100 * r.gap:.2f} %"
     print(f"| {path.stem} | {calls} | {cells} | {r.status} | {r.runtime_s:.2f} |", flush=True)
 
 

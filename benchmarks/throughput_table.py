@@ -1,7 +1,7 @@
 """Pipelines around host memory: ``python benchmarks/throughput_table.py [WORKLOAD ...]``.
 
 Prints one markdown table: workload x planner x value x bound x gap x seconds, for contiguous plans
-and for any plans. Values are in the unit of the files (milliseconds). The files are looked for in
+and for any plans. Values are in milliseconds, as published. The files are looked for in
 $PLACEWRIGHT_DATA or ../shared/data; TIME_LIMIT_S (default 120) is per planner. What numba compiles
 once per machine is compiled before.
 """
@@ -26,7 +26,7 @@ def main(names: list[str]) -> None:
     folder = Path(os.environ.get("PLACEWRIGHT_DATA", ROOT)) / "msr"
     paths = sorted((folder / "throughput").glob("*.json"))
     solve(read_msr(paths[0], contiguous=True), "dp")
-    print("| workload | plans | planner | value | bound | gap | status | seconds |")
+    print("| workload | plans | planner | value ms | bound ms | gap | status | seconds |")
     print("|---|---|---|---:|---:|---:|---|---:|")
     for path in paths:
         if not names or any(name in path.stem for name in names):
@@ -39,7 +39,7 @@ def row(path: Path, plans: str, planner: str) -> None:
     """One planner on one workload."""
     problem = read_msr(path, contiguous=plans == "contiguous")
     r = solve(problem, planner, time_limit_s=LIMIT_S)
-    cells = f"{r.value:.3f} | {r.lower_bound:.3f} | {100 * r.gap:.2f} %"
+    cells = f"{1e3 * r.value:.3f} | {1e3 * r.lower_bound:.3f} | {100 * r.gap:.2f} %"
     print(
         f"| {path.stem} | {plans} | {planner} | {cells} | {r.status} | {r.runtime_s:.2f} |",
         flush=True,
@@ -56,7 +56,7 @@ def expert(path: Path, folder: Path) -> None:
     if found:
         problem = read_msr(path)
         value = judge(problem, read_expert(found[0], problem)).value
-        print(f"| {path.stem} | contiguous | expert | {value:.3f} | | | | |", flush=True)
+        print(f"| {path.stem} | contiguous | expert | {1e3 * value:.3f} | | | | |", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Fixed:
     name: str
     device: int = 0
     bound_s: float = 0.0
+    resolution_s: float = 0.0
     missing: bool = False
 
     def supports(self, problem: OperatorProblem) -> str | None:
@@ -38,7 +39,11 @@ class Fixed:
             raise IndexError("no such device")
         if self.missing:
             raise MissingDependencyError("nothing", extra="exact", purpose=self.name)
-        return OperatorPlan(np.full(problem.n, self.device), lower_bound_s=self.bound_s)
+        return OperatorPlan(
+            np.full(problem.n, self.device),
+            lower_bound_s=self.bound_s,
+            resolution_s=self.resolution_s,
+        )
 
 
 def race_of(problem: OperatorProblem, *, tolerant: bool = True) -> Race:
@@ -68,6 +73,15 @@ def test_a_proof_closes_it() -> None:
     assert race.closed
     assert race.status(interrupted=False) is Status.OPTIMAL
     assert race.why() == "proof won; nothing can be better (proof bound)"
+
+
+def test_a_proof_holds_up_to_the_resolution_that_it_names() -> None:
+    """A value within it is optimal, the next one is not; the bound stays what it is."""
+    for resolution_s, status in ((0.01, Status.OPTIMAL), (0.009, Status.FEASIBLE)):
+        race = race_of(TWO)
+        race.turn(Fixed("proof", 0, 5.99, resolution_s), Context())
+        assert race.status(interrupted=False) is status
+        assert race.lower_bound == 5.99
 
 
 def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:

@@ -24,7 +24,8 @@ from placewright.planning import INTERRUPTED, Context, Planner, Wing
 from placewright.result import Candidate, Status
 
 PROOF = 1e-6
-"""Gap up to which a plan is called optimal: exact solvers count in whole numbers."""
+"""Gap up to which a plan is called optimal, whoever proved the bound. Solvers that count in whole
+numbers and have searched to their end say themselves how much they cannot tell apart."""
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class Race:
         Whether a planner that fails, or lacks an optional package, only costs its own turn.
     bounds
         What no plan can beat, by name; planners add what they prove.
+    proved_up_to
+        Values up to it are optimal within the resolution of the solver that proved it.
     started_from
         The planner whose plan the best one was given to start from, empty if none.
     """
@@ -48,6 +51,7 @@ class Race:
     clock: CompileClock
     tolerant: bool = False
     bounds: dict[str, float] = field(default_factory=dict)
+    proved_up_to: float = 0.0
     best: Any = None
     best_judgement: Any = None
     best_planner: str = ""
@@ -69,7 +73,8 @@ class Race:
     @property
     def closed(self) -> bool:
         """Whether nothing can be better."""
-        return self.best is not None and self.value <= self.lower_bound * (1 + PROOF)
+        least = max(self.lower_bound * (1 + PROOF), self.proved_up_to)
+        return self.best is not None and self.value <= least
 
     def turn(self, planner: Planner, context: Context) -> bool:
         """One planner's turn: plan, judge, keep if better. True if it was interrupted.
@@ -111,14 +116,22 @@ class Race:
         most = judgement.value * (1 + PROOF) if judgement.feasible else math.inf
         if not (math.isfinite(plan.lower_bound_s) and plan.lower_bound_s <= most):
             note = _failed(name, f"its bound {plan.lower_bound_s:g} is above its own plan's value")
-        elif plan.lower_bound_s > self.lower_bound:
-            self.bounds[name] = plan.lower_bound_s
+        else:
+            self._prove(name, plan)
         self.tried.append(Candidate(name, float(judgement.value), status, took_s, note))
         if not judgement.feasible:
             self._miss(judgement)
         elif judgement.value < self.value:
             self.started_from = self.best_planner if relayed else ""
             self.best, self.best_judgement, self.best_planner = plan, judgement, name
+
+    def _prove(self, name: str, plan: Any) -> None:
+        """Keep what the plan says was proved, where it is more than was known."""
+        if plan.lower_bound_s > self.lower_bound:
+            self.bounds[name] = plan.lower_bound_s
+        resolution_s = float(getattr(plan, "resolution_s", 0.0))  # not every wing has one
+        if resolution_s > 0:
+            self.proved_up_to = max(self.proved_up_to, plan.lower_bound_s + resolution_s)
 
     def _miss(self, judgement: Any) -> None:
         """Note a plan that does not fit, where none has missed by less."""

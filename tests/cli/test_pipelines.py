@@ -46,7 +46,7 @@ def test_copies_pay_for_what_they_learn(
 ) -> None:
     """A slow link makes copies useless: 4 s and a transfer each is the best pipeline."""
     pytest.importorskip("ortools")
-    asked = ("--objective", "throughput", "--replication", "--sync-bandwidth", "1000bps")
+    asked = ("--objective", "throughput", "--replication", "--sync-bandwidth", "4bps")
     said = speak(capsys, "operators", "plan", star_file, *asked, "-f", "json")
     assert said.data["value"] == pytest.approx(5.0)
     assert not said.data["plan"]["replica_of"]

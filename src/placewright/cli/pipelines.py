@@ -85,7 +85,7 @@ class PipelineAsk:
         if objective == DIFFMAXIMA:
             changes["diffmaxima"] = True
         if self.replication:
-            changes |= {"replication": True, "sync_seconds_per_byte": self._sync(problem)}
+            changes |= {"replication": True, "sync_seconds_per_byte": self._sync_s()}
         if self.clusters is not None:
             changes |= _clusters(problem, self.clusters, self.speedup or SPEEDUP)
         if not changes:
@@ -107,18 +107,16 @@ class PipelineAsk:
                 hint="leave --objective out, or give throughput or diffmaxima",
             )
 
-    def _sync(self, problem: OperatorProblem) -> float:
-        """Time per byte in the unit of the problem: milliseconds for published workloads."""
+    def _sync_s(self) -> float:
+        """Seconds per byte."""
         if self.sync_bandwidth is None:
             return 0.0
         from placewright.cluster.units import BANDWIDTH, parse
-        from placewright.operators.problem import Communication
 
-        unit = 1000.0 if problem.communication is Communication.STAR else 1.0
         rate = parse(self.sync_bandwidth, BANDWIDTH, where="--sync-bandwidth")
         if rate == 0:
             raise InputError("a bandwidth must be above zero", where="--sync-bandwidth")
-        return unit / rate
+        return 1.0 / rate
 
 
 def _clusters(problem: OperatorProblem, count: int, speedup: float) -> dict[str, object]:

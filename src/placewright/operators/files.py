@@ -62,7 +62,7 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     except (InputError, InfeasibleError) as error:
         raise placed(error, where) from None
     same = entry.problem_hash == problem.hash()
-    return plan if same else replace(plan, lower_bound_s=0.0)
+    return plan if same else replace(plan, lower_bound_s=0.0, resolution_s=0.0)
 
 
 def write_plan(result: Result, path: str | Path) -> Path:

@@ -16,7 +16,7 @@ from placewright.report.samples_page import samples_fragment, samples_page
 from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
 from placewright.report.svg import tag, text
 from placewright.report.text import percent, seconds, size
-from placewright.result import Candidate, Measurement, Result
+from placewright.result import Candidate, Measurement, Result, Status
 from placewright.samples.problem import SampleProblem
 from placewright.trace import Trace
 
@@ -108,7 +108,7 @@ def _verdict(result: Result) -> str:
 def _bound_sentence(result: Result) -> str:
     if result.lower_bound <= 0:
         return "No lower bound is known."
-    if result.gap <= 1e-9:
+    if result.status is Status.OPTIMAL or result.gap <= 1e-9:
         return "This is proved to be the best possible."
     return f"No plan can be faster than {text(seconds(result.lower_bound))}."
 

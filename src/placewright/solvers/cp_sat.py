@@ -32,12 +32,15 @@ class Answer:
         Whether it claims that there is no solution at all.
     interrupted
         Whether somebody pressed Ctrl-C.
+    proved
+        Whether it claims that no solution of its model is better.
     """
 
     values: Callable[[Any], float] | None
     bound: float
     infeasible: bool = False
     interrupted: bool = False
+    proved: bool = False
 
 
 def installed() -> bool:
@@ -84,6 +87,7 @@ def run_cp_sat(
         bound=max(0.0, solver.best_objective_bound) if solved else 0.0,
         infeasible=status == cp_model.INFEASIBLE,
         interrupted=interrupted,
+        proved=status == cp_model.OPTIMAL,
     )
 
 

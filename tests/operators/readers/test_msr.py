@@ -11,6 +11,7 @@ import pytest
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.readers.msr import read_expert, read_msr
 from tests.published import published
 
@@ -25,11 +26,11 @@ EXPERTS = {
 
 @pytest.mark.parametrize(("workload", "expert"), EXPERTS)
 def test_experts_are_worth_what_was_published(workload: str, expert: str) -> None:
-    """Max load of the human splits; a split of inference is taken for training too."""
+    """Max load of the human splits in ms; a split of inference is taken for training too."""
     problem = read_msr(published(f"msr/throughput/{workload}.json"), contiguous=True)
     plan = read_expert(published(f"msr/experts/{expert}_expert.json"), problem)
     judgement = judge(problem, plan)
-    assert judgement.value == pytest.approx(EXPERTS[workload, expert], abs=6e-4)
+    assert 1e3 * judgement.value == pytest.approx(EXPERTS[workload, expert], abs=6e-4)
     assert judgement.feasible, judgement.violation
 
 
@@ -60,11 +61,15 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_quirks(tmp_path: Path) -> None:
-    """Booleans as numbers, no colour class, no size, an edge that is there twice."""
+    """Booleans as numbers, no colour class, no size, an edge twice; milliseconds are seconds."""
     p = read_msr(written(tmp_path), cost_scale=1000)
     assert p.operator_names == ("7", "2", "5")
     assert p.device_names == ("acc0", "acc1", "cpu0")
-    assert p.compute_s.tolist() == [[np.inf, np.inf, 4], [2, 2, 6], [3, 3, 8]]
+    assert p.compute_s.tolist() == [
+        [np.inf, np.inf, 0.004],
+        [0.002, 0.002, 0.006],
+        [0.003, 0.003, 0.008],
+    ]
     assert p.colocation.tolist() == [0, 1, 0]
     assert p.is_backward.tolist() == [False, False, True]
     assert p.tensor_names == ("7", "2")
@@ -72,7 +77,16 @@ def test_quirks(tmp_path: Path) -> None:
     assert p.consumers.tolist() == [1, 2, 2]
     assert p.resident_bytes.tolist() == [1, 0, 0]
     assert p.memory_bytes.tolist() == [10, 10, np.inf]
-    assert p.host_seconds_per_byte.tolist() == [1, 1, 0]
+    assert p.host_seconds_per_byte.tolist() == [0.001, 0.001, 0]
+
+
+def test_values_are_seconds(tmp_path: Path) -> None:
+    """By hand: 2 ms of work, 0.5 ms in, 0.25 ms out."""
+    problem = read_msr(written(tmp_path))
+    plan = OperatorPlan(np.array([2, 0, 2]))
+    assert judge(problem, plan).value == pytest.approx(0.012)
+    fast_cpu = problem.asked(compute_s=problem.compute_s * [1.0, 1.0, 0.1])
+    assert judge(fast_cpu, plan).value == pytest.approx(0.00275)
 
 
 @pytest.mark.parametrize(

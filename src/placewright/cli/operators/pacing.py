@@ -146,7 +146,7 @@ def _of_its_kind(known: Paces, result: Result) -> Result:
     if known.of(result.plan) is result.problem:
         return result
     # What was proved of it was proved at the other pace.
-    plan = replace(result.plan, lower_bound_s=0.0, note="")
+    plan = replace(result.plan, lower_bound_s=0.0, resolution_s=0.0, note="")
     found = solve(known.alone, Given(plan, name=result.planner))
     stopped = result.status is Status.INTERRUPTED
     return replace(found, status=result.status) if stopped else found

@@ -58,6 +58,7 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
         entry.note,
         _calls(entry.call, operator, f"{where}: plan.call"),
         _copies(entry.replica_of, device, f"{where}: plan.replica_of"),
+        entry.resolution_s,
     )
 
 

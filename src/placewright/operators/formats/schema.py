@@ -97,6 +97,7 @@ class PlanEntry(FileModel):
     call: dict[str, Whole] | None = None
     replica_of: dict[str, str] | None = None
     lower_bound_s: Amount = 0.0
+    resolution_s: Amount = 0.0
     note: str = ""
     devices: tuple[str, ...] = ()
     peak_bytes: dict[str, int] = Field(default_factory=dict)

@@ -80,6 +80,7 @@ def plan_json(
         "call": None if plan.call is None else dict(zip(names, plan.call.tolist(), strict=True)),
         **_replica_json(problem, plan),
         "lower_bound_s": plan.lower_bound_s,
+        "resolution_s": plan.resolution_s,
         "note": plan.note,
         "devices": list(devices),
         "peak_bytes": dict(zip(devices, judgement.peak_bytes.tolist(), strict=True)),

@@ -64,8 +64,11 @@ class Exact:
     last quarter of the time three devices at a time are planned anew (`pipelines.slots.trios`), in
     the last quarter beside annealing too.
 
-    What a solver claims is scored again. CP-SAT counts in whole numbers (bound rounded down by up
-    to 1e-6 of the value), SCIP in floating point (bound lowered by 1e-7 of the start's value).
+    What a solver claims is scored again. CP-SAT counts in whole numbers, 2**25 of them up to the
+    start's value, and rounds down: its bound holds, and is below its optimum by less than a unit
+    for each term of a load (some 1e-6 of the value). Where it has searched to its end, the plan
+    says so by `OperatorPlan.resolution_s`. SCIP counts in floating point (bound lowered by 1e-7 of
+    the start's value).
 
     The same seed gives the same plan where the search ends before the deadline.
 
@@ -131,12 +134,13 @@ class Exact:
         if start is not None:  # with clusters, or pass by pass, the line counts otherwise
             value = load_of(problem, c.plan(start.stage, start.kinds))
             start = replace(start, value_s=value)
-        found, bound, interrupted = best_stages(
+        found = best_stages(
             c, start, seed=context.seed, deadline_s=context.deadline_s, workers=self.workers
         )
-        chains = [x for x in (found, start) if x is not None]
-        plan = best_of(problem, [c.plan(x.stage, x.kinds) for x in chains], bound)
-        return replace(plan, note=INTERRUPTED) if interrupted else plan
+        chains = [x for x in (found.chain, start) if x is not None]
+        plans = [c.plan(x.stage, x.kinds) for x in chains]
+        plan = best_of(problem, plans, found.bound_s, found.resolution_s)
+        return replace(plan, note=INTERRUPTED) if found.interrupted else plan
 
     def _free(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """From the best contiguous plan."""
@@ -148,7 +152,7 @@ class Exact:
         if first is not None and (too_large(c) or not installed() or first.note == INTERRUPTED):
             why = "too large for SCIP" if installed() else MISSING
             note = INTERRUPTED if first.note == INTERRUPTED else f"{why}: a contiguous plan"
-            return replace(first, lower_bound_s=0.0, note=note)
+            return replace(first, lower_bound_s=0.0, resolution_s=0.0, note=note)
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
         return self._from(problem, context, c, first)
@@ -236,8 +240,20 @@ def load_of(problem: OperatorProblem, plan: OperatorPlan) -> float:
     return star_value(problem, plan)
 
 
-def best_of(problem: OperatorProblem, plans: Sequence[OperatorPlan], bound: float) -> OperatorPlan:
-    """The best of a solver's plans, scored again; a bound above it is an error and is dropped."""
+def best_of(
+    problem: OperatorProblem,
+    plans: Sequence[OperatorPlan],
+    bound: float,
+    resolution_s: float = 0.0,
+) -> OperatorPlan:
+    """The best of a solver's plans, scored again; a bound above it is an error and is dropped.
+
+    Parameters
+    ----------
+    resolution_s
+        The most that rounding can have taken from the value that the solver proved to be least. Of
+        it the plan keeps what lies between its value and the bound; where more does, nothing.
+    """
     values = [load_of(problem, plan) for plan in plans]
     if not values or min(values) == math.inf:
         raise InfeasibleError(
@@ -248,4 +264,10 @@ def best_of(problem: OperatorProblem, plans: Sequence[OperatorPlan], bound: floa
         )
     best = int(np.argmin(values))
     sound = math.isfinite(bound) and bound <= values[best] * (1 + 1e-6)
-    return replace(plans[best], lower_bound_s=min(bound, values[best]) if sound else 0.0)
+    if not sound:
+        return replace(plans[best], lower_bound_s=0.0, resolution_s=0.0)
+    bound = min(bound, values[best])
+    lost_s = values[best] - bound
+    return replace(
+        plans[best], lower_bound_s=bound, resolution_s=lost_s if lost_s <= resolution_s else 0.0
+    )

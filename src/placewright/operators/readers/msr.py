@@ -16,6 +16,8 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MILLISECOND_S = 1e-3
+"""The unit of times and costs in the files, in seconds."""
 MOST_DEVICES = 1024
 """Of a kind; there are tables with a row and a column for each."""
 
@@ -27,7 +29,7 @@ class _Loose(BaseModel):
 
 
 class NodeEntry(_Loose):
-    """One operator; times in the unit of the file."""
+    """One operator; times in milliseconds."""
 
     id: int
     supported: Annotated[bool, Field(alias="supportedOnFpga")] = True
@@ -39,7 +41,7 @@ class NodeEntry(_Loose):
 
 
 class EdgeEntry(_Loose):
-    """One use of a node's output; the cost is that of the output, whoever uses it."""
+    """One use of a node's output; the cost is that of the output, whoever uses it, in ms."""
 
     source: Annotated[int, Field(alias="sourceId")]
     target: Annotated[int, Field(alias="destId")]
@@ -77,10 +79,11 @@ def read_msr(
 ) -> OperatorProblem:
     """Read a workload of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423).
 
-    Operators are called by their ids, devices ``acc0``, ... and ``cpu0``, ... Times stay in the
-    unit of the file (milliseconds as published; results are then milliseconds, whatever field
-    names say). One tensor per producer, its bytes the file's cost; an accelerator pays 1.0 per
-    unit when one leaves or enters, a CPU nothing.
+    Operators are called by their ids, devices ``acc0``, ... and ``cpu0``, ... The files have
+    milliseconds, the problem has seconds. One tensor per producer. The files do not say how large
+    it is, only how many milliseconds it takes between an accelerator and host memory: that number
+    stands in `tensor_bytes`, and an accelerator pays 1 ms for each when one leaves or enters, a
+    CPU nothing.
 
     Parameters
     ----------
@@ -90,7 +93,7 @@ def read_msr(
         As in `OperatorProblem`.
     cost_scale
         Costs are multiplied by it: some published files have costs in seconds and times in
-        milliseconds.
+        milliseconds; 1000 reads those as they are meant.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def read_msr(
         pinned=np.full(len(names), -1),
         objective=Objective(objective),
         communication=Communication.STAR,
-        host_seconds_per_byte=frozen_float([1.0] * k + [0.0] * cpus),
+        host_seconds_per_byte=frozen_float([MILLISECOND_S] * k + [0.0] * cpus),
         contiguous=contiguous,
         is_backward=np.array([node.backward for node in entry.nodes]),
         calls=calls,
@@ -181,8 +184,11 @@ def _index(nodes: Sequence[NodeEntry], where: str) -> dict[int, int]:
 
 
 def _times(nodes: Sequence[NodeEntry], k: int, cpus: int) -> FloatArray:
+    """Seconds of every node on every device, ``inf`` on an accelerator that cannot run it."""
     accelerator = [node.accelerator if node.supported else np.inf for node in nodes]
-    return np.stack([accelerator] * k + [[node.cpu for node in nodes]] * cpus, axis=1)
+    times_ms = np.stack([accelerator] * k + [[node.cpu for node in nodes]] * cpus, axis=1)
+    times_s: FloatArray = times_ms * MILLISECOND_S
+    return times_s
 
 
 def _tensors(

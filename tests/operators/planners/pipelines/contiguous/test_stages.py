@@ -27,7 +27,7 @@ def test_a_tensor_that_is_practically_never_cut_is_not_cut() -> None:
     )
     c = contract(problem, contiguous=True)
     start = Chain(5.5, np.zeros(3, dtype=np.int64), (0,))
-    found, bound, _ = best_stages(c, start, seed=0, deadline_s=math.inf, workers=1)
-    assert bound == pytest.approx(4.0, rel=1e-6)
-    assert found is not None
-    assert found.stage[c.node].tolist() == [0, 0, 1]
+    found = best_stages(c, start, seed=0, deadline_s=math.inf, workers=1)
+    assert found.bound_s == pytest.approx(4.0, rel=1e-6)
+    assert found.chain is not None
+    assert found.chain.stage[c.node].tolist() == [0, 0, 1]

@@ -7,7 +7,8 @@ holds some of its members and not all. With clusters, ``within[v][g]`` says that
 v is in cluster g; a stage there pays the host's rate instead of the cluster's for each hyperedge
 that it touches and of which some member is outside g.
 
-Loads are in whole numbers, rounded down, so that the least T is a lower bound.
+Loads are in whole numbers, rounded down, so that the least T is a lower bound. A load loses less
+than one unit for each of its terms: that is what a proof of the least T leaves open.
 """
 
 from __future__ import annotations
@@ -43,10 +44,33 @@ class _Model:
     far: dict[int, list[list[Any]]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """What CP-SAT found.
+
+    Attributes
+    ----------
+    chain
+        The best chain, its value is left to others; ``None`` where there is none.
+    bound_s
+        No chain has a smaller largest load.
+    resolution_s
+        Where the search came to its end: the most that rounding can have taken from the load of
+        `chain`, so that its value is at most ``bound_s + resolution_s``; else zero.
+    interrupted
+        Whether Ctrl-C came.
+    """
+
+    chain: Chain | None
+    bound_s: float
+    resolution_s: float = 0.0
+    interrupted: bool = False
+
+
 def best_stages(
     c: Contraction, start: Chain | None, *, seed: int, deadline_s: float, workers: int
-) -> tuple[Chain | None, float, bool]:
-    """The best chain (its value is left to others), a lower bound in seconds, whether Ctrl-C came.
+) -> Stages:
+    """The best chain of stages, and what is proved about it.
 
     Parameters
     ----------
@@ -64,10 +88,17 @@ def best_stages(
             m.model, seed=seed, deadline_s=deadline_s, workers=workers, presolve=False
         )
     if answer.values is None:
-        return None, answer.bound / scale, answer.interrupted
+        return Stages(None, answer.bound / scale, interrupted=answer.interrupted)
     stage = [next(s for s, x in enumerate(row) if answer.values(x)) for row in m.on]
     kinds = [next((k for k, x in enumerate(row) if answer.values(x)), -1) for row in m.kind]
-    return _chain(stage, kinds), answer.bound / scale, answer.interrupted
+    lost_s = _terms(c) / scale if answer.proved else 0.0
+    return Stages(_chain(stage, kinds), answer.bound / scale, lost_s, answer.interrupted)
+
+
+def _terms(c: Contraction) -> int:
+    """The most terms that the objective can have: each loses less than one unit."""
+    rates = 2 if (c.cluster >= 0).any() else 1
+    return (c.nodes + rates * len(c.members)) * (2 if c.diffmaxima else 1)
 
 
 def _chain(stage: list[int], kinds: list[int]) -> Chain:
