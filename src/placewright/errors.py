@@ -7,7 +7,8 @@
     ├── InfeasibleError          no plan can fit; says by how much and where       exit 3
     ├── MissingDependencyError   an optional package is not installed              exit 1
     └── RunError                 carrying a plan out failed                        exit 1
-        └── WorkerError          one worker process died or raised                 exit 1
+        ├── WorkerError          one worker process died or raised                 exit 1
+        └── CheckError           a run differs from plain eager PyTorch            exit 1
 
 A message has up to four parts: what is wrong, where, by how much, and what to do next.
 """
@@ -105,6 +106,12 @@ class RunError(PlacewrightError):
 
 class WorkerError(RunError):
     """One worker process died or raised."""
+
+
+class CheckError(RunError):
+    """A run differs from plain eager PyTorch by more than its tolerance."""
+
+    otherwise = "docs/running.md says what is promised to be equal; please report what is not"
 
 
 def _rebuild(

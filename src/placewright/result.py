@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from placewright._version import __version__
+from placewright.checking import Check
 from placewright.trace import Trace
 
 
@@ -173,8 +174,8 @@ class Measurement:
         What moved the tensors and ran the operators.
     emulated
         What was emulated, empty if nothing was.
-    max_abs_error
-        Largest difference from plain eager PyTorch, ``None`` if not checked.
+    check
+        The comparison with plain eager PyTorch, ``None`` if there was none.
     """
 
     step_s: tuple[float, ...]
@@ -182,7 +183,12 @@ class Measurement:
     trace: Trace | None
     engine: str
     emulated: str = ""
-    max_abs_error: float | None = None
+    check: Check | None = None
+
+    @property
+    def max_abs_error(self) -> float | None:
+        """Largest difference from plain eager PyTorch, ``None`` if not checked."""
+        return None if self.check is None else self.check.max_abs_error
 
     @property
     def measured_s(self) -> float:

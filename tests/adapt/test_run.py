@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from placewright.adapt.adaptation import Adaptation
+from placewright.adapt.check import check_run
 from placewright.adapt.past import Past
 from placewright.adapt.run import AdaptiveRun, Batch, Job
 from placewright.adapt.timeline import Kind
@@ -57,6 +58,32 @@ def test_a_run_without_events_is_eager_training(tmp_path: Path) -> None:
         equal_to_eager(run, source, given, 7)
     assert len(run.timeline.step_s) == 7
     assert run.timeline.count(Kind.SNAPSHOT) == 2
+
+
+def test_a_run_is_held_against_eager_when_it_is_over(tmp_path: Path) -> None:
+    """Every loss and the last state, also of a continued run; a wrong loss is found in its step."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3) as run:
+        for _ in range(3):
+            run.step()
+        run.finish()
+    with AdaptiveRun(given, tmp_path) as run:
+        for _ in range(3):
+            run.step()
+        check = check_run(run, source)
+    assert check.passed, check
+    assert (check.steps, check.max_abs_error) == (6, 0.0)
+    assert check.compared["output"] == 1
+    assert check.compared["parameter"] > 1
+    assert "steps 1 to 3 belong to the run that was continued" in check.note
+    with AdaptiveRun(given, tmp_path / "wrong") as run:
+        for _ in range(3):
+            run.step()
+        losses = dict(run.timeline.scalars[1])
+        run.timeline.scalars[1] = {name: loss * (1 + 1e-6) for name, loss in losses.items()}
+        check = check_run(run, source)
+    assert check.first is not None
+    assert (check.first.step, check.first.role) == (2, "output")
 
 
 def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,26 @@ from __future__ import annotations
 import torch
 
 
+class Drifting(torch.nn.Module):
+    """Computes something else in every step, which no captured program does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Times a number that grows."""
+        self.calls += 1
+        out: torch.Tensor = self.layer(x) * float(self.calls)
+        return out
+
+
+def drifting() -> tuple[torch.nn.Module, torch.Tensor]:
+    """A model whose check fails."""
+    return Drifting(), torch.ones(4, 8)
+
+
 def tower() -> tuple[torch.nn.Module, torch.Tensor]:
     """Two layers."""
     layers = [torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]

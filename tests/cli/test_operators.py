@@ -226,5 +226,29 @@ def test_run_measures_plan_and_baseline(tmp_path: Path, capsys: pytest.CaptureFi
     for key in ("predicted_s", "measured_s", "steps", "baseline", "engine", "emulated"):
         assert key in said.data
     assert said.data["max_abs_error"] == 0.0
+    assert said.data["check"]["passed"]
+    assert said.data["check"]["tolerance"] == 0.0
     assert said.data["baseline"]["name"] in ("board-a", "board-b")
     assert "measured timeline" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_failed_check_is_an_error_and_nothing_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, tensor, step, distance and tolerance named; results printed and kept."""
+    page, kept = tmp_path / "run.html", tmp_path / "run.json"
+    said = speak(
+        capsys,
+        *("operators", "run", "tests.cli.models:drifting", "--on", "edge-duo", "--steps", 2),
+        *("--check", "--planner", "random", "-f", "json", "-o", kept, "--report", page),
+    )
+    assert said.code == 1
+    check = said.data["check"]
+    assert not check["passed"]
+    assert said.data["max_abs_error"] == check["max_abs_error"] > 0.0
+    assert (check["first"]["role"], check["first"]["tensor"]) == ("output", "output")
+    assert f"output 'output' after step {check['first']['step']}" in said.err
+    assert "tolerance 0" in said.err
+    assert json.loads(kept.read_text(encoding="utf-8"))["check"] == check
+    assert "FAILED: output" in page.read_text(encoding="utf-8")

@@ -145,6 +145,10 @@ class AdaptiveRun:
         """Everything that the steps have changed, by program input."""
         return self._survive(self.done, lambda: self._crew()[0].state())
 
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last step; none where the workers were started after it."""
+        return self._survive(self.done, lambda: self._crew()[0].outputs())
+
     def finish(self) -> None:
         """Write a last snapshot.
 
@@ -260,7 +264,7 @@ class AdaptiveRun:
         self.past.counted += 1
         self.saving.stepped()
         self.scalars = record.scalars
-        self.timeline.stepped(record.duration_s)
+        self.timeline.stepped(record.duration_s, record.scalars)
         if self.adapt:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.rivals and adaptation.tryout is None and not self.roster.lost:

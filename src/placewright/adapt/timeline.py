@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from placewright.checking import Check
 
 
 class Kind(StrEnum):
@@ -61,6 +64,10 @@ class Timeline:
         in it.
     plan
         Number of the plan in force at each of these steps.
+    scalars
+        Outputs of one element after each of these steps: the loss.
+    check
+        The comparison with plain eager PyTorch, ``None`` if there was none.
     first_step
         Steps that were done before the run began: it continued another one.
     began_s
@@ -69,6 +76,8 @@ class Timeline:
 
     step_s: list[float] = field(default_factory=list)
     plan: list[int] = field(default_factory=list)
+    scalars: list[Mapping[str, float]] = field(default_factory=list)
+    check: Check | None = None
     events: list[Event] = field(default_factory=list)
     plans: int = 0
     first_step: int = 0
@@ -79,9 +88,10 @@ class Timeline:
         at_s = time.perf_counter() - self.began_s
         self.events.append(Event(step, at_s, kind, text, numbers))
 
-    def stepped(self, seconds: float) -> None:
+    def stepped(self, seconds: float, scalars: Mapping[str, float] = MappingProxyType({})) -> None:
         """One step more."""
         self.step_s.append(seconds)
+        self.scalars.append(scalars)
         self.plan.append(self.plans)
 
     def count(self, kind: Kind) -> int:
@@ -100,6 +110,7 @@ class Timeline:
             "first_step": self.first_step,
             "step_s": self.step_s,
             "plan": self.plan,
+            "check": None if self.check is None else self.check.as_json(),
             "events": [
                 {
                     "step": e.step,

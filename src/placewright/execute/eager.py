@@ -17,11 +17,64 @@ from placewright.capture.source import ModelSource
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EagerRun:
-    """Outputs of the last step, parameters and buffers after it, seconds of every step."""
+    """Outputs of the last step, parameters and buffers after it, seconds of every step.
+
+    ``state`` has a tensor that the model holds under several names under each of them.
+    """
 
     outputs: tuple[torch.Tensor, ...]
     state: Mapping[str, torch.Tensor]
     step_s: tuple[float, ...]
+
+
+class EagerSteps:
+    """Plain steps on a copy of the model, one at a time.
+
+    Parameters
+    ----------
+    threads
+        Intra-operator threads; results depend on it in the last bit.
+    optimizer
+        ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        training: bool,
+        seed: int = 0,
+        threads: int = 1,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+    ) -> None:
+        self.model = copy.deepcopy(source.model)
+        self._threads = threads
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._random = torch.get_rng_state()
+        self._step = stepper(self.model, source, training=training, optimizer=optimizer, lr=lr)
+        self._times: list[float] = []
+
+    def step(self) -> EagerRun:
+        """Execute one step; the caller's random numbers and threads stay as they were."""
+        with _threads(self._threads), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._random)
+            start = time.perf_counter()
+            outputs = self._step()
+            self._times.append(time.perf_counter() - start)
+            self._random = torch.get_rng_state()
+        found = tuple(x.detach() for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
+        return EagerRun(found, model_state(self.model), tuple(self._times))
+
+
+def model_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by every name that they have."""
+    named = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
+    return {name: tensor.detach() for name, tensor in named}
 
 
 def run_eager(
@@ -34,27 +87,13 @@ def run_eager(
     optimizer: str = "adam",
     lr: float = 1e-3,
 ) -> EagerRun:
-    """Execute plain steps on a copy of the model.
-
-    Parameters
-    ----------
-    threads
-        Intra-operator threads; results depend on it in the last bit.
-    optimizer
-        ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``.
-    """
-    model = copy.deepcopy(source.model)
-    times = []
-    with _threads(threads), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        step = stepper(model, source, training=training, optimizer=optimizer, lr=lr)
-        for _ in range(steps):
-            start = time.perf_counter()
-            outputs = step()
-            times.append(time.perf_counter() - start)
-    state = {k: v.detach() for k, v in (*model.named_parameters(), *model.named_buffers())}
-    found = tuple(x.detach() for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
-    return EagerRun(found, state, tuple(times))
+    """Execute plain steps on a copy of the model, at least one; see `EagerSteps`."""
+    eager = EagerSteps(
+        source, training=training, seed=seed, threads=threads, optimizer=optimizer, lr=lr
+    )
+    for _ in range(steps):
+        run = eager.step()
+    return run
 
 
 def stepper(

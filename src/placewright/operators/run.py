@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.arrays import IntArray
-from placewright.cluster.cluster import Cluster
+from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.operators.judge import OperatorJudgement, judge
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.capture.source import ModelSource
+    from placewright.checking import Check
     from placewright.execute.engines.engine import Engine
     from placewright.execute.session import Session
     from placewright.execute.step_record import StepRecord
@@ -53,7 +54,8 @@ def run(
         A real tensor for every program input (`placewright.capture.state.initial_state`).
     check
         The model to compare with: three steps from the same state and seed, outputs and
-        (for training) every parameter and buffer.
+        (for training) every parameter and buffer, after every step. The answer is in
+        `Measurement.check`, whose `demand` raises where it failed.
     progress
         Told the median step so far as `value` and the prediction as `lower_bound`.
     engine
@@ -110,7 +112,7 @@ class Runner:
         _same_graph(result.problem, self.session.graph)
         order = execution_order(result.problem, result.judgement)
         self.session.load(result.plan.placement.tolist(), order, seed)
-        error = None if check is None else self.check(check, seed)
+        checked = None if check is None else self.check(check, seed, _used(self.session, result))
         self.session.run(warmup if check is None else max(0, warmup - CHECKED_STEPS))
         times = self._timed(steps, result.value, progress)
         watched = self.session.run(WATCHED_STEPS, watched=True)
@@ -121,7 +123,7 @@ class Runner:
             trace=measured_trace(result.problem, typical),
             engine=f"{self.session.engine.name}: torch.distributed/{self.session.layout}",
             emulated=self.session.emulated,
-            max_abs_error=error,
+            check=checked,
         )
 
     def _timed(self, steps: int, predicted_s: float, progress: Progress) -> list[float]:
@@ -137,42 +139,30 @@ class Runner:
             )
         return times
 
-    def check(self, source: ModelSource, seed: int) -> float:
-        """Three steps of what was loaded, beside three eager steps from the same state."""
-        from placewright.execute.eager import run_eager
+    def check(
+        self,
+        source: ModelSource,
+        seed: int,
+        devices: Sequence[Device] | None = None,
+        steps: int = CHECKED_STEPS,
+    ) -> Check:
+        """Steps of what was loaded, beside eager steps from the same state and seed.
 
-        program = self.session.graph.program
-        self.session.run(CHECKED_STEPS)
-        expected = run_eager(
-            source,
-            training=program.training,
-            steps=CHECKED_STEPS,
-            seed=seed,
-            threads=self.session.cluster.devices[0].cores,
-            optimizer=program.optimizer.get("name", "adam"),
-            lr=program.optimizer.get("lr", 1e-3),
-        )
-        outputs, state = self.session.outputs(), self.session.state()
-        names = [output.name for output in program.outputs][: len(expected.outputs)]
-        errors = [_difference(outputs[n], e) for n, e in zip(names, expected.outputs, strict=True)]
-        keys = {i.name: i.key for i in program.inputs if i.role in ("parameter", "buffer")}
-        errors += [
-            _difference(tensor, expected.state[keys[name]])
-            for name, tensor in state.items()
-            if name in keys
-        ]
-        return max(errors, default=0.0)
+        Parameters
+        ----------
+        devices
+            That the placement uses; all by default.
+        """
+        from placewright.operators.check import check_session
+
+        used = self.session.cluster.devices if devices is None else devices
+        return check_session(self.session, source, seed=seed, steps=steps, devices=used)
 
 
-def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    if found.shape != expected.shape:
-        return float("inf")
-    if not found.numel():
-        return 0.0
-    found, expected = found.double(), expected.double()
-    same = (found == expected) | (found.isnan() & expected.isnan())
-    difference = (found - expected).abs().nan_to_num(nan=float("inf"))
-    return float(difference.masked_fill(same, 0.0).max())
+def _used(session: Session, result: Result) -> list[Device]:
+    """Devices that a plan puts operators on."""
+    devices = session.cluster.devices
+    return [devices[k] for k in sorted(set(result.plan.placement.tolist()))]
 
 
 def compare_with_eager(
@@ -181,7 +171,7 @@ def compare_with_eager(
     """Largest difference of any output, parameter or buffer after three steps."""
     order = execution_order(problem, judge(problem, plan))
     runner.session.load(plan.placement.tolist(), order, seed)
-    return runner.check(source, seed)
+    return runner.check(source, seed).max_abs_error
 
 
 def best_single(problem: OperatorProblem) -> Result | None:
@@ -256,6 +246,7 @@ def as_json(measurement: Measurement, baseline: tuple[str, Measurement] | None) 
         "engine": measurement.engine,
         "emulated": measurement.emulated,
         "max_abs_error": measurement.max_abs_error,
+        "check": None if measurement.check is None else measurement.check.as_json(),
     }
 
 

@@ -46,8 +46,8 @@ def run_table(
         plain_table(("", "predicted", "measured", "error"), rows, " rrr"),
         _speed_up(measured, baseline),
     ]
-    if measured.max_abs_error is not None:
-        lines.append(f"largest difference from eager PyTorch: {measured.max_abs_error:g}")
+    if measured.check is not None:
+        lines.append(str(measured.check))
     return "\n".join(lines + ([] if run is None else _run_lines(run)))
 
 
@@ -59,7 +59,8 @@ def _run_lines(run: Timeline) -> list[str]:
         "nothing happened"
     ]
     last = f"{len(run.step_s)} steps done, the last {seconds(run.typical_s(5))} each"
-    return ["", "the run", *events, last]
+    check = [] if run.check is None else [str(run.check)]
+    return ["", "the run", *events, last, *check]
 
 
 def _run_row(name: str, taken: Measurement) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ def run_adaptively(
     seed: int,
     engine: Engine,
     snapshots: Path | None,
+    check: bool = False,
 ) -> Timeline:
     """All steps by the first plan or what it is changed to, events told as they happen.
 
@@ -46,7 +47,21 @@ def run_adaptively(
                 face.note(f"interrupted after step {run.done}")
             if snapshots is not None and run.session is not None:
                 run.finish()
+            if check:
+                _check(run, loaded, face)
         return run.timeline
+
+
+def _check(run: AdaptiveRun, loaded: Loaded, face: Face) -> None:
+    """Hold the whole run against eager steps, unless it was broken off in the middle of a step."""
+    from placewright.adapt.check import check_run
+
+    assert loaded.model is not None
+    if run.session is None or not run.done:
+        face.note("not compared with eager PyTorch: the run was broken off")
+        return
+    with face.meter(f"repeating {run.done} steps in eager PyTorch"):
+        run.timeline.check = check_run(run, loaded.model)
 
 
 def _run(

@@ -68,7 +68,8 @@ SnapshotsOption = Annotated[
     ),
 ]
 CheckOption = Annotated[
-    bool, typer.Option("--check", help="Compare with plain eager PyTorch, bit for bit.")
+    bool,
+    typer.Option("--check", help="Compare with plain eager PyTorch; exit code 1 if it differs."),
 ]
 
 
@@ -155,6 +156,7 @@ def run(
                 seed=seed,
                 engine=up,
                 snapshots=snapshots,
+                check=check,
             )
     data = as_json(measured, baseline) | ({} if timeline is None else {"run": timeline.as_json()})
     face.show(lambda: data, lambda: run_table(result, measured, baseline, timeline))
@@ -168,6 +170,9 @@ def run(
         measurement=measured,
         run=timeline,
     )
+    for checked in (measured.check, None if timeline is None else timeline.check):
+        if checked is not None:
+            checked.demand()
 
 
 def _check_runnable(loaded: Loaded) -> None:

@@ -1,0 +1,71 @@
+"""Tolerance of a check: 0 where a placed step repeats eager's own arithmetic, else its rounding.
+
+The one place that says how far a placed run may be from plain eager PyTorch.
+
+- CPUs with the same number of cores call the kernels that eager calls, on the same number of
+  threads and on tensors with the same strides: every bit is equal, whatever the placement.
+- CPUs with different numbers of cores divide sums between other numbers of threads, and a GPU has
+  kernels of its own, which may round to TF32. There half of the digits must agree: the square
+  root of the unit roundoff of the coarsest type, times the largest magnitude of the tensor. Adam
+  divides a gradient by its own size, so that a gradient that is all rounding moves a parameter by
+  the learning rate, in either direction: twice the rate is added for parameters. Only the first
+  training step is compared, because later ones start from parameters that differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from placewright.checking import Tolerance
+from placewright.cluster.cluster import Device
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+
+ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff of the types that a program computes in."""
+
+TF32 = 2.0**-11
+"""What a GPU may round the factors of a product of float32 to."""
+
+EXACT = Tolerance(0.0, 0.0, "every bit, since all devices call eager's own kernels")
+
+
+def tolerance(graph: Graph, devices: Sequence[Device]) -> Tolerance:
+    """How far a placed run of a captured program may be from eager on the first device's cores.
+
+    Parameters
+    ----------
+    graph
+        With its program.
+    devices
+        That the placement uses.
+    """
+    gpus = any(device.kind == "gpu" for device in devices)
+    cores = sorted({device.cores for device in devices})
+    if not gpus and len(cores) < 2:
+        return EXACT
+    program = graph.program
+    assert isinstance(program, Program)
+    roundoff = max(_coarsest(graph), TF32 if gpus else 0.0)
+    reason = (
+        "GPU kernels add up in another order and may round to TF32"
+        if gpus
+        else f"sums are divided between other numbers of threads ({_listed(cores)} cores)"
+    )
+    return Tolerance(
+        relative=math.sqrt(roundoff),
+        update=2.0 * float(program.optimizer.get("lr", 0.0)),
+        reason=reason,
+        steps=1 if program.training else None,
+    )
+
+
+def _coarsest(graph: Graph) -> float:
+    """Unit roundoff of the coarsest type of any operator's output."""
+    types = {spec.dtype for operator in graph.operators for spec in operator.outputs}
+    return max((ROUNDOFF.get(name, 0.0) for name in types), default=0.0) or ROUNDOFF["float32"]
+
+
+def _listed(cores: Sequence[int]) -> str:
+    return " and ".join(map(str, cores))

@@ -1,0 +1,162 @@
+"""A placed run is held against eager step by step, and a difference is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from placewright.capture.model import capture_source
+from placewright.capture.source import ModelSource
+from placewright.capture.state import initial_state
+from placewright.checking import Check
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import CheckError
+from placewright.execute.session import Session
+from placewright.operators.check import Comparison, difference
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import Runner, execution_order, running
+from placewright.profile.build import profile
+
+PAIR = Cluster((Device("a"), Device("b")), name="pair")
+
+
+class Tied(torch.nn.Module):
+    """One weight under two names, and a buffer that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4, bias=False)
+        self.second = torch.nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through the same weight twice."""
+        out: torch.Tensor = self.second(self.norm(self.first(x)).relu())
+        return out
+
+
+def tied() -> ModelSource:
+    """With a loss."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inputs, targets = torch.randn(8, 4), torch.randn(8, 4)
+        return ModelSource(Tied(), (inputs,), torch.nn.functional.mse_loss, targets)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch | None = None, **spoilt: Any) -> Check:
+    """Three steps on two workers; `spoilt` is what to add to a program input after step two."""
+    source = tied()
+    graph = capture_source(source, training=True)
+    problem = profile(graph, PAIR, method="analytic")
+    groups = np.arange(problem.colocation.max() + 1) % 2
+    plan = OperatorPlan(groups[problem.colocation])
+    if monkeypatch is not None:
+        spoil(monkeypatch, spoilt)
+    with running(graph, PAIR, initial_state(source, graph.program)) as runner:
+        order = execution_order(problem, judge(problem, plan))
+        runner.session.load(plan.placement.tolist(), order, 3)
+        return runner.check(source, 3)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, float]) -> None:
+    """From the second step on, other state comes back from the workers."""
+    true, count = Session.state, [0]
+
+    def state(self: Session) -> dict[str, torch.Tensor]:
+        found = true(self)
+        count[0] += 1
+        for end, by in changes.items() if count[0] > 1 else ():
+            name = next(n for n in found if n.endswith(end.replace("__", ".")))
+            found[name] = found[name] + by
+        return found
+
+    monkeypatch.setattr(Session, "state", state)
+
+
+def test_a_right_run_passes_at_tolerance_zero() -> None:
+    """Loss, every parameter under each of its names, every buffer, in three steps."""
+    check = checked()
+    check.demand()
+    assert check.passed
+    assert (check.steps, check.max_abs_error, check.first) == (3, 0.0, None)
+    assert check.compared == {"output": 1, "parameter": 4, "buffer": 3}
+    assert "passed, tolerance 0, every bit" in str(check)
+
+
+def test_a_wrong_run_names_tensor_step_distance_and_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first step that differs, and of its tensors the one that differs most."""
+    check = checked(monkeypatch, norm__weight=0.5, norm__bias=0.25)
+    assert check.first is not None
+    assert (check.first.role, check.first.tensor, check.first.step) == (
+        "parameter",
+        "norm.weight",
+        2,
+    )
+    assert check.first.max_abs_error == pytest.approx(0.5)
+    assert [f.tensor for f in check.failed] == ["norm.weight", "norm.bias"]
+    with pytest.raises(CheckError, match=r"'norm.weight' after step 2.*by 0.5, tolerance 0"):
+        check.demand()
+    said = check.as_json()
+    assert not said["passed"]
+    assert said["first"]["tensor"] == "norm.weight"
+    assert said["beyond"] == 2
+
+
+def test_what_the_program_lacks_must_not_have_changed() -> None:
+    """A parameter that eager trains and the program does not know of is a difference."""
+    source = tied()
+    graph = capture_source(source, training=True)
+    comparison = Comparison.of(graph, source, seed=0, devices=PAIR.devices)
+    comparison.step({}, {})
+    names = {found.tensor for found in comparison.failed}
+    assert {"first.weight", "second.weight", "norm.weight", "norm.running_mean"} <= names
+
+
+def test_a_loss_may_be_given_as_a_number() -> None:
+    """As adaptive runs keep it; a number that is off by one bit is noticed."""
+    source = tied()
+    graph = capture_source(source, training=True)
+    first = Comparison.of(graph, source, seed=0, devices=PAIR.devices)
+    loss = float(first.eager.step().outputs[0])
+    for number, passes in ((loss, True), (float(np.nextafter(np.float32(loss), 9)), False)):
+        comparison = Comparison.of(graph, source, seed=0, devices=PAIR.devices)
+        comparison.step({"loss": number}, None)
+        assert comparison.check().passed is passes
+
+
+def test_differences_that_are_no_numbers() -> None:
+    """NaN beside NaN is equal, beside a number infinitely far; so are other shapes and types."""
+    one, nan = torch.ones(2), torch.tensor([1.0, float("nan")])
+    assert difference(nan, nan.clone()) == 0.0
+    assert difference(one, nan) == float("inf")
+    assert difference(one, torch.ones(3)) == float("inf")
+    assert difference(one, one.double()) == float("inf")
+    assert difference(torch.tensor([1 + 1j]), torch.tensor([1 + 3j])) == 2.0
+    assert difference(torch.tensor([float("inf")]), torch.tensor([float("inf")])) == 0.0
+
+
+def test_a_runner_checks_on_the_cores_that_the_plan_uses() -> None:
+    """Eager gets as many threads as the devices have."""
+    wide = Cluster((Device("a"), Device("b", cores=2)), name="wide")
+    source = tied()
+    graph = capture_source(source)
+    problem = profile(graph, wide, method="analytic")
+    plan = OperatorPlan(np.ones(problem.n))
+    with running(graph, wide, initial_state(source, graph.program)) as runner:
+        assert isinstance(runner, Runner)
+        order = execution_order(problem, judge(problem, plan))
+        runner.session.load(plan.placement.tolist(), order)
+        alone = runner.check(source, 0, [wide.devices[1]])
+        both = runner.check(source, 0)
+    assert alone.tolerance.relative == 0.0
+    assert both.tolerance.relative > 0.0
+    assert alone.passed
+    assert both.passed
