@@ -89,15 +89,15 @@ class Shard:
         self._place(sample).unlink(missing_ok=True)
 
     def _write(self, sample: int, content: bytes) -> None:
-        beside = self.folder / "arriving" / f"{sample}.npz"
+        beside = self.folder / "arriving" / f"{sample:d}.npz"
         beside.write_bytes(content)
         os.replace(beside, self._place(sample))
 
     def _place(self, sample: int) -> Path:
-        return self.folder / "samples" / f"{sample}.npz"
+        return self.folder / "samples" / f"{sample:d}.npz"
 
     def _note(self, transfer: int, sample: int) -> Path:
-        return self.folder / "journal" / f"{transfer}-{sample}"
+        return self.folder / "journal" / f"{transfer:d}-{sample:d}"
 
 
 def checksum(content: bytes) -> str:

@@ -6,9 +6,11 @@ every sample is on exactly one node, or it is an error.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,6 +19,7 @@ import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.errors import RunError, WorkerError
+from placewright.execute.connections.authentication import LOOPBACK
 from placewright.samples.data.dealing import held_by
 from placewright.samples.data.shards import Shard, audit
 from placewright.samples.moving.mover import Fault, MoverSpec, Sent, move_main
@@ -83,23 +86,26 @@ def move(
         shard.forget()
     held = held_by(problem, shards)
     transfers = transfers_of(problem, plan, float("inf") if seats else speed, held)
-    addresses = _addresses(problem.n, seats)
-    specs = [
-        MoverSpec(
-            i,
-            shards[i].folder,
-            addresses,
-            tuple(t for t in transfers if t.source == i),
-            (faults or {}).get(i),
-            seats[i] if seats else None,
-        )
-        for i in range(problem.n)
-    ]
-    with _Movers(specs) as movers:
-        begun = time.perf_counter()
-        movers.go(begun + limit_s)
-        took_s = time.perf_counter() - begun
-        moved = Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
+    secret = secrets.token_bytes(32)
+    with _ports(problem.n, seats) as (addresses, ports):
+        specs = [
+            MoverSpec(
+                node=i,
+                folder=shards[i].folder,
+                addresses=addresses,
+                transfers=tuple(t for t in transfers if t.source == i),
+                secret=secret,
+                listening=ports[i],
+                fault=(faults or {}).get(i),
+                seat=seats[i] if seats else None,
+            )
+            for i in range(problem.n)
+        ]
+        with _Movers(specs) as movers:
+            begun = time.perf_counter()
+            movers.go(begun + limit_s)
+            took_s = time.perf_counter() - begun
+            moved = Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
     audit(shards, digests)
     return moved
 
@@ -187,18 +193,21 @@ class _Movers:
             process.join(timeout=5.0)
 
 
-def _addresses(count: int, seats: Sequence[NodeSeat]) -> tuple[tuple[str, int], ...]:
+Addresses = tuple[tuple[str, int], ...]
+
+
+@contextmanager
+def _ports(
+    count: int, seats: Sequence[NodeSeat]
+) -> Iterator[tuple[Addresses, tuple[socket.socket | None, ...]]]:
+    """Where the nodes listen, and the ports, which are ours before any process has started.
+
+    They stay open when a process dies: no other user can take the port before it starts again. In
+    a testbed nodes have networks of their own, where each process opens its port by itself.
+    """
     if seats:
-        return tuple((seat.address, PORT) for seat in seats)
-    return tuple(("127.0.0.1", port) for port in _free_ports(count))
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+        yield tuple((seat.address, PORT) for seat in seats), (None,) * count
+        return
+    with ExitStack() as stack:
+        ports = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+        yield tuple((LOOPBACK, int(port.getsockname()[1])) for port in ports), tuple(ports)

@@ -9,15 +9,18 @@ connection at a time.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from placewright.errors import RunError
+from placewright.execute.connections.authentication import BROKEN, Listener, connect
+from placewright.execute.connections.channel import Channel
 from placewright.samples.data.shards import Shard, checksum
 from placewright.samples.nodes.processes import sit
 from placewright.testbed.seat import NodeSeat
@@ -28,9 +31,7 @@ MESSAGE_BYTES = 128 * 1024
 RETRY_S = 0.02
 ON_THE_WAY = 2
 """Messages that are sent before the first is confirmed: a link does not stand still."""
-KEY = b"placewright"
-BROKEN = (OSError, EOFError, AuthenticationError)
-"""What a cut link or a dead neighbour looks like."""
+TURN, TAKEN = "turn", "taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,24 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class MoverSpec:
-    """What one process is told; `addresses` by node."""
+    """What one process is told.
+
+    Attributes
+    ----------
+    addresses
+        By node, where each listens.
+    secret
+        Of this move: nobody else is sent files or heard.
+    listening
+        The node's port, open; ``None`` in a testbed, where the process opens it by itself.
+    """
 
     node: int
     folder: Path
     addresses: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
+    secret: bytes = field(repr=False)
+    listening: socket.socket | None = None
     fault: Fault | None = None
     seat: NodeSeat | None = None
 
@@ -91,7 +104,8 @@ def move_main(spec: MoverSpec, told: Connection) -> None:
     """Get ready, send everything when told to, say so; receive until told to stop."""
     sit(spec.seat)
     shard = Shard(spec.folder)
-    listener = Listener(spec.addresses[spec.node], backlog=64, authkey=KEY)
+    listening = spec.listening or socket.create_server(spec.addresses[spec.node])
+    listener = Listener(listening, spec.secret)
     threading.Thread(target=_receive, args=(listener, shard), daemon=True).start()
     told.send("ready")
     told.recv()
@@ -121,7 +135,8 @@ class _Sender:
         if not left:
             return True
         try:
-            with Client(self.spec.addresses[transfer.target], authkey=KEY) as link:
+            with connect(self.spec.addresses[transfer.target], self.spec.secret) as link:
+                link.receive()  # our turn
                 time.sleep(transfer.latency_s)
                 begun = time.perf_counter()
                 unconfirmed: deque[list[int]] = deque()
@@ -142,7 +157,7 @@ class _Sender:
         size = len(self.shard.content(sample) or b"")
         return max(1, min(FILES_PER_MESSAGE, MESSAGE_BYTES // max(1, size)))
 
-    def _message(self, link: Connection, transfer: Transfer, samples: list[int]) -> None:
+    def _message(self, link: Channel, transfer: Transfer, samples: list[int]) -> None:
         """A few files, as slowly as an emulated link is."""
         begun = time.perf_counter()
         self.messages += 1
@@ -153,9 +168,9 @@ class _Sender:
         left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
         time.sleep(max(0.0, left_s))
 
-    def _confirm(self, link: Connection, samples: list[int]) -> None:
+    def _confirm(self, link: Channel, samples: list[int]) -> None:
         """Files are ours until the other side says that it has them."""
-        link.recv()
+        link.receive()
         self.confirmed += 1
         self._trouble(self.confirmed, late=True)
         for sample in samples:
@@ -173,12 +188,13 @@ class _Sender:
 def _receive(listener: Listener, shard: Shard) -> None:
     """One connection after another, as a port does."""
     while True:
-        try:
-            with listener.accept() as link:
-                while True:
-                    transfer, files = link.recv()
-                    for sample, content, digest in files:
-                        shard.accept(transfer, sample, content, digest)
-                    link.send("taken")
-        except BROKEN:
-            continue
+        called = listener.accept()
+        assert called is not None  # there is no limit to the wait
+        _, link = called
+        with link, suppress(*BROKEN, RunError):
+            link.send(TURN)
+            while True:
+                transfer, files = link.receive()
+                for sample, content, digest in files:
+                    shard.accept(transfer, sample, content, digest)
+                link.send(TAKEN)

@@ -1,0 +1,87 @@
+"""Messages as data: numbers, text, bytes, sequences, mappings, and dataclasses that are named.
+
+On the wire a message is msgpack. Sequences of any kind arrive as tuples. A dataclass is an
+extension that holds its name and its fields in order; only the ones that the reader has listed are
+made, by their constructor, from nothing but data:
+
+    ExtType(1, msgpack(["TensorSpec", [2, 3], "float32", [3, 1]]))
+
+Unlike a pickle, a message names no function to call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgpack
+
+from placewright.errors import RunError
+
+_DATACLASS = 1
+"""The only type of extension there is."""
+
+
+class Codec:
+    """Packs messages and unpacks them.
+
+    Parameters
+    ----------
+    kinds
+        Dataclasses that messages may hold; no two of one name.
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self._kinds = {kind.__name__: kind for kind in kinds}
+        self._fields = {kind: tuple(f.name for f in fields(kind)) for kind in kinds}
+
+    def pack(self, message: Any) -> bytes:
+        """The message as bytes.
+
+        Raises
+        ------
+        TypeError
+            It holds something that is neither plain data nor one of `kinds`.
+        """
+        packed: bytes = msgpack.packb(message, default=self._extension, use_bin_type=True)
+        return packed
+
+    def unpack(self, data: bytes) -> Any:
+        """The message that `pack` packed.
+
+        Raises
+        ------
+        RunError
+            These bytes are no message that this version of Placewright knows.
+        """
+        try:
+            return self._unpacked(data)
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            raise RunError(
+                "a message from another process cannot be read",
+                by=f"{type(error).__name__}: {error}"[:200],
+                hint="install the same version of Placewright on every machine",
+            ) from None
+
+    def _unpacked(self, data: bytes) -> Any:
+        return msgpack.unpackb(
+            data, use_list=False, raw=False, strict_map_key=False, ext_hook=self._made
+        )
+
+    def _extension(self, value: Any) -> msgpack.ExtType:
+        names = self._fields.get(type(value))
+        if names is None:
+            what = "dataclass" if is_dataclass(value) else "value"
+            raise TypeError(f"a {what} of type {type(value).__name__} cannot be sent")
+        entry = [type(value).__name__, *(getattr(value, name) for name in names)]
+        return msgpack.ExtType(_DATACLASS, self.pack(entry))
+
+    def _made(self, code: int, data: bytes) -> Any:
+        if code != _DATACLASS:
+            raise ValueError(f"extension {code} is unknown")
+        name, *values = self._unpacked(data)
+        return self._kinds[name](*values)
+
+
+PLAIN = Codec()
+"""Data without dataclasses."""
