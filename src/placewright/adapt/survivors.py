@@ -44,6 +44,7 @@ def problem_of(problem: OperatorProblem, names: Collection[str]) -> OperatorProb
     return replace(
         problem,
         device_names=tuple(problem.device_names[i] for i in keep),
+        device_kinds=tuple(kind for i, kind in enumerate(problem.device_kinds) if i in keep),
         compute_s=problem.compute_s[:, keep],
         latency_s=problem.latency_s[pairs],
         seconds_per_byte=problem.seconds_per_byte[pairs],

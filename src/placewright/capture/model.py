@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from placewright.errors import MissingDependencyError
@@ -16,6 +17,7 @@ except ImportError as error:
 from placewright.capture.assemble import assemble
 from placewright.capture.inference import trace_inference
 from placewright.capture.lower import lower
+from placewright.capture.modules import module_tree
 from placewright.capture.optimizer import append_updates
 from placewright.capture.source import ModelSource, load_model, mean_square
 from placewright.capture.training import trace_training
@@ -67,11 +69,18 @@ def capture(
     attention mask to leave out one that hides nothing.
     """
     name = name or type(model).__name__
-    if not training:
-        return assemble(lower(trace_inference(model, inputs)), name, training=False, optimizer={})
-    sketch = lower(trace_training(model, inputs, loss_fn or mean_square, targets))
-    settings = append_updates(sketch, optimizer, lr)
-    return assemble(sketch, name, training=True, optimizer=settings)
+    settings: Mapping[str, Any] = {}
+    if training:
+        sketch = lower(trace_training(model, inputs, loss_fn or mean_square, targets))
+        settings = append_updates(sketch, optimizer, lr)
+    else:
+        sketch = lower(trace_inference(model, inputs))
+    return _with_modules(assemble(sketch, name, training=training, optimizer=settings), model)
+
+
+def _with_modules(graph: Graph, model: torch.nn.Module) -> Graph:
+    kept = (entry for entry in graph.program.inputs if entry.role in ("parameter", "buffer"))
+    return replace(graph, modules=module_tree(model, {e.key: e.colocation for e in kept}))
 
 
 def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:

@@ -14,6 +14,7 @@ from placewright.boundary import FileModel, parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.check import check_program
 from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.graph.module_files import ModuleTreeEntry, tree_json
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
 
 SCHEMA_VERSION = 1
@@ -63,6 +64,7 @@ class GraphFile(FileModel):
     operators: tuple[OperatorEntry, ...]
     tensors: tuple[TensorEntry, ...] = ()
     program: ProgramEntry | None = None
+    modules: ModuleTreeEntry | None = None
 
 
 def write_graph(graph: Graph, path: str | Path) -> Path:
@@ -106,6 +108,7 @@ def graph_json(graph: Graph) -> dict[str, Any]:
         "operators": [_operator_json(op) for op in graph.operators],
         "tensors": [_tensor_json(tensor) for tensor in graph.tensors],
         "program": None if graph.program is None else program_json(graph.program),
+        **({} if graph.modules is None else {"modules": tree_json(graph.modules)}),
     }
 
 
@@ -115,6 +118,7 @@ def _graph(entry: GraphFile, name: str) -> Graph:
         tuple(op.operator() for op in entry.operators),
         tuple(Tensor(t.name, t.producer, t.bytes, t.consumers, t.view_of) for t in entry.tensors),
         None if entry.program is None else entry.program.program(),
+        None if entry.modules is None else entry.modules.tree(),
     )
     if graph.program is not None:
         check_program(graph)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.graph.modules import ModuleTree
 
 INPUT_MARK = ":"
 """Stands in the name of every program input (``parameter:conv1.weight``) and of no other value."""
@@ -84,12 +85,15 @@ class Graph:
     program
         How to execute the operators (JSON-like data, see `placewright.capture.program`),
         ``None`` for graphs that can be planned and not run.
+    modules
+        The modules of the model, ``None`` where they are not known.
     """
 
     name: str
     operators: tuple[Operator, ...]
     tensors: tuple[Tensor, ...]
     program: Any = None
+    modules: ModuleTree | None = None
 
     def __post_init__(self) -> None:
         position = {op.name: i for i, op in enumerate(self.operators)}
@@ -109,6 +113,8 @@ class Graph:
         for tensor in self.tensors:
             self._check_tensor(tensor, position)
         self._check_views({tensor.name: tensor for tensor in self.tensors})
+        if self.modules is not None:
+            self.modules.check_operators(position, self.name)
 
     def _check_tensor(self, tensor: Tensor, position: dict[str, int]) -> None:
         where = f"{self.name}: tensor {tensor.name!r}"

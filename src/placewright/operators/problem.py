@@ -18,6 +18,7 @@ from placewright.arrays import (
     frozen_int,
 )
 from placewright.errors import InputError
+from placewright.graph.modules import ModuleTree
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.topology import Topology, build_topology
 from placewright.operators.views import NO_VIEW, check_views
@@ -100,6 +101,13 @@ class OperatorProblem:
     alias_of
         Shape (t,); the tensor that a view shares memory with where it is made, -1 for a tensor
         with memory of its own, -2 for a view of what is always there (a weight, an input).
+    device_kinds
+        Shape (m,), ``gpu``, ``cpu``, ...; empty where they are not known.
+    operator_modules
+        Shape (n,), the path of the module that an operator belongs to, ``""`` for none; empty
+        where they are not known.
+    modules
+        The model's modules with what they hold, ``None`` where they are not known.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -131,6 +139,9 @@ class OperatorProblem:
     calls: int = 1
     pipeline: Pipeline = PLAIN
     alias_of: IntArray = field(default_factory=lambda: _UNSAID.astype(np.int64))
+    device_kinds: tuple[str, ...] = ()
+    operator_modules: tuple[str, ...] = ()
+    modules: ModuleTree | None = None
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -234,6 +245,9 @@ _LATER: dict[str, Any] = {
     "calls": 1,
     "pipeline": PLAIN,
     "alias_of": NO_VIEW,
+    "device_kinds": (),
+    "operator_modules": (),
+    "modules": None,
 }
 _UNSAID: FloatArray = np.zeros(0)
 
@@ -262,11 +276,13 @@ def _fill_in(p: OperatorProblem) -> None:
     backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward
     object.__setattr__(p, "is_backward", frozen_bool(backward))
     object.__setattr__(p, "contiguous", bool(p.contiguous))
+    for key in ("device_kinds", "operator_modules"):
+        object.__setattr__(p, key, tuple(getattr(p, key)))
 
 
 def _is_default(key: str, value: Any) -> bool:
-    if isinstance(value, Pipeline):
-        return value == PLAIN
+    if value is None or isinstance(value, Pipeline | ModuleTree | tuple):
+        return bool(value == _LATER[key])
     return bool(np.all(np.asarray(value) == _LATER[key]))
 
 
@@ -307,6 +323,11 @@ def _check_shapes(p: OperatorProblem) -> None:
             where=p.name,
             by=f"{len(p.pipeline.cluster)} for {m} devices",
         )
+    for key, size in (("device_kinds", m), ("operator_modules", n)):
+        given = getattr(p, key)
+        if given and len(given) != size:
+            by = f"{len(given)}, expected {size}"
+            raise InputError(f"{key} has the wrong length", where=p.name, by=by)
     for key, names in (("operator", p.operator_names), ("device", p.device_names)):
         if len(set(names)) < len(names):
             raise InputError(f"{key} names must differ from each other", where=p.name)
@@ -350,6 +371,8 @@ def _check_values(p: OperatorProblem) -> None:
     if p.pinned.min() < -1 or p.pinned.max() >= p.m:
         raise InputError("pinned names a device that does not exist", where=p.name)
     check_views(p)
+    if p.modules is not None:
+        p.modules.check_operators(set(p.operator_names), p.name)
     if p.calls < 1:
         raise InputError("calls must be at least 1", where=p.name, by=f"got {p.calls}")
 

@@ -143,6 +143,9 @@ def operator_problem(
         objective=objective,
         links=links,
         overlap=overlap,
+        device_kinds=tuple(d.kind for d in cluster.devices),
+        operator_modules=tuple(op.module for op in graph.operators),
+        modules=graph.modules,
     )
 
 

@@ -1,8 +1,7 @@
-"""m-TOPO, m-ETF, m-SCT, METIS and accelerate's rule: by hand, valid, within memory."""
+"""m-TOPO, m-ETF, m-SCT and METIS: by hand, valid, within memory."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
@@ -15,7 +14,7 @@ from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.operators.validity import assert_valid_schedule
 
-NAMES = ["m-topo", "m-etf", "m-sct", "metis", "accelerate-auto"]
+NAMES = ["m-topo", "m-etf", "m-sct", "metis"]
 CHAIN = [(0, 1.0, [1]), (1, 1.0, [2]), (2, 1.0, [3])]
 
 
@@ -47,12 +46,6 @@ class TestMetis(PlannerConformance):
         pytest.importorskip("pymetis")
 
 
-class TestAccelerateAuto(PlannerConformance):
-    """accelerate's rule."""
-
-    named = "accelerate-auto"
-
-
 def places(problem: OperatorProblem, name: str) -> list[int]:
     """Devices by operator."""
     plan = planners(problem)[name](problem, Context())
@@ -64,15 +57,6 @@ def test_m_topo_fills_even_shares() -> None:
     """Share: half of 3 + 3 + 3 + 2 bytes, and one operator more: 8.5, which two operators fit."""
     problem = tiny([[1.0, 1.0]] * 4, CHAIN, resident_bytes=[2.0] * 4)
     assert places(problem, "m-topo") == [0, 0, 1, 1]
-
-
-def test_accelerate_fills_the_first_device_first() -> None:
-    """By weights alone; with no limit everything is on the first device."""
-    problem = tiny([[5.0, 1.0]] * 4, CHAIN, resident_bytes=[2.0] * 4, memory_bytes=[7.0, 20.0])
-    assert places(problem, "accelerate-auto")[0] == 0
-    assert judge(problem, planners(problem)["accelerate-auto"](problem, Context())).feasible
-    free = problem.asked(memory_bytes=[np.inf, np.inf])
-    assert places(free, "accelerate-auto") == [0, 0, 0, 0]
 
 
 def test_m_etf_starts_what_it_can() -> None:

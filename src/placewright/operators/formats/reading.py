@@ -149,6 +149,9 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
         "calls": entry.calls,
         "alias_of": _aliases(tensors),
         "pipeline": Pipeline(**entry.pipeline.model_dump()),
+        "device_kinds": tuple(entry.device_kinds or ()),
+        "operator_modules": tuple(entry.operator_modules or ()),
+        "modules": None if entry.modules is None else entry.modules.tree(),
     }
 
 

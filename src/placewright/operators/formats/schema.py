@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from placewright.boundary import FileModel
+from placewright.graph.module_files import ModuleTreeEntry
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
 from placewright.result_file import ResultFile
@@ -67,6 +68,9 @@ class ProblemFile(FileModel):
     backward: list[str] = Field(default_factory=list)
     calls: Number = 1
     pipeline: PipelineEntry = Field(default_factory=PipelineEntry)
+    device_kinds: list[str] | None = None
+    operator_modules: list[str] | None = None
+    modules: ModuleTreeEntry | None = None
 
 
 class SpanEntry(FileModel):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.graph.module_files import tree_json
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
@@ -54,7 +55,18 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
         "backward": [operators[i] for i in np.flatnonzero(p.is_backward)],
         "calls": p.calls,
         **({} if p.pipeline == PLAIN else {"pipeline": asdict(p.pipeline)}),
+        **_module_json(p),
     }
+
+
+def _module_json(p: OperatorProblem) -> dict[str, Any]:
+    """Kinds of devices, modules of operators and the model's modules, where they are known."""
+    said: dict[str, Any] = {}
+    if p.device_kinds:
+        said["device_kinds"] = list(p.device_kinds)
+    if p.operator_modules:
+        said["operator_modules"] = list(p.operator_modules)
+    return said if p.modules is None else said | {"modules": tree_json(p.modules)}
 
 
 def _view_json(p: OperatorProblem, k: int) -> dict[str, Any]:

@@ -1,31 +1,53 @@
-"""The rule of accelerate's ``device_map="auto"``, as a baseline."""
+"""The device map of Hugging Face accelerate, ``device_map="auto"``, as a baseline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import final
 
-from placewright.arrays import FloatArray
+from placewright.cluster.units import BYTES, show
+from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.lists.setup import within_memory
-from placewright.operators.planners.m_topo import filled_in_order
+from placewright.operators.planners.module_maps.balanced import balanced
+from placewright.operators.planners.module_maps.device_map import DISK, device_map
+from placewright.operators.planners.module_maps.placement import placement
+from placewright.operators.planners.module_maps.sizes import ModuleSizes, module_sizes
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import groups_of
 from placewright.planning import Context
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AccelerateAuto:
-    """Devices filled in their order by what lives on them; never a look at time. O(n m).
+    """Whole modules, devices filled one after another by bytes of weights, GPUs first.
 
-    What ``infer_auto_device_map`` of Hugging Face accelerate does with modules
-    (https://huggingface.co/docs/accelerate/concept_guides/big_model_inference): the next one goes
-    to the current device if it fits, else to the next device, and there is no way back.
+    ``infer_auto_device_map`` under the limits of ``get_balanced_memory``, as in accelerate 1.15
+    (https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/modeling.py,
+    explained in https://huggingface.co/docs/accelerate/concept_guides/big_model_inference): a
+    module goes to the current device if it fits there beside what is tied to it, else it is taken
+    apart unless its class is never split, else to the next device. Devices are GPUs (all kinds
+    but ``cpu``) in their order, then the first CPU; room for the largest layer is kept on the
+    first GPU and the CPU. Never a look at time, at links or at activations. O(modules^2).
 
-    Departures: it works on operators in topological order; with unlimited memory all of it is on
-    the first device; where activations do not fit beside the weights the budgets shrink.
+    The map is accelerate's own, module by module, for the device memories given as
+    ``max_memory``. Departures are in what becomes of it: accelerate copies the weights of modules
+    on the CPU to the first GPU in each step and computes there, here the CPU computes them; what
+    would go to disk is an error, and so is a map that accelerate itself cannot end. Tied
+    parameters that it would put on two devices are on the first one. Other CPUs than the first
+    have no place in its maps and stay idle. transformers 5 has a copy of these functions that
+    balances by the largest layer of each class and tensor, which is not this one.
+
+    Parameters
+    ----------
+    balance
+        Spread the model evenly over the GPUs (``"auto"``); otherwise fill them one by one
+        (``"sequential"``).
+    low_zero
+        Leave the first GPU as empty as the others allow (``"balanced_low_0"``).
     """
+
+    balance: bool = True
+    low_zero: bool = False
 
     @property
     def name(self) -> str:
@@ -33,7 +55,11 @@ class AccelerateAuto:
         return "accelerate-auto"
 
     def supports(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
+        """Problems that say their modules and kinds of devices, with tensors over links."""
+        if problem.modules is None or not problem.operator_modules:
+            return "places whole modules, and the problem does not say its modules"
+        if not problem.device_kinds:
+            return "fills GPUs before CPUs, and the problem does not say the kinds of its devices"
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -42,12 +68,34 @@ class AccelerateAuto:
         Raises
         ------
         InfeasibleError
-            A group that no device can run.
+            A group that no device can run; modules that would go to disk.
         """
-        groups = groups_of(problem)
+        assert problem.modules is not None
+        sizes = module_sizes(problem.modules)
+        found = self.map(problem, sizes)
+        _check_disk(problem, sizes, found)
+        return OperatorPlan(placement(problem, problem.modules, found))
 
-        def build(budget_bytes: FloatArray) -> OperatorPlan:
-            device = filled_in_order(problem, groups, groups.resident_bytes, budget_bytes)
-            return OperatorPlan(device[groups.group])
+    def map(self, problem: OperatorProblem, sizes: ModuleSizes) -> dict[str, int]:
+        """Device of modules, and of parameters outside of those, by qualified name."""
+        room = problem.memory_bytes.tolist()
+        kinds = problem.device_kinds
+        gpus = [d for d, kind in enumerate(kinds) if kind != "cpu"]
+        cpus = [d for d, kind in enumerate(kinds) if kind == "cpu"][:1]
+        limits = {k: room[d] for k, d in enumerate(gpus)}
+        if self.balance:
+            limits = balanced(sizes, limits, low_zero=self.low_zero)
+        given = {gpus[k]: limit for k, limit in limits.items()} | {d: room[d] for d in cpus}
+        return device_map(sizes, given, [*gpus[:1], *cpus])
 
-        return within_memory(problem, build, context.deadline_s)
+
+def _check_disk(problem: OperatorProblem, sizes: ModuleSizes, found: dict[str, int]) -> None:
+    over = [name for name, d in found.items() if d == DISK and sizes.bytes_of[name]]
+    if over:
+        size = sum(sizes.bytes_of[name] for name in over)
+        raise InfeasibleError(
+            f"accelerate would leave {over[0]!r} on disk",
+            where=problem.name,
+            by=f"{len(over)} modules of {show(size, BYTES)}",
+            hint="give devices more memory, or take another planner",
+        )

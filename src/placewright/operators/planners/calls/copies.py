@@ -20,6 +20,7 @@ def one_call_each(problem: OperatorProblem) -> OperatorProblem:
     cost = np.where(problem.allowed(), problem.compute_s, np.inf)
     return problem.asked(
         device_names=tuple(f"{problem.device_names[d]}#{x}" for x, d in enumerate(source)),
+        device_kinds=(),
         compute_s=cost[:, source],
         memory_bytes=problem.memory_bytes[source],
         host_seconds_per_byte=problem.host_seconds_per_byte[source],

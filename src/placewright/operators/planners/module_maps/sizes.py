@@ -1,0 +1,102 @@
+"""Bytes of every module as accelerate counts them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from placewright.graph.modules import Module, ModuleTree, parent_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleSizes:
+    """What accelerate asks a model for, by qualified name.
+
+    Attributes
+    ----------
+    bytes_of
+        Modules, parameters and buffers, ``""`` for the model; what is tied counts once, where it
+        comes first. Names in accelerate's order: with the parameters, then with the buffers.
+    children, parameters, buffers
+        Of a module, its own; names in the model's order.
+    tied
+        Names of parameters that are one.
+    """
+
+    tree: ModuleTree
+    kinds: dict[str, str]
+    bytes_of: defaultdict[str, float]
+    children: defaultdict[str, list[str]]
+    parameters: dict[str, list[str]]
+    buffers: dict[str, list[str]]
+    tied: list[list[str]]
+
+    def is_module(self, name: str) -> bool:
+        """Whether it is a module, and not a parameter or a buffer."""
+        return name in self.kinds
+
+    def splits(self, name: str) -> bool:
+        """Whether it is a module that may be taken apart: it has children, and its class may."""
+        whole = self.kinds.get(name, "") in self.tree.no_split
+        return bool(self.children.get(name)) and not whole
+
+    def parts(self, name: str) -> list[str]:
+        """What a module is taken apart into: its parameters, then its children; no buffers."""
+        return [*self.parameters.get(name, ()), *self.children.get(name, ())]
+
+    def largest_layer(self, names: list[str]) -> tuple[float, list[str]]:
+        """Bytes of the largest module within `names` that is not taken apart, and its names."""
+        most, found, left = 0.0, [], list(reversed(names))
+        while left:
+            name = left.pop()
+            if self.splits(name):
+                left.extend(reversed(self.children[name]))
+            elif self.bytes_of[name] > most:
+                most, found = self.bytes_of[name], [name]
+            elif self.bytes_of[name] == most:
+                found.append(name)
+        return most, found
+
+
+def module_sizes(tree: ModuleTree) -> ModuleSizes:
+    """``compute_module_sizes``, ``find_tied_parameters`` and the children, of a tree."""
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for module in tree.modules[1:]:
+        children[parent_of(module.path)].append(module.path)
+    return ModuleSizes(
+        tree,
+        {m.path: m.kind for m in tree.modules},
+        _bytes_of(tree),
+        children,
+        {m.path: _names(m, buffers=False) for m in tree.modules},
+        {m.path: _names(m, buffers=True) for m in tree.modules},
+        _tied(tree),
+    )
+
+
+def _names(module: Module, *, buffers: bool) -> list[str]:
+    return [module.key(t) for t in module.tensors if t.buffer == buffers]
+
+
+def _bytes_of(tree: ModuleTree) -> defaultdict[str, float]:
+    found: defaultdict[str, float] = defaultdict(int)
+    for buffers in (False, True):
+        for module in tree.modules:
+            for tensor in module.tensors:
+                if tensor.buffer != buffers or tensor.same_as:
+                    continue
+                # accelerate takes a bool for a bit.
+                size = tensor.bytes / 8 if tensor.dtype == "bool" else tensor.bytes
+                parts = module.key(tensor).split(".")
+                for k in range(len(parts) + 1):
+                    found[".".join(parts[:k])] += size
+    return found
+
+
+def _tied(tree: ModuleTree) -> list[list[str]]:
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for module in tree.modules:
+        for tensor in module.tensors:
+            if tensor.same_as and not tensor.buffer:
+                groups[tensor.same_as].append(module.key(tensor))
+    return [sorted([first, *others]) for first, others in groups.items()]
