@@ -26,40 +26,57 @@ class ShapedLink:
         """How long a message of `size` bytes holds the channel."""
         return self.latency_s + size * self.seconds_per_byte
 
-    def wait_s(self, size: int) -> float:
-        """How long to wait before really sending, so that both together take `duration_s`."""
-        return max(0.0, self.duration_s(size) - _SEND_S - size * _SEND_S_PER_BYTE)
-
 
 @dataclass(slots=True)
 class Stretch:
     """Sleeps so that this process is as slow as a device of speed ``1 / factor``.
 
-    Short sleeps are collected until they are worth a system call: what is owed is paid
-    before anything that others can see.
+    CPU time is what slowness is counted in, so that waiting for others costs nothing twice. Its
+    clock takes microseconds to read, as long as a small operator: it is read when the wall clock
+    says that enough is owed to be worth a system call, and before anything that others can see.
     """
 
     factor: float
     owed_s: float = 0.0
+    _cpu_s: float = 0.0
+    _wall_s: float = 0.0
 
-    def add(self, cpu_s: float) -> None:
-        """Note `cpu_s` seconds of work and sleep if enough is owed."""
-        self.owed_s += cpu_s * (self.factor - 1.0)
-        if self.owed_s > _WORTH_A_SLEEP_S:
+    def begin(self) -> None:
+        """Work from here on counts."""
+        self._cpu_s, self._wall_s = time.thread_time(), time.perf_counter()
+
+    def worked(self) -> None:
+        """Sleep if enough is owed for the work since `begin`."""
+        owed_s = self.owed_s + (time.perf_counter() - self._wall_s) * (self.factor - 1.0)
+        if owed_s > _WORTH_A_SLEEP_S:
             self.pay()
 
     def pay(self) -> None:
-        """Sleep what is owed; what the sleep took too long is credited."""
+        """Sleep what is owed for the work since `begin`, and begin again.
+
+        What the sleep took too long is credited.
+        """
+        self.owed_s += (time.thread_time() - self._cpu_s) * (self.factor - 1.0)
         if self.owed_s > 0:
             start = time.perf_counter()
-            time.sleep(self.owed_s)
+            sleep_until(start + self.owed_s)
             self.owed_s -= time.perf_counter() - start
+        self.begin()
+
+
+def sleep_until(deadline_s: float) -> None:
+    """Wait until ``time.perf_counter()`` is there: a sleep, and the last moment awake."""
+    left_s = deadline_s - time.perf_counter()
+    if left_s > _OVERSLEEP_S:
+        time.sleep(left_s - _OVERSLEEP_S)
+    while time.perf_counter() < deadline_s:
+        pass
 
 
 _WORTH_A_SLEEP_S = 1e-3
 
-_SEND_S, _SEND_S_PER_BYTE = 7e-5, 2e-10
-"""What waking up and sending over loopback take by themselves (see `profile.links`)."""
+_OVERSLEEP_S = 4e-5
+"""What Linux takes to wake a process up beyond what it asked for, on a virtual machine."""
 
 
 def precise_sleeps() -> None:

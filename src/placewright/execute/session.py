@@ -17,7 +17,7 @@ from placewright.errors import RunError
 from placewright.execute.engines.engine import Engine
 from placewright.execute.engines.group import WorkerGroup
 from placewright.execute.engines.local import Local
-from placewright.execute.messages.ways import Layout
+from placewright.execute.messages.ways import THROUGH_HOST, Layout
 from placewright.execute.messages.wire import wire_bytes
 from placewright.execute.migration import random_home, state_moves
 from placewright.execute.probe import link_line
@@ -156,7 +156,7 @@ class Session:
         """
         latency, *_ = self.cluster.link_arrays()
         finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
-        pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] == "gloo"]
+        pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] in THROUGH_HOST]
         asked = [pair for pair in pairs if among is None or pair in among]
         answers = self.group.order_all("probe_links", asked)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]

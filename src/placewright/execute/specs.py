@@ -45,6 +45,10 @@ def worker_specs(
         ["cpu" if gpu is None else f"cuda:{gpu}" for gpu in gpus],
         nccl=dist.is_nccl_available(),
     )
+    shaped = [_shaped(cluster, d) if emulate else {} for d in range(len(devices))]
+    layout = layout.timed(
+        {(a, b) for a, out in enumerate(shaped) for b in out if hosts[a].boot == hosts[b].boot}
+    )
     crews = [layout.crew(rank) for rank in sorted(set(layout.processes))]
     return [
         WorkerSpec(
@@ -55,7 +59,7 @@ def worker_specs(
             threads=max(devices[d].cores for d in crew),
             stretch=max(_stretch(devices[d]) for d in crew) if emulate else 1.0,
             layout=layout,
-            links=_shaped(cluster, crew[0]) if emulate else {},
+            links=shaped[crew[0]],
             cores=tuple(core for d in crew for core in cores[d]),
         )
         for rank, crew in enumerate(crews)

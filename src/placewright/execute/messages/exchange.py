@@ -13,7 +13,7 @@ from placewright.execute.messages.copies import Copies
 from placewright.execute.messages.direct import Direct
 from placewright.execute.messages.streams import Streams
 from placewright.execute.messages.transport import Courier, Mailbox
-from placewright.execute.messages.ways import Layout
+from placewright.execute.messages.ways import THROUGH_HOST, Layout
 from placewright.execute.step.partition import Message
 from placewright.execute.step.timers import Timer
 
@@ -46,7 +46,8 @@ class Exchange:
 
     def expect(self, receives: Iterable[Message]) -> None:
         """Make room for what arrives through host memory in every step from now on."""
-        self.mailbox = Mailbox([m for m in receives if m.way == "gloo"], self.layout.devices)
+        self.courier.forget()
+        self.mailbox = Mailbox([m for m in receives if m.way in THROUGH_HOST], self.layout.devices)
 
     def start(self) -> None:
         """Begin a step: ask for what has tags."""
@@ -61,7 +62,7 @@ class Exchange:
 
     def take(self, message: Message) -> torch.Tensor:
         """What has arrived, in the memory of its device."""
-        if message.way == "gloo":
+        if message.way in THROUGH_HOST:
             return self.mailbox.take(message)
         if message.way == "copy":
             return self.copies.take(message)
@@ -70,7 +71,7 @@ class Exchange:
 
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Let a tensor leave; returns before it has arrived."""
-        if message.way == "gloo":
+        if message.way in THROUGH_HOST:
             self.courier.send(message, tensor)
         elif message.way == "copy":
             self.copies.send(message, tensor)

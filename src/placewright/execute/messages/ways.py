@@ -3,16 +3,21 @@
 copy    between devices of one process: straight from one memory to the other
 nccl    between GPUs of two processes
 gloo    everything else: through host memory
+timed   as gloo, over an emulated link between processes that share a clock: with the moment at
+        which the link delivers
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Way = Literal["copy", "nccl", "gloo"]
+Way = Literal["copy", "nccl", "gloo", "timed"]
+
+THROUGH_HOST: frozenset[Way] = frozenset({"gloo", "timed"})
+"""Ways through the memory of both hosts, which take any tensor at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,16 @@ class Layout:
         ways = tuple(tuple(backend_of(a, b, nccl=nccl) for b in devices) for a in devices)
         return cls(devices, ways)
 
+    def timed(self, links: Collection[tuple[int, int]]) -> Layout:
+        """The layout in which messages over these links say when they are due."""
+        ways = tuple(
+            tuple(
+                "timed" if way == "gloo" and (a, b) in links else way for b, way in enumerate(row)
+            )
+            for a, row in enumerate(self.ways)
+        )
+        return replace(self, ways=ways)
+
     @property
     def processes(self) -> tuple[int, ...]:
         """By device."""
@@ -98,8 +113,11 @@ class Layout:
 
     def __str__(self) -> str:
         """Which links use what; ways that no pair uses are left out."""
-        used = Counter(
-            way for a, row in enumerate(self.ways) for b, way in enumerate(row) if a != b
+        used = Counter[Way](
+            "gloo" if way == "timed" else way
+            for a, row in enumerate(self.ways)
+            for b, way in enumerate(row)
+            if a != b
         )
         if set(used) <= {"gloo"}:
             return "gloo, one process per device"

@@ -6,11 +6,14 @@ has at its producer.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from placewright.graph.graph import TensorSpec
 
 
+@cache
 def wire_bytes(spec: TensorSpec) -> int:
     """Bytes on the wire: those of the elements, at least one."""
     count = 1
@@ -42,6 +45,7 @@ def tensor_of(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     return shaped if is_dense(spec) else _spread(shaped, spec)
 
 
+@cache
 def is_dense(spec: TensorSpec) -> bool:
     """Whether the strides are a permutation of a contiguous layout, without gaps or overlap."""
     expected = 1

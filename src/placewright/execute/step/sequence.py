@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,30 +56,37 @@ class CompiledShare:
 
         With `stretch`, each operator also takes its emulated time.
         """
-        cpu, marks = time.thread_time, [list[Any]() for _ in self.parts]
+        marks = [list[Any]() for _ in self.parts]
         for timer in self.timers:
             timer.start()
+        if stretch is not None:
+            stretch.begin()
         for slot, registers, part in self.turns:
             timer, noted = self.timers[part], marks[part]
             for message in slot.posts:
                 exchange.post(message)
-            if slot.waits and stretch is not None:
-                stretch.pay()
-            for register, message in slot.waits:
-                registers[register] = exchange.take(message)
+            if slot.waits:
+                if stretch is not None:
+                    stretch.pay()
+                for register, message in slot.waits:
+                    registers[register] = exchange.take(message)
+                if stretch is not None:
+                    stretch.begin()
             noted.append(timer.mark())
-            before = cpu()
             call(slot, registers)
             leaving = [(message, registers[register]) for register, message in slot.sends]
             for register in slot.frees:  # giving memory back takes time: it belongs to the span
                 registers[register] = None
             if stretch is not None:
-                stretch.add(cpu() - before)
                 if leaving:
                     stretch.pay()
+                else:
+                    stretch.worked()
             noted.append(timer.mark())
             for message, tensor in leaving:
                 exchange.send(message, tensor)
+            if leaving and stretch is not None:
+                stretch.begin()
         if stretch is not None:
             stretch.pay()
         self.settle()
