@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
 from placewright._version import __version__
 from placewright.checking import Check
+from placewright.comparison import MachineLoad, SpeedUp, speed_up
 from placewright.trace import Trace
 
 
@@ -176,6 +178,12 @@ class Measurement:
         What was emulated, empty if nothing was.
     check
         The comparison with plain eager PyTorch, ``None`` if there was none.
+    rounds
+        How many of the steps belong to each round, where plans were measured in turns.
+    baseline
+        What was measured beside it, ``None`` if nothing was.
+    machine
+        What other processes did meanwhile, ``None`` if unknown.
     """
 
     step_s: tuple[float, ...]
@@ -184,6 +192,34 @@ class Measurement:
     engine: str
     emulated: str = ""
     check: Check | None = None
+    rounds: tuple[int, ...] = ()
+    baseline: Baseline | None = None
+    machine: MachineLoad | None = None
+
+    @property
+    def speed_up(self) -> SpeedUp | None:
+        """Against the baseline; ``None`` without one, or where the plan is the baseline."""
+        if self.baseline is None or self.baseline.measurement is None:
+            return None
+        return speed_up(self.by_round(), self.baseline.measurement.by_round())
+
+    @property
+    def predicted_speed_up(self) -> float | None:
+        """As the judge had said."""
+        if self.baseline is None or self.baseline.measurement is None or not self.predicted_s:
+            return None
+        return self.baseline.measurement.predicted_s / self.predicted_s
+
+    def by_round(self) -> tuple[tuple[float, ...], ...]:
+        """Step times, one tuple per round; one round where nothing is known of them."""
+        ends = list(accumulate(self.rounds or (len(self.step_s),)))
+        starts = [0, *ends[:-1]]
+        return tuple(self.step_s[a:b] for a, b in zip(starts, ends, strict=True))
+
+    def __repr__(self) -> str:
+        from placewright.report.text import measurement_table
+
+        return measurement_table(self)
 
     @property
     def max_abs_error(self) -> float | None:
@@ -196,6 +232,20 @@ class Measurement:
         ordered = sorted(self.step_s)
         half = len(ordered) // 2
         return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baseline:
+    """The best single device that fits, measured beside a plan.
+
+    Attributes
+    ----------
+    measurement
+        ``None`` where the plan is this device alone.
+    """
+
+    name: str
+    measurement: Measurement | None = None
 
 
 def head_json(result: Result) -> dict[str, Any]:

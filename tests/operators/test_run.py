@@ -11,7 +11,7 @@ from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import as_json, compare_with_eager, running
+from placewright.operators.run import as_json, best_single, compare_with_eager, running
 from placewright.profile.build import profile
 from placewright.solve import compare
 from placewright.testing.small_zoo import SIZES, small
@@ -44,12 +44,17 @@ def test_a_measurement_says_what_was_predicted_measured_and_emulated() -> None:
     state = initial_state(source, graph.program)
     problem = profile(graph, DUO, state=state)
     result = compare(problem, ["round-robin"])
+    single = best_single(problem)
     with running(graph, DUO, state) as runner:
-        measured = runner.measure(result, steps=3, check=source)
-    said = as_json(measured, None)
+        measured = runner.measure(result, beside=single, steps=3, check=source)
+    said = as_json(measured)
     assert said["steps"] == 3
     assert said["max_abs_error"] == 0.0
     assert "b at 0.5x" in said["emulated"]
+    assert said["baseline"]["name"] == "a"
+    assert len(said["baseline"]["step_s"]) == 3
+    assert said["speed_up"]["rounds"] == 3
+    assert said["speed_up"]["low"] < said["speed_up"]["ratio"] < said["speed_up"]["high"]
     assert measured.trace is not None
     transfers = len(result.judgement.transfers)
     assert len(measured.trace.start_s) == problem.n + transfers

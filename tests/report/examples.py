@@ -10,7 +10,7 @@ import numpy as np
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.result import Candidate, Measurement, Provenance, Result, Status
+from placewright.result import Baseline, Candidate, Measurement, Provenance, Result, Status
 from placewright.testing.instances import tiny
 from placewright.trace import Trace
 
@@ -56,6 +56,15 @@ def measured(result: Result) -> Measurement:
     slower = replace(trace, start_s=trace.start_s * 1.1, end_s=trace.end_s * 1.1, memory=())
     step = result.value * 1.1
     return Measurement((step, step * 1.2, step), result.value, slower, "gloo", "dev1 at half speed")
+
+
+def beside(result: Result, *times: float) -> Measurement:
+    """A run in rounds beside dev1, which took so many times as long in each."""
+    plan, rounds = measured(result), len(times)
+    steps = [plan.measured_s * 0.99, plan.measured_s * 1.01]
+    own = replace(plan, step_s=tuple(steps * rounds), rounds=(2,) * rounds)
+    other = replace(own, step_s=tuple(s * factor for factor in times for s in steps), trace=None)
+    return replace(own, baseline=Baseline("dev1", other))
 
 
 def many_spans(count: int, seed: int = 0) -> Trace:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from placewright.comparison import MachineLoad
 from placewright.graph.graph import Graph, Operator
 from placewright.report.page import result_fragment, result_page, write_page
 from placewright.result import Status
-from tests.report.examples import HOSTILE, chain, measured, result_of
+from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -88,6 +90,30 @@ def test_predicted_beside_measured() -> None:
     assert 'aria-label="measured timeline"' not in plain
     assert "dev1 at half speed" in both
     assert "-9.1 %" in both
+
+
+def test_the_headline_is_predicted_until_something_is_measured() -> None:
+    """And says so; then it is what was measured, with the measured baseline and the interval."""
+    result = result_of(chain())
+    predicted = result_page(result)
+    assert "Predicted: " in predicted
+    assert "predicted <b>1.50&times;</b> as fast as dev1" in predicted
+    both = result_page(result, beside(result, 0.8, 0.81, 0.79))
+    assert "Measured: " in both
+    assert "1.50" not in both.partition("Candidates")[0]
+    assert "Measured: slower, 0.80 times as fast as dev1" in both
+    assert "measured, dev1 alone" in both
+    assert "95 % interval 0.7" in both
+    assert "<title>" in both
+    assert "measured" in both.partition("</title>")[0]
+
+
+def test_a_busy_machine_is_on_the_page() -> None:
+    """In the headline, where the number is."""
+    result = result_of(chain())
+    load = MachineLoad("here", cpus=2, cores=2, other_cpus=1.2, peak_cpus=2.0)
+    page = result_page(result, replace(beside(result, 1.0, 1.1), machine=load))
+    assert "warning: other processes kept 1.2 of 2 CPUs" in page.partition("Timeline")[0]
 
 
 def test_hostile_names_stay_names() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
+from placewright.comparison import MachineLoad
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.report.terminal import compare_table, run_table
 from placewright.report.text import percent, plain_table, shorten
-from tests.report.examples import chain, measured, result_of
+from placewright.result import Baseline
+from tests.report.examples import beside, chain, measured, result_of
 
 
 def test_columns_are_aligned() -> None:
@@ -64,14 +67,31 @@ def test_compare_is_sorted_and_the_same_in_colour() -> None:
 
 
 def test_a_run_is_set_against_the_best_single_device() -> None:
-    """Predicted, measured, error and the speed-up that was measured."""
+    """Predicted, measured, error and the speed-up that was measured, with its interval."""
     result = result_of(chain())
-    taken = measured(result)
-    text = run_table(result, taken, ("dev1", measured(result)))
+    taken = beside(result, 1.0, 1.0, 1.0)
+    text = run_table(result, taken)
     assert "-9.1 %" in text
-    assert "1.00 times as fast as dev1" in text
-    assert "splitting does not pay" in run_table(result, taken, ("dev1", taken))
-    assert "no single device fits" in run_table(result, taken, None)
+    assert "no difference beyond noise from dev1" in text
+    assert "1.00 times as fast (95 % interval" in text
+    faster, slower = beside(result, 1.5, 1.51, 1.49), beside(result, 0.8, 0.81, 0.79)
+    assert "measured: 1.50 times as fast as dev1, the best" in run_table(result, faster)
+    assert "measured: slower, 0.80 times as fast as dev1" in run_table(result, slower)
+    assert "; predicted 1.00)" in run_table(result, slower)
+    itself = replace(taken, baseline=Baseline("dev1"))
+    assert "splitting is predicted not to pay" in run_table(result, itself)
+    assert "no single device fits" in run_table(result, measured(result))
+
+
+def test_a_busy_machine_is_told() -> None:
+    """Only where others took what the run needed."""
+    result = result_of(chain())
+    calm = MachineLoad("here", cpus=4, cores=2, other_cpus=1.0, peak_cpus=1.5)
+    busy = replace(calm, other_cpus=1.9)
+    assert "warning" not in repr(replace(measured(result), machine=calm))
+    assert "warning: other processes kept 1.9 of 4 CPUs of here busy" in repr(
+        replace(measured(result), machine=busy)
+    )
 
 
 def test_short_numbers() -> None:

@@ -31,8 +31,6 @@ class Outcome:
     title: str
     result: Result
     measured: Measurement
-    single: Result | None
-    single_measured: Measurement | None
 
 
 def quickstart(
@@ -60,6 +58,9 @@ def quickstart(
     print()
     for outcome in outcomes:
         print(_verdict(outcome))
+    for outcome in outcomes:
+        if outcome.measured.check is not None:
+            outcome.measured.check.demand()
 
 
 def _job(
@@ -107,58 +108,29 @@ def _job(
         face.meter(f"{title}: running") as meter,
         running(graph, cluster, state) as runner,
     ):
-        measured = runner.measure(result, steps=steps, check=source, progress=meter)
-        alone = runner.measure(single, steps=steps, progress=meter) if single else None
+        measured = runner.measure(result, beside=single, steps=steps, check=source, progress=meter)
     stem = source.name + ("-training" if training else "")
     face.kept(result.report(out / f"{stem}.html", measured, graph))
     face.kept(result.trace(out / f"{stem}-trace.json.gz", measured))
     face.kept(result.save(out / f"{stem}-plan.json"))
-    outcome = Outcome(title, result, measured, single, alone)
-    print(_numbers(outcome))
-    return outcome
-
-
-def _numbers(outcome: Outcome) -> str:
-    """Predicted beside measured, for the plan and for the best single device."""
-    rows = [(f"plan by {outcome.result.planner}", outcome.measured)]
-    if outcome.single is not None and outcome.single_measured is not None:
-        rows.append((f"best single device {outcome.single.planner}", outcome.single_measured))
-    lines = [f"{'':44s}{'predicted':>12s}{'measured':>12s}{'error':>9s}"]
-    for label, run in rows:
-        error = run.predicted_s / run.measured_s - 1
-        lines.append(
-            f"{label:44s}{run.predicted_s * 1e3:9.1f} ms{run.measured_s * 1e3:9.1f} ms{error:+9.1%}"
-        )
-    if outcome.measured.check is not None:
-        lines.append(str(outcome.measured.check))
-    if outcome.measured.emulated:
-        lines.append(f"emulated: {outcome.measured.emulated}")
-    return "\n".join(lines)
+    print(f"plan by {result.planner}\n{measured}")
+    return Outcome(title, result, measured)
 
 
 def _verdict(outcome: Outcome) -> str:
     """One honest sentence on the speed-up."""
-    title, plan = outcome.title, outcome.measured.measured_s
-    if outcome.single_measured is None:
-        return (
-            f"{title}: fits on no single device; placed on "
-            f"{len(set(outcome.result.plan.placement.tolist()))} devices it takes "
-            f"{plan * 1e3:.0f} ms (measured)."
-        )
-    alone = outcome.single_measured.measured_s
-    if outcome.single is not None and outcome.result.value >= outcome.single.value:
-        return (
-            f"{title}: no plan is faster than {outcome.single.planner} by the judge "
-            f"(lower bound {outcome.result.lower_bound * 1e3:.0f} ms)."
-        )
-    told = f"({alone * 1e3:.0f} -> {plan * 1e3:.0f} ms, measured)"
-    if plan >= alone and outcome.single is not None:
-        promised = outcome.single.value / outcome.result.value
-        return (
-            f"{title}: no speed-up {told}; {promised:.2f}x was predicted and did not come true "
-            f"here ({_why(outcome)}): use {outcome.single.planner}."
-        )
-    return f"{title}: {alone / plan:.2f}x the speed of the best single device {told}."
+    from placewright.report.text import seconds, speed_up_text
+
+    measured = outcome.measured
+    placed = len(set(outcome.result.plan.placement.tolist()))
+    if measured.baseline is None:
+        took = seconds(measured.measured_s)
+        return f"{outcome.title}: fits on no single device; on {placed} it takes {took} (measured)."
+    found, predicted = measured.speed_up, measured.predicted_speed_up
+    why = ""
+    if found is not None and predicted is not None and predicted > max(found.ratio, found.high):
+        why = f" ({_why(outcome)})"
+    return f"{outcome.title}: {speed_up_text(measured)}{why}."
 
 
 def _why(outcome: Outcome) -> str:

@@ -24,6 +24,7 @@ from placewright.execute.crew import Crew, StepLog
 from placewright.execute.emulation import Stretch, precise_sleeps
 from placewright.execute.freed_memory import keep_freed_memory
 from placewright.execute.joining import direct_group, join
+from placewright.execute.machine_load import cpu_reading
 from placewright.execute.messages.exchange import Exchange
 from placewright.execute.parcels import Parcels
 from placewright.execute.probe import LinkSeconds, SpeedProbe, link_seconds
@@ -100,6 +101,7 @@ class Worker:
             "random_state": self.random_state,
             "set_random_state": self.set_random_state,
             "disturb": self.disturb,
+            "cpu_reading": cpu_reading,
             "probe_speeds": self.probe_speeds,
             "probe_links": self.probe_links,
             "begin_parcel": self.parcels.begin,

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from placewright.arrays import IntArray
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
-from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.judge import judge
+from placewright.operators.measuring import Turns, execution_order, measured_trace
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Progress, silent
-from placewright.result import Measurement, Result
-from placewright.trace import Trace
+from placewright.result import Baseline, Measurement, Result
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +24,11 @@ if TYPE_CHECKING:
     from placewright.checking import Check
     from placewright.execute.engines.engine import Engine
     from placewright.execute.session import Session
-    from placewright.execute.step_record import StepRecord
 
 CHECKED_STEPS = 3
-WATCHED_STEPS = 3
+
+SINGLE = "only:"
+"""Begins the names of planners that put everything on one device."""
 
 
 def run(
@@ -39,6 +37,7 @@ def run(
     cluster: Cluster,
     state: Mapping[str, torch.Tensor],
     *,
+    beside: Result | None = None,
     steps: int = 10,
     warmup: int = 2,
     seed: int = 0,
@@ -52,6 +51,11 @@ def run(
     ----------
     state
         A real tensor for every program input (`placewright.capture.state.initial_state`).
+    beside
+        Another plan, measured in turns on the same workers, so that a machine which changes
+        changes both: `best_single(result.problem)` for `Measurement.speed_up`.
+    warmup
+        Steps that do not count before the first block of each plan; one before later ones.
     check
         The model to compare with: three steps from the same state and seed, outputs and
         (for training) every parameter and buffer, after every step. The answer is in
@@ -68,7 +72,13 @@ def run(
     """
     with running(graph, cluster, state, engine) as runner:
         return runner.measure(
-            result, steps=steps, warmup=warmup, seed=seed, check=check, progress=progress
+            result,
+            beside=beside,
+            steps=steps,
+            warmup=warmup,
+            seed=seed,
+            check=check,
+            progress=progress,
         )
 
 
@@ -102,42 +112,33 @@ class Runner:
         self,
         result: Result,
         *,
+        beside: Result | None = None,
         steps: int = 10,
         warmup: int = 2,
         seed: int = 0,
         check: ModelSource | None = None,
         progress: Progress = silent,
     ) -> Measurement:
-        """Execute a plan; see `run`."""
+        """Execute a plan, and another one `beside` it in turns; see `run`."""
         _same_graph(result.problem, self.session.graph)
-        order = execution_order(result.problem, result.judgement)
-        self.session.load(result.plan.placement.tolist(), order, seed)
-        checked = None if check is None else self.check(check, seed, _used(self.session, result))
-        self.session.run(warmup if check is None else max(0, warmup - CHECKED_STEPS))
-        times = self._timed(steps, result.value, progress)
-        watched = self.session.run(WATCHED_STEPS, watched=True)
-        typical = sorted(watched, key=lambda r: r.duration_s)[len(watched) // 2]
-        return Measurement(
-            step_s=tuple(times),
-            predicted_s=result.value,
-            trace=measured_trace(result.problem, typical),
-            engine=f"{self.session.engine.name}: torch.distributed/{self.session.layout}",
-            emulated=self.session.emulated,
+        rival = None if beside is None or _alike(result, beside) else beside
+        turns = Turns(self.session, [result, rival] if rival else [result], seed)
+        checked = None
+        if check is not None:
+            turns.load(0)
+            checked = self.check(check, seed, _used(self.session, result))
+        load = turns.measure(steps, warmup, progress)
+        baseline = None
+        if beside is not None:
+            name = beside.planner.removeprefix(SINGLE)
+            baseline = Baseline(name, turns.measurement(1) if rival else None)
+        return replace(
+            turns.measurement(0),
+            trace=turns.watched(0),
             check=checked,
+            baseline=baseline,
+            machine=load,
         )
-
-    def _timed(self, steps: int, predicted_s: float, progress: Progress) -> list[float]:
-        times: list[float] = []
-        for _ in range(steps):
-            times += [record.duration_s for record in self.session.run(1)]
-            median = float(np.median(times))
-            progress(
-                what=f"step {len(times)} of {steps}",
-                value=median,
-                lower_bound=predicted_s,
-                elapsed_s=sum(times),
-            )
-        return times
 
     def check(
         self,
@@ -157,6 +158,12 @@ class Runner:
 
         used = self.session.cluster.devices if devices is None else devices
         return check_session(self.session, source, seed=seed, steps=steps, devices=used)
+
+
+def _alike(result: Result, other: Result) -> bool:
+    """Whether two plans put every operator on the same device."""
+    same: bool = (result.plan.placement == other.plan.placement).all()
+    return same
 
 
 def _used(session: Session, result: Result) -> list[Device]:
@@ -186,41 +193,6 @@ def best_single(problem: OperatorProblem) -> Result | None:
         return None
 
 
-def execution_order(problem: OperatorProblem, judgement: OperatorJudgement) -> list[int]:
-    """Operators by predicted start, ties in topological order: what each worker follows."""
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
-    order: IntArray = np.lexsort((position, judgement.op_start_s))
-    return [int(i) for i in order]
-
-
-def measured_trace(problem: OperatorProblem, record: StepRecord) -> Trace:
-    """A step that really happened, in the judge's format."""
-    lanes: list[int] = []
-    labels: list[int] = []
-    spans: list[tuple[float, float]] = []
-    for device, log in enumerate(record.logs):
-        times = np.asarray(log.spans_s).reshape(-1, 2) - record.origin_s
-        lanes += [device] * len(times)
-        labels += log.operators
-        spans += [(float(a), float(b)) for a, b in times]
-        for tag, target, start, end in log.transfers:
-            lanes.append(problem.m + int(problem.channel[device, target]))
-            labels.append(problem.n + tag)
-            spans.append((start - record.origin_s, end - record.origin_s))
-    array = np.array(spans, dtype=np.float64).reshape(-1, 2)
-    return Trace(
-        lanes=(*problem.device_names, *problem.channel_names),
-        devices=problem.m,
-        labels=(*problem.operator_names, *problem.tensor_names),
-        lane=np.array(lanes, dtype=np.int64),
-        label=np.array(labels, dtype=np.int64),
-        start_s=array[:, 0].copy(),
-        end_s=array[:, 1].copy(),
-        title=f"{problem.name}, measured",
-    )
-
-
 def _same_graph(problem: OperatorProblem, graph: Graph) -> None:
     if problem.operator_names != graph.operator_names:
         raise InputError(
@@ -231,18 +203,27 @@ def _same_graph(problem: OperatorProblem, graph: Graph) -> None:
         )
 
 
-def as_json(measurement: Measurement, baseline: tuple[str, Measurement] | None) -> dict[str, Any]:
+def as_json(measurement: Measurement) -> dict[str, Any]:
     """The object that ``operators run -f json`` prints."""
+    baseline, speed, machine = measurement.baseline, measurement.speed_up, measurement.machine
     single = None
     if baseline is not None:
-        name, taken = baseline
-        single = {"name": name, "predicted_s": taken.predicted_s, "measured_s": taken.measured_s}
+        taken = baseline.measurement or measurement
+        single = {
+            "name": baseline.name,
+            "predicted_s": taken.predicted_s,
+            "measured_s": taken.measured_s,
+            "step_s": list(taken.step_s),
+        }
     return {
         "predicted_s": measurement.predicted_s,
         "measured_s": measurement.measured_s,
         "steps": len(measurement.step_s),
         "step_s": list(measurement.step_s),
         "baseline": single,
+        "speed_up": None if speed is None else speed.as_json(),
+        "predicted_speed_up": measurement.predicted_speed_up,
+        "machine": None if machine is None else machine.as_json(),
         "engine": measurement.engine,
         "emulated": measurement.emulated,
         "max_abs_error": measurement.max_abs_error,

@@ -15,7 +15,7 @@ from placewright.report.memory import memory_charts
 from placewright.report.samples_page import samples_fragment, samples_page
 from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
 from placewright.report.svg import tag, text
-from placewright.report.text import percent, seconds, size
+from placewright.report.text import machine_lines, percent, seconds, size, speed_up_text
 from placewright.result import Candidate, Measurement, Result, Status
 from placewright.samples.problem import SampleProblem
 from placewright.trace import Trace
@@ -62,7 +62,7 @@ def result_page(
         return samples_page(result)
     trace = result.judgement.trace()
     body = [
-        heading(result.problem.name, f"{result.objective} plan", _verdict(result)),
+        heading(result.problem.name, f"{result.objective} plan", _verdict(result, measurement)),
         facts(_facts(result, measurement)),
         _devices(result, trace),
         _history(run),
@@ -72,7 +72,12 @@ def result_page(
         _graph(result, graph),
         _provenance(result, measurement),
     ]
-    return sheet(f"{result.problem.name}: {seconds(result.value)}", *body)
+    headline = (
+        f"predicted {seconds(result.value)}"
+        if measurement is None
+        else f"measured {seconds(measurement.measured_s)}"
+    )
+    return sheet(f"{result.problem.name}: {headline}", *body)
 
 
 def result_fragment(result: Result) -> str:
@@ -89,20 +94,41 @@ def result_fragment(result: Result) -> str:
     )
 
 
-def _verdict(result: Result) -> str:
-    """The sentence under the title (markup)."""
-    first = f"<b>{text(seconds(result.value))}</b> per step"
+def _verdict(result: Result, measurement: Measurement | None = None) -> str:
+    """The sentence under the title (markup): measured where there is a measurement."""
+    if measurement is None:
+        first = f"Predicted: <b>{text(seconds(result.value))}</b> per step"
+        return f"{first}{_predicted_beside(result)}. {_bound_sentence(result)}"
+    first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> per step"
+    predicted = f" (predicted {text(seconds(result.value))})"
+    machine = "".join(f" {tag('strong', text(line))}." for line in machine_lines(measurement))
+    if measurement.baseline is None:
+        beside = _predicted_beside(result)
+        return f"{first}{predicted}{beside}.{machine} {_bound_sentence(result)}"
+    alone = measurement.baseline.measurement
+    if alone is not None:
+        name = text(measurement.baseline.name)
+        first += f", {name} alone <b>{text(seconds(alone.measured_s))}</b>"
+    sentence = speed_up_text(measurement)
+    sentence = text(sentence[:1].upper() + sentence[1:])
+    return f"{first}{predicted}. {sentence}.{machine} {_bound_sentence(result)}"
+
+
+def _predicted_beside(result: Result) -> str:
+    """The plan beside the best single device where that was not measured (markup)."""
     best = best_single(result)
     if best is None and any(c.planner.startswith(SINGLE) for c in result.candidates):
-        first += ". No single device can take it alone"
-    elif best is not None and best.planner == result.planner:
-        first += f" on {text(best.planner.removeprefix(SINGLE))} alone: splitting does not pay"
-    elif best is not None:
-        times = best.value / result.value if result.value else math.inf
-        name = text(best.planner.removeprefix(SINGLE))
-        first += f", <b>{times:.2f}&times;</b> as fast as {name}, the best single device that fits"
-        first += f" ({text(seconds(best.value))})"
-    return f"{first}. {_bound_sentence(result)}"
+        return ". No single device can take it alone"
+    if best is None:
+        return ""
+    name = text(best.planner.removeprefix(SINGLE))
+    if best.planner == result.planner:
+        return f" on {name} alone: splitting is predicted not to pay"
+    times = best.value / result.value if result.value else math.inf
+    return (
+        f", predicted <b>{times:.2f}&times;</b> as fast as {name}, the best single device that fits"
+        f" (predicted {text(seconds(best.value))})"
+    )
 
 
 def _bound_sentence(result: Result) -> str:
@@ -129,11 +155,23 @@ def _facts(result: Result, measurement: Measurement | None) -> Iterator[tuple[st
         emulated = ", emulated" if measurement.emulated else ""
         yield f"measured{emulated}", seconds(measurement.measured_s), "lead"
         yield "prediction error", percent(result.value / measurement.measured_s - 1), ""
+        yield from _baseline_facts(measurement)
     yield "lower bound", seconds(result.lower_bound) if result.lower_bound > 0 else "-", ""
     yield "gap", percent(result.gap), ""
     yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
     yield "planner", result.planner, ""
     yield "planned in", seconds(result.runtime_s), ""
+
+
+def _baseline_facts(measurement: Measurement) -> Iterator[tuple[str, str, str]]:
+    """What the best single device took, measured in turns with the plan."""
+    baseline = measurement.baseline
+    if baseline is None or baseline.measurement is None:
+        return
+    yield f"measured, {baseline.name} alone", seconds(baseline.measurement.measured_s), ""
+    found = measurement.speed_up
+    if found is not None and found.rounds > 1:
+        yield "measured speed-up, 95 %", f"{found.low:.2f} to {found.high:.2f}", ""
 
 
 def _devices(result: Result, trace: Trace) -> str:
@@ -208,6 +246,8 @@ def _provenance(result: Result, measurement: Measurement | None) -> str:
     }
     if measurement is not None:
         entries |= {"engine": measurement.engine, "emulated": measurement.emulated or "nothing"}
+        if measurement.machine is not None:
+            entries["machine"] = str(measurement.machine)
         if measurement.check is not None:
             entries["check"] = str(measurement.check)
     moved = float(result.problem.tensor_bytes.sum()) if _has_tensors(result) else math.inf

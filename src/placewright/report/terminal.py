@@ -6,7 +6,13 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from placewright.report.text import candidate_cells, percent, plain_table, seconds
+from placewright.report.text import (
+    candidate_cells,
+    measurement_table,
+    plain_table,
+    seconds,
+    speed_up_text,
+)
 from placewright.result import Candidate, Measurement, Result
 
 if TYPE_CHECKING:
@@ -31,23 +37,11 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     return _rich(result)
 
 
-def run_table(
-    result: Result,
-    measured: Measurement,
-    baseline: tuple[str, Measurement] | None,
-    run: Timeline | None = None,
-) -> str:
+def run_table(result: Result, measured: Measurement, run: Timeline | None = None) -> str:
     """Predicted and measured seconds of the plan and of the best single device, and the run."""
-    rows = [_run_row(f"plan ({result.planner})", measured)]
-    if baseline is not None:
-        rows.append(_run_row(f"{baseline[0]} alone", baseline[1]))
-    lines = [
-        f"{measured.engine}; emulated: {measured.emulated or 'nothing'}",
-        plain_table(("", "predicted", "measured", "error"), rows, " rrr"),
-        _speed_up(measured, baseline),
-    ]
-    if measured.check is not None:
-        lines.append(str(measured.check))
+    lines = [f"plan by {result.planner}", measurement_table(measured)]
+    if measured.baseline is None:
+        lines.append(speed_up_text(measured))
     return "\n".join(lines + ([] if run is None else _run_lines(run)))
 
 
@@ -63,20 +57,6 @@ def _run_lines(run: Timeline) -> list[str]:
     return ["", "the run", *events, last, *check]
 
 
-def _run_row(name: str, taken: Measurement) -> tuple[str, ...]:
-    error = taken.predicted_s / taken.measured_s - 1
-    return name, seconds(taken.predicted_s), seconds(taken.measured_s), percent(error)
-
-
-def _speed_up(measured: Measurement, baseline: tuple[str, Measurement] | None) -> str:
-    if baseline is None:
-        return "no single device fits the model"
-    if baseline[1] is measured:
-        return f"the plan is {baseline[0]} alone: splitting does not pay"
-    times = baseline[1].measured_s / measured.measured_s
-    return f"{times:.2f} times as fast as {baseline[0]}, the best single device that fits"
-
-
 def _ordered(result: Result) -> list[Candidate]:
     return sorted(result.candidates, key=lambda c: (c.status == "INFEASIBLE", c.value))
 
@@ -84,7 +64,7 @@ def _ordered(result: Result) -> list[Candidate]:
 def _title(result: Result) -> str:
     return (
         f"{result.problem.name}: {result.objective}, lower bound {seconds(result.lower_bound)}, "
-        f"best {seconds(result.value)} by {result.planner}"
+        f"best predicted {seconds(result.value)} by {result.planner}"
     )
 
 

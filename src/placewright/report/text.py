@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.explain import Explanation
-    from placewright.result import Candidate, Result
+    from placewright.result import Candidate, Measurement, Result
 
 Row = Sequence[str]
 
@@ -145,7 +145,7 @@ def problem_table(problem: Any) -> str:
 def result_table(result: Result) -> str:
     """Value, bound, gap and status; then every candidate, the chosen one marked."""
     head = (
-        f"{result.objective} {seconds(result.value)} by {result.planner}: "
+        f"predicted {result.objective} {seconds(result.value)} by {result.planner}: "
         f"lower bound {seconds(result.lower_bound)}, gap {percent(result.gap)}, "
         f"{result.status} in {seconds(result.runtime_s)}"
     )
@@ -181,6 +181,57 @@ def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]
         str(candidate.status) if math.isfinite(candidate.value) else "no plan",
         shorten(candidate.note),
     )
+
+
+def measurement_table(measurement: Measurement) -> str:
+    """Predicted and measured seconds of a plan and of what was measured beside it."""
+    rows = [_measured_row("plan", measurement)]
+    baseline = measurement.baseline
+    if baseline is not None and baseline.measurement is not None:
+        rows.append(_measured_row(f"{baseline.name} alone", baseline.measurement))
+    lines = [
+        f"{measurement.engine}; emulated: {measurement.emulated or 'nothing'}",
+        plain_table(("", "predicted", "measured", "error"), rows, " rrr"),
+        *([] if baseline is None else [speed_up_text(measurement)]),
+        *machine_lines(measurement),
+        *([] if measurement.check is None else [str(measurement.check)]),
+    ]
+    return "\n".join(lines)
+
+
+def _measured_row(name: str, taken: Measurement) -> tuple[str, ...]:
+    error = taken.predicted_s / taken.measured_s - 1
+    return name, seconds(taken.predicted_s), seconds(taken.measured_s), percent(error)
+
+
+def machine_lines(measurement: Measurement) -> list[str]:
+    """A warning where the machine was busy with something else meanwhile."""
+    machine = measurement.machine
+    if machine is None or not machine.disturbed:
+        return []
+    return [f"warning: {machine}: measure again when it is idle"]
+
+
+def speed_up_text(measurement: Measurement) -> str:
+    """How a plan compares with the best single device: measured, with the interval."""
+    baseline, found = measurement.baseline, measurement.speed_up
+    if baseline is None:
+        return "no single device fits the model"
+    if found is None:
+        return f"the plan is {baseline.name} alone: splitting is predicted not to pay"
+    single = f"{baseline.name}, the best single device that fits"
+    times = f"{found.ratio:.2f} times as fast"
+    interval = (
+        f"95 % interval {found.low:.2f} to {found.high:.2f} from {found.rounds} rounds in turns"
+        if found.rounds > 1
+        else "one round, so without an interval"
+    )
+    predicted = measurement.predicted_speed_up
+    wanted = "" if predicted is None else f"; predicted {predicted:.2f}"
+    if found.rounds > 1 and not found.decided:
+        return f"measured: no difference beyond noise from {single}: {times} ({interval}{wanted})"
+    slower = "slower, " if found.ratio < 1 else ""
+    return f"measured: {slower}{times} as {single} ({interval}{wanted})"
 
 
 def explanation_text(explanation: Explanation) -> str:

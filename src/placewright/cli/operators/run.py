@@ -137,7 +137,7 @@ def run(
             results = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
         choose = len(results) > 1 and not adapt  # a run that adapts tries plans while it trains
         result = tried(face, loaded, known, results, up) if choose else results[0]
-        measured, baseline = _measure(
+        measured = _measure(
             face,
             loaded,
             result,
@@ -158,8 +158,8 @@ def run(
                 snapshots=snapshots,
                 check=check,
             )
-    data = as_json(measured, baseline) | ({} if timeline is None else {"run": timeline.as_json()})
-    face.show(lambda: data, lambda: run_table(result, measured, baseline, timeline))
+    data = as_json(measured) | ({} if timeline is None else {"run": timeline.as_json()})
+    face.show(lambda: data, lambda: run_table(result, measured, timeline))
     face.keep(lambda: data)
     keep_pictures(
         face,
@@ -193,8 +193,8 @@ def _measure(
     steps: int,
     seed: int,
     check: bool,
-) -> tuple[Measurement, tuple[str, Measurement] | None]:
-    """The plan, and the best single device that fits, on the same workers."""
+) -> Measurement:
+    """The plan and the best single device that fits, in turns on the same workers."""
     from placewright.operators.run import best_single, running
 
     assert loaded.graph is not None
@@ -204,15 +204,14 @@ def _measure(
         with face.meter("starting workers"):
             workers = running(loaded.graph, loaded.cluster, loaded.state, engine)
             runner = up.enter_context(workers)
-        with face.meter("running the plan", STEPS) as meter:
+        beside = "" if single is None else f" and {single.planner} in turns"
+        with face.meter(f"running the plan{beside}", STEPS) as meter:
             meter.step("first steps")
-            source = loaded.model if check else None
-            measured = runner.measure(result, steps=steps, seed=seed, check=source, progress=meter)
-        if single is None:
-            return measured, None
-        if single.plan.placement.tolist() == result.plan.placement.tolist():
-            return measured, (single.planner.removeprefix("only:"), measured)
-        with face.meter(f"running {single.planner}", STEPS) as meter:
-            meter.step("first steps")
-            alone = runner.measure(single, steps=steps, seed=seed, progress=meter)
-    return measured, (single.planner.removeprefix("only:"), alone)
+            return runner.measure(
+                result,
+                beside=single,
+                steps=steps,
+                seed=seed,
+                check=loaded.model if check else None,
+                progress=meter,
+            )

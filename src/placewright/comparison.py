@@ -1,0 +1,124 @@
+"""A plan measured beside its baseline: ratio, interval, and what else the machine did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantile 0.975 of Student's t for 1, 2, ... degrees of freedom."""
+
+BUSY_CPUS = 0.25
+"""CPUs that may be busy beside a measurement: an editor, a shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as fast as the baseline a plan is.
+
+    Attributes
+    ----------
+    ratio
+        Step of the baseline over step of the plan.
+    low, high
+        95 % interval, ``nan`` where there was one round only.
+    rounds
+        Pairs of blocks of steps, one block of each right after the other.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves 1 out: the difference is more than noise."""
+        return self.low > 1.0 or self.high < 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "rounds": self.rounds,
+            "decided": self.decided,
+        }
+
+
+def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> SpeedUp:
+    """Compare step times that were measured in turns.
+
+    Every round gives the ratio of its two medians; the answer is their geometric mean, with the
+    interval of Student's t for the logarithms. What a machine does to both blocks of a round
+    cancels.
+
+    Parameters
+    ----------
+    plan, baseline
+        Seconds of every step, by round.
+    """
+    pairs = zip(plan, baseline, strict=True)
+    logs = [math.log(median(other) / median(own)) for own, other in pairs]
+    mean = sum(logs) / len(logs)
+    if len(logs) < 2:
+        return SpeedUp(math.exp(mean), math.nan, math.nan, len(logs))
+    variance = sum((x - mean) ** 2 for x in logs) / (len(logs) - 1)
+    freedom = min(len(logs) - 1, len(T_95))
+    half = T_95[freedom - 1] * math.sqrt(variance / len(logs))
+    return SpeedUp(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLoad:
+    """What other processes did on the machine while steps were measured.
+
+    Attributes
+    ----------
+    host
+        The machine on which they did most.
+    cpus
+        That this run may use there.
+    cores
+        That its devices ask for there.
+    other_cpus
+        CPUs that others kept busy, on average; what a hypervisor took away counts too.
+    peak_cpus
+        The same in the worst round.
+    """
+
+    host: str
+    cpus: int
+    cores: int
+    other_cpus: float
+    peak_cpus: float
+
+    @property
+    def room_cpus(self) -> float:
+        """CPUs that others may keep busy without taking any from this run."""
+        return max(BUSY_CPUS, self.cpus - self.cores - BUSY_CPUS)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether what was measured is not to be relied on."""
+        return self.other_cpus > self.room_cpus or self.peak_cpus > 2.0 * self.room_cpus
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "host": self.host,
+            "cpus": self.cpus,
+            "other_cpus": self.other_cpus,
+            "peak_cpus": self.peak_cpus,
+            "disturbed": self.disturbed,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"other processes kept {self.other_cpus:.1f} of {self.cpus} CPUs of {self.host} busy "
+            f"during the measurement, {self.peak_cpus:.1f} at worst"
+        )
