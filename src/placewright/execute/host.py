@@ -44,6 +44,11 @@ def name_here() -> str:
     return os.environ.get(NODE_VARIABLE) or socket.gethostname()
 
 
+def loopback() -> str:
+    """The network interface that only processes of this machine can use; empty if there is none."""
+    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "")
+
+
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

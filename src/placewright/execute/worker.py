@@ -20,6 +20,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
+from placewright.execute.connections.channel import Channel
 from placewright.execute.crew import Crew, StepLog
 from placewright.execute.emulation import Stretch, precise_sleeps
 from placewright.execute.freed_memory import keep_freed_memory
@@ -33,7 +34,7 @@ from placewright.execute.worker_spec import WorkerSpec
 from placewright.graph.graph import TensorSpec
 
 
-def worker_main(spec: WorkerSpec, orders: Connection, lifeline: Connection) -> None:
+def worker_main(spec: WorkerSpec, orders: Channel, lifeline: Connection) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
@@ -50,7 +51,7 @@ def worker_main(spec: WorkerSpec, orders: Connection, lifeline: Connection) -> N
         os._exit(0)
 
 
-def _obey(worker: Worker, orders: Connection) -> None:
+def _obey(worker: Worker, orders: Channel) -> None:
     while True:
         verb, arguments = orders.recv()
         if verb == "stop":
@@ -72,8 +73,11 @@ class Worker:
         self.spec = spec
         if spec.seat is not None:
             spec.seat.enter()
-            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            if spec.seat is not None:
                 os.environ[name] = spec.seat.interface
+            elif spec.interface:
+                os.environ.setdefault(name, spec.interface)
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)
         torch.set_num_threads(spec.threads)

@@ -20,6 +20,9 @@ class WorkerSpec:
         Where the process group meets, for example ``file:///...`` or torchrun's ``env://``.
     layout
         All devices of the cluster; which of them this process drives, and how tensors travel.
+    interface
+        Network interface over which tensors travel, unless the environment names one; empty for
+        that of the host's name.
     session
         What sets this group apart from others that met at the same place.
     threads
@@ -45,4 +48,5 @@ class WorkerSpec:
     cores: tuple[int, ...] = ()
     seat: NodeSeat | None = None
     session: str = "0"
+    interface: str = ""
     timeout_s: float = 300.0

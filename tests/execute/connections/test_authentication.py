@@ -57,7 +57,7 @@ def test_strangers_keep_nobody_out(listener: Listener) -> None:
             who, channel = called
             assert who == "one of us"
             channel.send("an order")
-            assert ours.receive() == "an order"
+            assert ours.recv() == "an order"
             channel.close()
         assert listener.accept(0.0) is None
 
@@ -76,7 +76,7 @@ def test_one_who_says_nothing_is_shut_out_and_one_of_us_may(
         _, channel = called
         assert not channel.poll(0.4)
         ours.send("at last")
-        assert channel.receive() == "at last"
+        assert channel.recv() == "at last"
         channel.close()
 
 

@@ -8,13 +8,12 @@ import pickle
 import socket
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
 
 from placewright.errors import RunError
-from placewright.execute.connections.channel import Channel
+from placewright.execute.connections.channel import Channel, wait
 from placewright.execute.connections.codec import Codec
 
 
@@ -41,14 +40,14 @@ def test_messages_arrive_in_order_and_can_be_waited_for() -> None:
         theirs.send(Order("load"))
         theirs.send_packed(CODEC.pack("steps"))
         assert wait([ours, theirs], timeout=5.0) == [ours]
-        assert [ours.receive(), ours.receive()] == [Order("load"), "steps"]
+        assert [ours.recv(), ours.recv()] == [Order("load"), "steps"]
         twin = theirs.twin()
         theirs.close()
         twin.send("still here")
         twin.close()
-        assert ours.receive() == "still here"
+        assert ours.recv() == "still here"
         with pytest.raises(EOFError):
-            ours.receive()
+            ours.recv()
 
 
 def test_a_message_that_is_too_long_is_not_read() -> None:
@@ -57,7 +56,7 @@ def test_a_message_that_is_too_long_is_not_read() -> None:
     with ours, theirs:
         theirs.send(b"\0" * 1000)
         with pytest.raises(OSError, match="bad message length"):
-            ours.receive(500)
+            ours.recv(500)
 
 
 class Evil:
@@ -79,13 +78,13 @@ def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
     with ours, theirs:
         theirs.connection.send(evil)
         with pytest.raises(RunError, match="cannot be read"):
-            ours.receive()
+            ours.recv()
     assert not evil.mark.exists()
 
 
 def echo(channel: Channel) -> None:
     """In a process of its own."""
-    channel.send(channel.receive())
+    channel.send(channel.recv())
 
 
 def test_an_end_can_be_given_to_a_process() -> None:
@@ -98,7 +97,7 @@ def test_an_end_can_be_given_to_a_process() -> None:
         theirs.close()
         with ours:
             ours.send(Order("steps"))
-            assert ours.receive() == Order("steps")
+            assert ours.recv() == Order("steps")
         process.join()
 
 

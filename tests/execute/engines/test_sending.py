@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 
 import pytest
 
+from placewright.execute.connections.channel import Channel
 from placewright.execute.engines.sending import send
 
 SIZES = (0, 1 << 15, 1 << 16, 10 << 20)
@@ -15,7 +16,7 @@ SIZES = (0, 1 << 15, 1 << 16, 10 << 20)
 @pytest.mark.parametrize("size", SIZES)
 def test_one_who_reads_late_finds_every_message_whole(size: int) -> None:
     """The sender has gone on long before, and his next message comes after it."""
-    ours, theirs = Pipe()
+    ours, theirs = (Channel(end) for end in Pipe())
     message = bytes(range(256)) * (size // 256)
     send(ours, message)
     time.sleep(0.1)
@@ -28,7 +29,7 @@ def test_one_who_reads_late_finds_every_message_whole(size: int) -> None:
 def test_nobody_hears_of_one_who_has_left(size: int) -> None:
     """Before a message, or in the middle of it."""
     for early in (True, False):
-        ours, theirs = Pipe()
+        ours, theirs = (Channel(end) for end in Pipe())
         if early:
             theirs.close()
         send(ours, bytes(size))
@@ -37,7 +38,7 @@ def test_nobody_hears_of_one_who_has_left(size: int) -> None:
 
 def test_a_connection_may_be_closed_while_a_message_waits_to_be_read() -> None:
     """What is on its way arrives all the same, and goes nowhere else."""
-    ours, theirs = Pipe()
+    ours, theirs = (Channel(end) for end in Pipe())
     send(ours, bytes(10 << 20))
     ours.close()
     assert theirs.recv() == bytes(10 << 20)

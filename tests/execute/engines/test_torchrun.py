@@ -17,16 +17,18 @@ from placewright.errors import InputError
 from placewright.execute.engines.torchrun import Torchrun
 
 ROOT = Path(__file__).parents[3]
+SECRET = "known to both nodes " * 2
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
 
 
-def agent(node: str, endpoint: str, folder: Path) -> subprocess.Popen[str]:
+def agent(number: int, node: str, port: int, folder: Path) -> subprocess.Popen[str]:
     """A node's torchrun, as on a machine of its own."""
-    command = (*TORCHRUN, "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint)
+    meeting = ("--master-addr", "localhost", "--master-port", str(port))
+    command = (*TORCHRUN, "--node-rank", str(number), *meeting)
     return subprocess.Popen(
         [*command, "-m", "tests.execute.launched", str(folder / "other.pid")],
         cwd=ROOT,
-        env=os.environ | {"PLACEWRIGHT_NODE": node},
+        env=os.environ | {"PLACEWRIGHT_NODE": node, "PLACEWRIGHT_SECRET": SECRET},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,8 +41,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("torchrun")
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        endpoint = f"localhost:{probe.getsockname()[1]}"
-    agents = [agent(node, endpoint, folder) for node in ("far", "near")]
+        port = probe.getsockname()[1]
+    agents = [agent(number, node, port, folder) for number, node in enumerate(("far", "near"))]
     try:
         told = [a.communicate(timeout=120) for a in agents]
     finally:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from multiprocessing import Pipe
 
 import pytest
 
 from placewright.errors import WorkerError
-from placewright.execute.engines.dialling import Door, dial
+from placewright.execute.connections.authentication import LOOPBACK, Listener
+from placewright.execute.connections.channel import Channel
+from placewright.execute.engines.dialling import dial
 from placewright.execute.engines.torchrun_group import TorchrunGroup
 from placewright.execute.host import Host
+from placewright.execute.orders import ORDERS
 from placewright.execute.specs import worker_specs
 from tests.execute.test_session import DUO
 
@@ -19,9 +23,10 @@ def test_who_does_not_dial_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """The limit holds for the start; a call for the session before is none for this one."""
     for variable in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(variable, "2")
-    door, hosts = Door(b"secret"), [Host.here()] * 2
+    door = Listener(socket.create_server((LOOPBACK, 0)), b"secret", ORDERS)
+    hosts = [Host.here()] * 2
     specs = [replace(spec, session="2") for spec in worker_specs(DUO, hosts)]
-    keepers = [Pipe() for _ in specs]
+    keepers = [[Channel(end, ORDERS) for end in Pipe()] for _ in specs]
     group = TorchrunGroup(specs, hosts, [lead for lead, _ in keepers], door)
     group.limit_s = 0.5
     calls = [dial(door.port, b"secret", who) for who in (("1", 0), ("2", 1))]

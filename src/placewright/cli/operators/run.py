@@ -109,8 +109,8 @@ def run(
     [cyan]placewright operators run zoo:resnet50 --training --on edge-duo --engine testbed --adapt
     --steps 200 --report run.html[/cyan]
 
-    [cyan]torchrun --nproc-per-node 2 -m placewright operators run zoo:resnet50 --on edge-duo
-    --engine torchrun[/cyan]
+    [cyan]torchrun --master-port 29500 --nproc-per-node 2 -m placewright operators run
+    zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
     from placewright.cli.sources import Ask, load
     from placewright.operators.run import as_json

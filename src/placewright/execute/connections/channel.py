@@ -6,7 +6,9 @@ message, then the message. Its own ``recv`` would unpickle, and is never called.
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -15,9 +17,14 @@ from typing import Any, Self
 from placewright.execute.connections.codec import PLAIN, Codec
 
 
+def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """Channels, sentinels and pipes of `ends` that are ready, like the standard library's."""
+    return multiprocessing.connection.wait(ends, timeout)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Channel:
-    """One end of a connection; `multiprocessing.connection.wait` takes it, and so does a process.
+    """One end of a connection; it can be given to a process.
 
     Attributes
     ----------
@@ -47,7 +54,7 @@ class Channel:
         """Send a message that is packed already."""
         self.connection.send_bytes(data)
 
-    def receive(self, most_bytes: int | None = None) -> Any:
+    def recv(self, most_bytes: int | None = None) -> Any:
         """The next message.
 
         Parameters

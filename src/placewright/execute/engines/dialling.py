@@ -1,30 +1,46 @@
-"""Connections between the lead and those who serve it, on whatever machines they are.
+"""How the processes of a run under torchrun find rank 0, and it them.
 
-Python's own connections: messages, waiting for several of them at once, an end that is noticed at
-once, and a secret that both ends prove to know. Only who reads torchrun's store knows it. Others
-may call as well, a scanner of ports for one: they are not let in, and nobody waits for them.
+Whoever reaches the port of torchrun's store can read and change what is in it: every user of the
+machine, and every machine that its interfaces lead to. So the store holds what anyone may know:
+
+    port    where rank 0 listens
+    file    on one machine, the path of the file with the secret (see `secret`)
+
+Who changes it can keep a run from starting, and that is all: the file must belong to this user,
+and a proof is good for the one port that it was made for (see `connections.authentication`).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
-import threading
 import time
-from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
-from queue import Empty, SimpleQueue
+from pathlib import Path
 from typing import Any
 
-LOOPBACK = "127.0.0.1"
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-_SILENCE_S = 60.0
-"""A caller who says nothing for so long does not know the secret."""
+from placewright.errors import RunError
+from placewright.execute.connections.authentication import LOOPBACK, Listener, connect
+from placewright.execute.connections.channel import Channel
+from placewright.execute.engines.secret import (
+    given_secret,
+    read_secret,
+    secret_needed,
+    write_secret,
+    wrong_secret,
+)
+from placewright.execute.orders import ORDERS
 
-_AGAIN_S = 0.1
-"""Until the next caller where one could not be taken, for want of file descriptors say."""
+PORT_KEY, FILE_KEY = "port", "file"
+
+_LOOK_S = 0.2
+"""Between two looks for the lead, which profiles and plans before it wants workers."""
+
+_CALL_S = 30.0
+"""A lead that is busy with strangers is called again for so long."""
 
 
 def on_one_machine() -> bool:
@@ -32,74 +48,110 @@ def on_one_machine() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
 
 
-def dial(port: int, secret: bytes, who: Any) -> Connection:
-    """A connection to the lead, who proves to know the secret as we do and is told `who` we are."""
-    lead = LOOPBACK if on_one_machine() else os.environ["MASTER_ADDR"]
-    connection = Client((lead, port), authkey=secret)
-    assert isinstance(connection, Connection)
-    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as twin:
-        _at_once(twin)
-    connection.send(who)
-    return connection
+def store() -> Any:
+    """Torchrun's store, as far as it is ours."""
+    found, *_ = next(iter(rendezvous("env://")))
+    return PrefixStore("placewright/lead", found)
 
 
-class Door:
-    """Where the lead is dialled: on loopback unless there are other machines.
+def listen(folder: Path) -> tuple[Listener, bytes]:
+    """Where rank 0 is called, and the secret, which goes into `folder` if none is given.
 
-    Each caller is asked for the secret on a thread of its own: one who says nothing keeps no other
-    waiting.
+    Raises
+    ------
+    InputError
+        There are other machines, and no secret is given, or none that is one.
     """
+    secret = known_secret()
+    meeting = store()
+    if secret is None:
+        path = write_secret(folder)
+        secret = read_secret(path)
+        meeting.set(FILE_KEY, str(path))
+    listener = Listener(_listening(), secret, ORDERS)
+    meeting.set(PORT_KEY, str(listener.port))
+    return listener, secret
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._known: SimpleQueue[tuple[Any, Connection]] = SimpleQueue()
-        self._socket = socket.create_server((LOOPBACK if on_one_machine() else "", 0))
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._open, daemon=True).start()
 
-    def caller(self, limit_s: float = float("inf")) -> tuple[Any, Connection] | None:
-        """Who of those that know the secret has dialled next; ``None`` if nobody does in time."""
+def find() -> tuple[int, bytes]:
+    """Rank 0's port and the secret; waits until rank 0 listens.
+
+    Raises
+    ------
+    InputError
+        There are other machines, and no secret is given; or the file of rank 0 is not its.
+    """
+    secret = known_secret()
+    meeting = store()
+    while not meeting.check([PORT_KEY]):
+        time.sleep(_LOOK_S)
+    if secret is None:
+        secret = read_secret(Path(os.fsdecode(meeting.get(FILE_KEY))))
+    port = bytes(meeting.get(PORT_KEY))
+    if not port.isdigit() or int(port) > 0xFFFF:
+        raise RunError(
+            "somebody else has changed torchrun's store",
+            where="rank 0's port",
+            by=f"got {port[:20]!r}",
+        )
+    return int(port), secret
+
+
+def known_secret() -> bytes | None:
+    """The secret that the user gives; ``None`` on one machine, where rank 0 makes one.
+
+    Raises
+    ------
+    InputError
+        There are other machines, and none is given; or one that is too short or that others know.
+    """
+    secret = given_secret()
+    if secret is None and not on_one_machine():
+        raise secret_needed()
+    return secret
+
+
+def dial(port: int, secret: bytes, who: Any) -> Channel:
+    """A channel to the lead, who proves to know the secret as we do and is told `who` we are.
+
+    Raises
+    ------
+    OSError, EOFError
+        The lead is gone.
+    InputError
+        It has another secret.
+    """
+    lead = LOOPBACK if on_one_machine() else os.environ["MASTER_ADDR"]
+    deadline = time.monotonic() + _CALL_S
+    while True:
         try:
-            return self._known.get(timeout=min(max(0.0, limit_s), threading.TIMEOUT_MAX))
-        except Empty:
-            return None
-
-    def close(self) -> None:
-        """Take no more calls."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for calls
-        self._socket.close()
-
-    def _open(self) -> None:
-        while self._socket.fileno() >= 0:
-            try:
-                caller, _ = self._socket.accept()
-            except OSError:
-                time.sleep(_AGAIN_S)
-                continue
-            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
-
-    def _greet(self, caller: socket.socket) -> None:
-        """Let one in who proves to know the secret and says who it is."""
-        with caller, suppress(AuthenticationError, EOFError, OSError):
-            _at_once(caller)
-            _bear_silence(caller, _SILENCE_S)
-            connection = Connection(os.dup(caller.fileno()))
-            deliver_challenge(connection, self._secret)
-            answer_challenge(connection, self._secret)
-            who = connection.recv()
-            _bear_silence(caller, 0.0)
-            self._known.put((who, connection))
+            return connect((lead, port), secret, who, codec=ORDERS)
+        except AuthenticationError:
+            raise wrong_secret(os.environ.get("RANK", "?")) from None
+        except ConnectionRefusedError:
+            raise
+        except (OSError, EOFError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
 
 
-def _at_once(end: socket.socket) -> None:
-    """Small messages are not kept back to be sent together; a connection knows no timeout."""
-    end.setblocking(True)
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _listening() -> socket.socket:
+    """A port on the interface that the others call, which is loopback where there are none."""
+    try:
+        return socket.create_server((_interface(), 0))
+    except OSError:  # the name by which the others call is none of this machine's own
+        return socket.create_server(("", 0))
 
 
-def _bear_silence(end: socket.socket, seconds: float) -> None:
-    """Whoever reads from it gets an error after so long, for ever if 0."""
-    whole = int(seconds)
-    patience = struct.pack("ll", whole, int((seconds - whole) * 1e6))
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+def _interface() -> str:
+    """The address of `MASTER_ADDR`; every interface where that is not known here."""
+    if on_one_machine():
+        return LOOPBACK
+    name = os.environ["MASTER_ADDR"]
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        return ""
+    own_only = address.startswith("127.") and name not in ("localhost", address)
+    return "" if own_only else address  # many hosts give their own name an address of loopback

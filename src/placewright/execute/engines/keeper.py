@@ -4,30 +4,21 @@ Rank 0 is the lead: it captures, plans and tells what to do. Every rank, the lea
 keeper, which starts the device's worker as a child when a session begins and says how it ended.
 So the lead and a worker never share an interpreter, a worker may die without torchrun ending the
 whole job, and sessions may follow one another. Keepers and workers dial the lead, whose address
-is in torchrun's store: orders are the same as on one machine, through sockets instead of pipes.
+is in torchrun's store (see `placewright.execute.engines.dialling`): orders are the same as on one
+machine, through sockets instead of pipes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from typing import Any
 
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
-
-from placewright.execute.engines.dialling import dial
+from placewright.execute.connections.channel import Channel, wait
+from placewright.execute.engines.dialling import dial, find
 from placewright.execute.engines.process import WorkerProcess
 from placewright.execute.host import Host
 from placewright.execute.worker_spec import WorkerSpec
-
-PORT_KEY, SECRET_KEY = "port", "secret"
-
-_LOOK_S = 0.2
-"""Between two looks for the lead, which profiles and plans before it wants workers."""
 
 
 def is_lead() -> bool:
@@ -35,19 +26,10 @@ def is_lead() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def store() -> Any:
-    """Torchrun's store, as far as it is ours."""
-    found, *_ = next(iter(rendezvous("env://")))
-    return PrefixStore("placewright/lead", found)
-
-
 def serve() -> None:
     """Keep this rank's worker until the lead is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever is in front gets it and ends us
-    meeting = store()
-    while not meeting.check([PORT_KEY, SECRET_KEY]):
-        time.sleep(_LOOK_S)
-    keep(int(meeting.get(PORT_KEY)), bytes(meeting.get(SECRET_KEY)))
+    keep(*find())
 
 
 def keep(port: int, secret: bytes) -> None:
@@ -70,7 +52,7 @@ def keep(port: int, secret: bytes) -> None:
 def _told(
     spec: WorkerSpec | None,
     worker: WorkerProcess | None,
-    lead: Connection,
+    lead: Channel,
     port: int,
     secret: bytes,
 ) -> WorkerProcess | None:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.cluster.cluster import Cluster
+from placewright.execute.connections.channel import Channel
 from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.engines.process import WorkerProcess
-from placewright.execute.host import Host
+from placewright.execute.host import Host, loopback
 from placewright.execute.messages.ways import crews
+from placewright.execute.orders import ORDERS
 from placewright.execute.scratch import Scratch
 from placewright.execute.specs import check_can_run, emulated, worker_specs
 from placewright.execute.worker_spec import WorkerSpec
@@ -110,7 +112,9 @@ class LocalGroup(PipedGroup):
         seat = specs[0].seat
         inside = f"tcp://{seat.address}:{_rendezvous_port()}" if seat is not None else ""
         rendezvous = inside or f"file://{self._folder.name}/rendezvous"
-        self.specs = tuple(replace(spec, rendezvous=rendezvous) for spec in specs)
+        self.specs = tuple(
+            replace(spec, rendezvous=rendezvous, interface=loopback()) for spec in specs
+        )
         self.hosts = (host,) * len(specs)
         self.names = tuple(spec.device_name for spec in specs)
         self.connections = []
@@ -125,8 +129,8 @@ class LocalGroup(PipedGroup):
         """See `WorkerGroup.start`."""
         for spec in self.specs:
             ours, theirs = Pipe()
-            self.connections.append(ours)
-            self._workers.append(WorkerProcess(spec, theirs))
+            self.connections.append(Channel(ours, ORDERS))
+            self._workers.append(WorkerProcess(spec, Channel(theirs, ORDERS)))
         self.answers(self.limit_s)
 
     def watched(self, rank: int) -> int:

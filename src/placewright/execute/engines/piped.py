@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from placewright.errors import WorkerError
+from placewright.execute.connections.channel import Channel, wait
 from placewright.execute.engines.group import WorkerGroup
 from placewright.execute.engines.sending import send
 
@@ -31,7 +31,7 @@ class PipedGroup(WorkerGroup):
         By rank, to the workers.
     """
 
-    connections: list[Connection]
+    connections: list[Channel]
     _owing = False
 
     @abstractmethod
@@ -71,7 +71,7 @@ class PipedGroup(WorkerGroup):
             ready = wait([*speaking, *ending], timeout=min(max(0.0, left), _LONGEST_WAIT_S))
             if not ready and left <= 0:
                 raise self.silent(open_ranks, limit_s)
-            for spoke in (s for s in ready if isinstance(s, Connection) and s in speaking):
+            for spoke in (s for s in ready if isinstance(s, Channel) and s in speaking):
                 answers[speaking[spoke]] = self._receive(speaking[spoke])
             for rank in {ending[e] for e in ready if e in ending} - set(answers):
                 if not self.connections[rank].poll(_LAST_WORDS_S):

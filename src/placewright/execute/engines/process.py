@@ -11,10 +11,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
+from placewright.execute.connections.channel import Channel
 from placewright.execute.worker import worker_main
 from placewright.execute.worker_spec import WorkerSpec
 
@@ -28,7 +28,7 @@ class WorkerProcess:
         The worker's end of the connection that its orders come through; closed here.
     """
 
-    def __init__(self, spec: WorkerSpec, orders: Connection) -> None:
+    def __init__(self, spec: WorkerSpec, orders: Channel) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "placewright.execute.worker"])

@@ -1,6 +1,6 @@
 """Workers that torchrun has started, on this machine and on others.
 
-    torchrun --nproc-per-node 2 -m placewright operators run ... --engine torchrun
+    torchrun --master-port 29500 --nproc-per-node 2 -m placewright operators run ...
 
 Rendezvous and membership are torchrun's. Orders, state and results go through the connections
 that keepers and workers have dialled (see `placewright.execute.engines.keeper`), tensors from
@@ -10,22 +10,24 @@ worker to worker through torch.distributed; no disk is shared.
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
-from placewright.execute.engines.dialling import Door
-from placewright.execute.engines.keeper import PORT_KEY, SECRET_KEY, keep, store
+from placewright.execute.connections.authentication import Listener
+from placewright.execute.connections.channel import Channel
+from placewright.execute.engines.dialling import known_secret, listen, on_one_machine
+from placewright.execute.engines.keeper import keep
 from placewright.execute.engines.seating import seating
 from placewright.execute.engines.torchrun_group import TorchrunGroup
-from placewright.execute.host import Host
+from placewright.execute.host import Host, loopback
+from placewright.execute.scratch import Scratch
 from placewright.execute.specs import emulated, worker_specs
 
 
@@ -40,7 +42,8 @@ class Torchrun:
     Raises
     ------
     InputError
-        This is not a process of torchrun's, or there are more or fewer of them than devices.
+        This is not a process of torchrun's, there are more or fewer of them than devices, or they
+        are on several machines and no secret is given.
     """
 
     name = "torchrun"
@@ -48,24 +51,22 @@ class Torchrun:
     def __init__(self, cluster: Cluster, *, emulate: bool = True) -> None:
         self._cluster, self._emulate = cluster, emulate
         self._world = _world(cluster)
+        known_secret()
         self._sessions = 0
         self._seats: dict[str, int] = {}
-        self._keepers: dict[int, Connection] = {}
+        self._keepers: dict[int, Channel] = {}
         self._hosts: dict[int, Host] = {}
-        self._door: Door
+        self._door: Listener
+        self._folder = Scratch()
         self._before: Any = signal.SIG_DFL
 
     def __enter__(self) -> Torchrun:
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
-        secret = secrets.token_hex(32).encode()
-        self._door = Door(secret)
-        meeting = store()
-        meeting.set(PORT_KEY, str(self._door.port))
-        meeting.set(SECRET_KEY, secret.decode())
+        self._door, secret = listen(Path(self._folder.name))
         threading.Thread(target=keep, args=(self._door.port, secret), daemon=True).start()
         while len(self._keepers) < self._world:
-            if called := self._door.caller():
+            if called := self._door.accept():
                 (rank, host), connection = called
                 self._keepers[rank], self._hosts[rank] = connection, host
         self._seats = seating(self._cluster, [self._hosts[r] for r in range(self._world)])
@@ -80,6 +81,7 @@ class Torchrun:
         for keeper in self._keepers.values():
             keeper.close()
         self._door.close()
+        self._folder.cleanup()
         signal.signal(signal.SIGTERM, self._before)
 
     def group(self, cluster: Cluster) -> TorchrunGroup:
@@ -94,11 +96,22 @@ class Torchrun:
         ranks = [self._seats[name] for name in cluster.device_names]
         hosts = [self._hosts[rank] for rank in ranks]
         specs = [
-            replace(spec, rendezvous="env://", session=str(self._sessions))
+            replace(
+                spec,
+                rendezvous=self._meeting_point(),
+                session=str(self._sessions),
+                interface=loopback() if on_one_machine() else "",
+            )
             for spec in worker_specs(cluster, hosts, emulate=self._emulate)
         ]
         keepers = [self._keepers[rank] for rank in ranks]
         return TorchrunGroup(specs, hosts, keepers, self._door)
+
+    def _meeting_point(self) -> str:
+        """A file of ours on one machine; among several machines torchrun's store."""
+        if on_one_machine():
+            return f"file://{self._folder.name}/session-{self._sessions}"
+        return "env://"
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
         """What is emulated, in words; empty if nothing."""
@@ -108,7 +121,9 @@ class Torchrun:
 def _world(cluster: Cluster) -> int:
     """How many processes torchrun has started: one per device."""
     devices, where = len(cluster.devices), cluster.name
-    again = f"torchrun --nproc-per-node {devices} -m placewright operators run ..."
+    again = (
+        f"torchrun --master-port 29500 --nproc-per-node {devices} -m placewright operators run ..."
+    )
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         raise InputError(
             "--engine torchrun needs processes that torchrun has started",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from placewright.execute import parcels
-from placewright.execute.engines.dialling import Door
+from placewright.execute.connections.authentication import Listener
+from placewright.execute.connections.channel import Channel, wait
 from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.host import Host
 from placewright.execute.worker_spec import WorkerSpec
@@ -33,8 +33,8 @@ class TorchrunGroup(PipedGroup):
         self,
         specs: Sequence[WorkerSpec],
         hosts: Sequence[Host],
-        keepers: Sequence[Connection],
-        door: Door,
+        keepers: Sequence[Channel],
+        door: Listener,
     ) -> None:
         self.specs, self.hosts = tuple(specs), tuple(hosts)
         self.names = tuple(spec.device_name for spec in specs)
@@ -50,12 +50,12 @@ class TorchrunGroup(PipedGroup):
         self.connections = self._dialled()
         self.answers(self.limit_s)
 
-    def _dialled(self) -> list[Connection]:
+    def _dialled(self) -> list[Channel]:
         """The workers' connections; a late one, of a session before, is shut."""
-        found: dict[int, Connection] = {}
+        found: dict[int, Channel] = {}
         deadline = time.monotonic() + self.limit_s
         while missing := [r for r in range(len(self.specs)) if r not in found]:
-            called = self._door.caller(deadline - time.monotonic())
+            called = self._door.accept(deadline - time.monotonic())
             if called is None:
                 raise self.silent(missing, self.limit_s)
             (session, rank), connection = called
@@ -63,7 +63,7 @@ class TorchrunGroup(PipedGroup):
                 found[rank] = connection
         return [found[rank] for rank in range(len(self.specs))]
 
-    def watched(self, rank: int) -> Connection:
+    def watched(self, rank: int) -> Channel:
         """See `PipedGroup.watched`."""
         return self._keepers[rank]
 
@@ -96,7 +96,7 @@ GONE = ("gone", -int(signal.SIGKILL))
 """What is noted of a keeper that says nothing any more."""
 
 
-def _tell(keeper: Connection, spec: WorkerSpec | None) -> bool:
+def _tell(keeper: Channel, spec: WorkerSpec | None) -> bool:
     """Have a worker started or, told nothing, ended; whether the keeper is there."""
     try:
         keeper.send(spec)
@@ -105,7 +105,7 @@ def _tell(keeper: Connection, spec: WorkerSpec | None) -> bool:
     return True
 
 
-def _told(keeper: Connection) -> tuple[str, int | None]:
+def _told(keeper: Channel) -> tuple[str, int | None]:
     """What a keeper says of its worker: that it died and how, or that it has ended it."""
     try:
         said: tuple[str, int | None] = keeper.recv()

@@ -136,7 +136,7 @@ class _Sender:
             return True
         try:
             with connect(self.spec.addresses[transfer.target], self.spec.secret) as link:
-                link.receive()  # our turn
+                link.recv()  # our turn
                 time.sleep(transfer.latency_s)
                 begun = time.perf_counter()
                 unconfirmed: deque[list[int]] = deque()
@@ -170,7 +170,7 @@ class _Sender:
 
     def _confirm(self, link: Channel, samples: list[int]) -> None:
         """Files are ours until the other side says that it has them."""
-        link.receive()
+        link.recv()
         self.confirmed += 1
         self._trouble(self.confirmed, late=True)
         for sample in samples:
@@ -194,7 +194,7 @@ def _receive(listener: Listener, shard: Shard) -> None:
         with link, suppress(*BROKEN, RunError):
             link.send(TURN)
             while True:
-                transfer, files = link.receive()
+                transfer, files = link.recv()
                 for sample, content, digest in files:
                     shard.accept(transfer, sample, content, digest)
                 link.send(TAKEN)

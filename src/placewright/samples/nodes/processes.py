@@ -13,6 +13,7 @@ from typing import Any
 
 from placewright.errors import WorkerError
 from placewright.execute.engines.process import main_hidden
+from placewright.execute.host import loopback
 from placewright.testbed.seat import NodeSeat
 
 PRELOADED = ("torch", "placewright.samples.training.trainer", "placewright.samples.moving.mover")
@@ -61,11 +62,16 @@ def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -
 
 
 def sit(seat: NodeSeat | None) -> None:
-    """First thing in a fresh process: Ctrl-C is for who started it; then into a testbed, if any."""
+    """First thing in a fresh process: Ctrl-C is for who started it; then into a testbed, if any.
+
+    Elsewhere all nodes are on this machine, and nobody else can reach them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if seat is not None:
         seat.enter()
         os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
 
 
 class NodeLeft(WorkerError):  # noqa: N818  (it is the node that has left)
