@@ -1,4 +1,4 @@
-"""FLOPs, bytes and signatures."""
+"""Bytes and signatures."""
 
 from __future__ import annotations
 
@@ -15,23 +15,6 @@ def only(graph: Graph, kind: str) -> Operator:
     """The only operator of a kind."""
     (found,) = (op for op in graph.operators if op.kind == kind)
     return found
-
-
-def test_flops_of_a_linear_layer_and_its_backward() -> None:
-    """2 m n k forward; the same for the gradient of the weight (none of the input)."""
-    graph = capture(nn.Linear(5, 7), torch.randn(3, 5), training=True)
-    assert only(graph, "aten.addmm.default").flops == 2 * 3 * 5 * 7
-    assert only(graph, "aten.mm.default").flops == 2 * 3 * 5 * 7
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_flops_of_a_recurrent_layer(training: bool) -> None:
-    """Four gates, both weight matrices, every step; the backward makes two gradients of each."""
-    graph = capture(nn.LSTM(5, 7), torch.randn(11, 3, 5), training=training)
-    forward = 2 * 11 * 3 * 4 * 7 * (5 + 7)
-    assert only(graph, "aten.mkldnn_rnn_layer.default").flops == forward
-    if training:
-        assert only(graph, "aten.mkldnn_rnn_layer_backward.default").flops == 2 * forward
 
 
 def test_bytes_accessed_are_arguments_and_results() -> None:

@@ -45,6 +45,8 @@ def _operator(draft: Draft, sketch: Sketch, group: str, resident_bytes: int) -> 
         name=draft.call.name,
         kind=draft.call.target,
         flops=draft.flops,
+        elementwise_flops=draft.elementwise_flops,
+        uncounted=draft.uncounted,
         bytes_accessed=0.0 if is_view(draft) else bytes_accessed(draft, sketch.specs),
         resident_bytes=resident_bytes,
         phase=draft.phase,

@@ -1,44 +1,18 @@
-"""What an operator costs as far as shapes tell: FLOPs, bytes, and a signature."""
+"""What an operator costs as far as shapes tell: bytes, and a signature of its call."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry
 
 from placewright.capture.draft import Draft, reads
 from placewright.graph.dtypes import NO_DTYPE
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Ref
-
-aten = torch.ops.aten
-
-
-def flops(node: fx.Node) -> float:
-    """Floating-point operations of a node, by PyTorch's own formulas; 0 where it has none."""
-    packet = getattr(node.target, "overloadpacket", None)
-    args = fx.node.map_arg(node.args, lambda n: n.meta["val"])
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
-    if packet in _RECURRENT:
-        return float(_RECURRENT[packet]) * _recurrent_flops(args)
-    if packet is None or packet not in flop_registry:
-        return 0.0
-    return float(flop_registry[packet](*args, **kwargs, out_val=node.meta["val"]))
-
-
-def _recurrent_flops(args: Any) -> float:
-    """One layer over a sequence: each step multiplies by both weight matrices."""
-    steps, *weights = cast(Sequence[Tensor], args[:3])
-    return 2.0 * math.prod(steps.shape[:-1]) * sum(weight.numel() for weight in weights)
-
-
-_RECURRENT = {aten.mkldnn_rnn_layer: 1.0, aten.mkldnn_rnn_layer_backward: 2.0}
-"""Passes over the weights: the backward makes gradients of weights and of inputs."""
 
 _LOOKUPS = (
     "aten.embedding.default",

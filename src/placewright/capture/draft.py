@@ -24,6 +24,8 @@ class Draft:
     ----------
     outputs
         One spec per name in ``call.results``, `ABSENT` for an output that is ``None``.
+    flops, elementwise_flops, uncounted
+        See `placewright.capture.flops.Work`.
     """
 
     call: Instruction
@@ -31,6 +33,8 @@ class Draft:
     phase: str = ""
     module: str = ""
     flops: float = 0.0
+    elementwise_flops: float = 0.0
+    uncounted: bool = False
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from placewright.capture.arguments import plain
-from placewright.capture.costs import flops
 from placewright.capture.draft import ABSENT, Draft, Sketch, input_name, spec_of
 from placewright.capture.draws import is_draw
 from placewright.capture.fills import without_source
+from placewright.capture.flops import work
 from placewright.capture.flow import RESIDENT
 from placewright.capture.refusal import changed_in_place
 from placewright.capture.tracing import Traced
@@ -115,7 +115,7 @@ class _Lowering:
             random=is_draw(node),
         )
         phase, module = _origin(node, call.mutates)
-        draft = Draft(call, _outputs(node), phase, module, flops(node))
+        draft = Draft(call, _outputs(node), phase, module, *work(node))
         self.values[node] = self.sketch.add(draft)
         if call.mutates:
             self.values[node] = call.mutates[0]

@@ -6,6 +6,7 @@ change only what lives on the parameter's device, so no copy of a parameter is e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from placewright.graph.program import Const, Instruction, ProgramInput, Ref
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 """The defaults of `torch.optim.Adam`."""
+_FLOPS = {"adam": 15.0, "sgd": 2.0, "step": 1.0}
+"""For each element of the parameter; Adam: two averages, their corrections, a root, a quotient."""
 
 
 def append_updates(sketch: Sketch, optimizer: str, lr: float) -> Mapping[str, Any]:
@@ -103,7 +106,8 @@ def _add(
     changed: tuple[str, ...],
 ) -> None:
     call = Instruction(_named(key, kind), target, args, kwargs, (), mutates=changed)
-    sketch.add(Draft(call, (), "optimizer", _module(key)))
+    count = _FLOPS[kind] * math.prod(sketch.specs[changed[0]].shape)
+    sketch.add(Draft(call, (), "optimizer", _module(key), elementwise_flops=count))
 
 
 def _state(sketch: Sketch, key: str, spec: TensorSpec) -> str:

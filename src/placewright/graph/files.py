@@ -29,6 +29,8 @@ class OperatorEntry(FileModel):
     name: str
     kind: str
     flops: Amount = 0.0
+    elementwise_flops: Amount = 0.0
+    uncounted: bool = False
     bytes_accessed: Amount = 0.0
     resident_bytes: Bytes = 0
     phase: str = ""

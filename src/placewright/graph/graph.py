@@ -31,7 +31,13 @@ class Operator:
     kind
         The operation, for example ``aten.convolution.default``.
     flops
-        Floating-point operations of one execution.
+        Floating-point operations of matrix products, convolutions, attention and recurrent
+        layers in one execution: what PyTorch's counter and published figures count.
+    elementwise_flops
+        Those of everything else: per element, reductions, sorting, transforms.
+    uncounted
+        Whether there is no formula for what the operator computes: then both counts are 0 and
+        nothing but `bytes_accessed` is known.
     bytes_accessed
         Bytes read and written, for the analytic profile.
     resident_bytes
@@ -56,6 +62,8 @@ class Operator:
     signature: str = ""
     colocation: str = ""
     outputs: tuple[TensorSpec, ...] = ()
+    elementwise_flops: float = 0.0
+    uncounted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class Graph:
         if not self.operators:
             raise InputError("a graph needs at least one operator", where=self.name)
         for op in self.operators:
-            for key in ("flops", "bytes_accessed", "resident_bytes"):
+            for key in ("flops", "elementwise_flops", "bytes_accessed", "resident_bytes"):
                 if not 0 <= getattr(op, key) < float("inf"):
                     raise InputError(
                         f"{key} must be a number >= 0",
@@ -152,7 +160,7 @@ class Graph:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of one execution."""
+        """Floating-point operations of one execution, without those of elements."""
         return sum(op.flops for op in self.operators)
 
     @property

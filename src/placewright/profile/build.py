@@ -17,6 +17,7 @@ from placewright.operators.views import NO_VIEW, OF_RESIDENT
 from placewright.profile.cores import warn_of_cores
 from placewright.profile.profiler import Profiler, Way
 from placewright.profile.table import ProfileTable
+from placewright.profile.uncounted import warn_of_uncounted
 from placewright.profile.without_torch import torch_installed, without_torch
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def profile(
         profiler = without_torch(profiler, cluster, method)
     gpus = {} if profiler.way == "analytic" else _gpus(cluster)
     warn_of_cores(graph.name, [d for d in cluster.devices if profiler.lacks_cores(d)])
+    warn_of_uncounted(graph, [d for d in cluster.devices if profiler.computes(d, gpus.get(d.name))])
     compute_s = np.stack([profiler.seconds(d, gpus.get(d.name)) for d in cluster.devices], axis=1)
     return operator_problem(
         graph,

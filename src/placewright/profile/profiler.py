@@ -62,6 +62,10 @@ class Profiler:
         scaled = here / (device.speed * kind_factors(self.graph.operators, device))
         return np.where(np.isnan(scaled), formula, scaled)
 
+    def computes(self, device: Device, gpu: GpuHere | None = None) -> bool:
+        """Whether a device's costs are the formula's, of every operator."""
+        return gpu is None and not (self._measures(device) and self._cores(device) > 0)
+
     def lacks_cores(self, device: Device) -> bool:
         """Whether a CPU would be measured if this machine had as many cores."""
         return self._measures(device) and self._cores(device) != device.cores
