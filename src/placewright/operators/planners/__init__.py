@@ -9,6 +9,7 @@ from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.cpop import Cpop
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.heft import Heft
@@ -39,10 +40,11 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     """Every planner by name; one per single device first."""
     own: list[Planner] = [
         *(Single(device) for device in problem.device_names),
+        AccelerateAuto(),
+        ChainDp(),
         RoundRobin(),
         Random(),
         TopologicalSplit(),
-        AccelerateAuto(),
         MTopo(),
         MEtf(),
         MSct(),

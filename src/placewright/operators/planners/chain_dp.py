@@ -1,0 +1,180 @@
+"""chain-dp: one stretch of the model per device, over every subset of devices."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.arrays import FloatArray, IntArray
+from placewright.errors import InfeasibleError
+from placewright.operators.judge import Judge
+from placewright.operators.judgement import OperatorJudgement
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.chains.chain import (
+    Chain,
+    chain_of,
+    coarse,
+    units_by_group,
+    units_by_module,
+)
+from placewright.operators.planners.chains.cuts import best_cuts, lowest_cuts
+from placewright.operators.planners.placements.search import Start, score_all
+from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
+from placewright.operators.structure.groups import groups_of
+from placewright.operators.structure.links import linked
+from placewright.planning import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChainDp:
+    """Contiguous stretches of the model, one per device, that take least time one after another.
+
+    Units (modules with their backward pass, where they are known, and colocation groups) stand in
+    the order of execution. Dynamic programming finds the best cuts for every subset of the
+    devices, in every order of them: the time of the stretches and of what crosses the cuts, within
+    the memories (`chains.cuts`). The best few are judged. What lives only for a while is not in the
+    recurrence: where the best do not fit by the judge, budgets shrink by what they were over, and
+    it starts again. After the dynamic programs for pipelines of Tarnawski et al., NeurIPS 2020
+    (arXiv 2006.16423), and Piper (NeurIPS 2021), with the sum in the place of the largest load.
+
+    O(2^m m u^2) for m devices and u units, at most `work`: longer chains are cut only where least
+    crosses, about evenly in time and bytes. Of more devices the fastest take part, or those with
+    most memory where the fastest cannot hold the model.
+
+    Parameters
+    ----------
+    devices
+        That take part at most.
+    work
+        2^m m u^2 at most.
+    judged
+        Subsets whose best cuts are judged, in each round.
+    rounds
+        With shrinking budgets.
+    """
+
+    devices: int = 8
+    work: float = 2e8
+    judged: int = 6
+    rounds: int = 8
+
+    @property
+    def name(self) -> str:
+        """``chain-dp``."""
+        return "chain-dp"
+
+    def supports(self, problem: OperatorProblem) -> str | None:
+        """Latency over links on two devices or more."""
+        if problem.objective is not Objective.LATENCY:
+            return f"plans for latency, not for {problem.objective}"
+        if problem.m < 2:
+            return "there is one device, and nothing to cut"
+        return pairwise_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            A group that no device can run; no cuts within the memories.
+        """
+        groups = groups_of(problem)
+        ways = [units_by_group(problem, groups)]
+        if any(problem.operator_modules):
+            ways.insert(0, units_by_module(problem, groups))
+        judge = Judge(problem)
+        found = [
+            best
+            for unit in ways
+            if (best := self._best(judge, chain_of(problem, groups, unit), context)) is not None
+        ]
+        if not found:
+            raise InfeasibleError(
+                "no contiguous stretches fit the memories and the links", where=problem.name
+            )
+        return min(found, key=lambda start: start.score).plan()
+
+    def _best(self, judge: Judge, chain: Chain, context: Context) -> Start | None:
+        """The best of the cuts that are judged, ``None`` where there are none."""
+        problem = judge.problem
+        chosen = self._chosen(problem, chain)
+        count = len(chosen)
+        chain = coarse(chain, int((self.work / (2**count * count)) ** 0.5))
+        budget = np.array(problem.memory_bytes)
+        best: Start | None = None
+        for _ in range(self.rounds):
+            starts = score_all(judge, self._cuts(problem, chain, chosen, budget))
+            starts = [s for s in starts if np.isfinite(s.score.value_s)]
+            if not starts:
+                break
+            least = min(starts, key=lambda start: start.score)
+            best = least if best is None or least.score < best.score else best
+            if least.score.over_bytes == 0 or time.perf_counter() >= context.deadline_s:
+                break
+            budget = _tightened(budget, judge(least.plan()), problem)
+        return best
+
+    def _chosen(self, problem: OperatorProblem, chain: Chain) -> IntArray:
+        """Devices that take part, in their order."""
+        count = min(problem.m, self.devices)
+        finite = np.isfinite(chain.seconds)
+        slow = np.where(finite, chain.seconds, 0.0).sum(axis=1) / np.maximum(1, finite.sum(axis=1))
+        by_speed = np.lexsort((np.arange(problem.m), slow, -finite.sum(axis=1)))[:count]
+        if problem.memory_bytes[by_speed].sum() < chain.resident_bytes.sum():
+            by_speed = np.lexsort((np.arange(problem.m), -problem.memory_bytes))[:count]
+        return np.sort(by_speed)
+
+    def _cuts(
+        self, problem: OperatorProblem, chain: Chain, chosen: IntArray, budget: FloatArray
+    ) -> list[IntArray]:
+        """Placements of the best cuts, one per subset of the chosen devices, best first."""
+        pairs = np.ix_(chosen, chosen)
+        joined = linked(problem)[pairs]
+        rows = (chain.ahead_bytes, chain.ahead_count, chain.back_bytes, chain.back_count)
+        seconds = np.ascontiguousarray(chain.seconds[chosen])
+        budgets = np.ascontiguousarray(budget[chosen])
+        best, cut, before = best_cuts(
+            _before_cuts(np.where(np.isfinite(seconds), seconds, 0.0)),
+            _before_cuts(chain.early_s[chosen]),
+            lowest_cuts(seconds, chain.resident_bytes, budgets),
+            np.stack(rows),
+            np.where(joined, problem.latency_s[pairs], np.inf),
+            np.where(joined, problem.seconds_per_byte[pairs], np.inf),
+        )
+        last = best[:, :, chain.units]
+        value = last.min(axis=1)
+        order = [s for s in np.argsort(value, kind="stable").tolist() if np.isfinite(value[s])]
+        places = []
+        for s in order[: self.judged]:
+            device = np.full(chain.units, -1, dtype=np.int64)
+            d, c, t = int(last[s].argmin()), chain.units, s
+            while c > 0:
+                b, e = int(cut[t, d, c]), int(before[t, d, c])
+                device[b:c] = chosen[d]
+                t, d, c = t ^ (1 << d), e, b
+            places.append(device[chain.unit])
+        return places
+
+
+def _before_cuts(seconds: FloatArray) -> FloatArray:
+    """Shape (m, u + 1), of all units before a cut, from shape (m, u)."""
+    return np.ascontiguousarray(np.cumsum(np.pad(seconds, ((0, 0), (1, 0))), axis=1))
+
+
+def _tightened(
+    budget: FloatArray, judgement: OperatorJudgement, problem: OperatorProblem
+) -> FloatArray:
+    """Budgets under which no stretch is as large as those that were over their memories.
+
+    The same for devices with as much memory: the next cuts may use another one of them.
+    """
+    memory = problem.memory_bytes
+    over = np.maximum(0, judgement.peak_bytes - memory)
+    held = np.bincount(judgement.placement, problem.resident_bytes, problem.m)
+    lower = np.where(over > 0, np.minimum(budget, held - over), budget)
+    return np.array([lower[memory == room].min() for room in memory])
