@@ -23,7 +23,7 @@ from placewright.capture.source import load_model
 from placewright.capture.state import initial_state
 from placewright.capture.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device
-from placewright.execute.eager import stepper
+from placewright.execute.eager import Stepper
 from placewright.execute.session import Session
 
 WARM_UP = 2
@@ -35,7 +35,7 @@ def ratio(name: str, training: bool, batch: int, pairs: int) -> tuple[float, ...
     start = time.perf_counter()
     graph = capture_source(source, training=training)
     capture_s = time.perf_counter() - start
-    step = stepper(copy.deepcopy(source.model), source, training=training)
+    step = Stepper(copy.deepcopy(source), training=training)
     eager, placed = [], []
     here = Cluster((Device("here"),))
     with Session(graph, here, initial_state(source, graph.program)) as session:

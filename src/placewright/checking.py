@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from placewright.errors import CheckError
 
-Role = Literal["output", "parameter", "buffer"]
+Role = Literal["output", "parameter", "buffer", "input"]
+"""An input is compared where the model changes it in place."""
 
 
 @dataclass(frozen=True, slots=True)

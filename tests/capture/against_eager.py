@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from placewright.capture.containers import refilled, tensors_of
+from placewright.capture.feed import as_arguments
+from placewright.capture.mode import set_mode
 from placewright.capture.model import capture_source
+from placewright.capture.named_state import ModelAndLoss, named_state
 from placewright.capture.source import ModelSource, mean_square
 from placewright.capture.state import initial_state
 from placewright.graph.graph import Graph
@@ -33,32 +36,48 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class Given:
+    """A source's inputs and targets, copied once: what is changed in place stays changed."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self.inputs = as_arguments(source.inputs, source.name)
+        self.targets = source.targets
+        both = (self.inputs, self.targets)
+        self.tensors = [tensor.detach().clone() for tensor in tensors_of(both)]
+
+    def call(self, model: nn.Module) -> tuple[Any, Any]:
+        """Outputs and targets; containers are as they were at the start in every call."""
+        inputs, targets = refilled((self.inputs, self.targets), iter(self.tensors))
+        if isinstance(inputs, dict):
+            return model(**inputs), targets
+        return model(*inputs), targets
+
+
 def call(source: ModelSource, model: nn.Module) -> Any:
-    """The model on its inputs, as a user would call it."""
-    inputs = source.inputs
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    """The model on a copy of its inputs, as a user would call it."""
+    return Given(source).call(model)[0]
 
 
 def eager_steps(source: ModelSource, optimizer: str) -> tuple[list[Tensor], nn.Module]:
-    """Losses of `STEPS` training steps, and the model afterwards."""
-    model = copy.deepcopy(source.model).train()
-    trained = [p for p in model.parameters() if p.requires_grad]
+    """Losses of `STEPS` training steps, and the model and loss afterwards."""
+    model, loss_fn = copy.deepcopy((source.model, source.loss_fn or mean_square))
+    set_mode(model, training=True)
+    whole = ModelAndLoss(model, loss_fn)
+    trained = [p for p in whole.parameters() if p.requires_grad]
     step = (
         torch.optim.Adam(trained, lr=1e-3, fused=True)
         if optimizer == "adam"
         else torch.optim.SGD(trained, lr=1e-3)
     )
-    losses, loss_fn = [], source.loss_fn or mean_square
+    losses, given = [], Given(source)
     torch.manual_seed(SEED)
     for _ in range(STEPS):
         step.zero_grad()
-        loss = loss_fn(call(source, model), source.targets)
+        loss = loss_fn(*given.call(model))
         loss.backward()
         step.step()
         losses.append(loss.detach())
-    return losses, model
+    return losses, whole
 
 
 def differences(
@@ -81,8 +100,9 @@ def differences(
         ours = [run(graph, state, order)["loss"] for _ in range(STEPS)]
     expected = {f"loss {k}": loss for k, loss in enumerate(losses)}
     got = {f"loss {k}": loss for k, loss in enumerate(ours)}
-    kept = {("parameter", k): p.detach() for k, p in model.named_parameters()}
-    kept |= {("buffer", k): b for k, b in model.named_buffers()}
+    parameters, buffers = named_state(model.model, model.loss_fn)
+    kept = {("parameter", m.key): m.value.detach() for m in parameters}
+    kept |= {("buffer", m.key): m.value for m in buffers}
     for entry in graph.program.inputs:
         if (entry.role, entry.key) in kept:
             expected[entry.name] = kept[entry.role, entry.key]
@@ -94,14 +114,16 @@ def inference_differences(source: ModelSource, graph: Graph | None = None) -> di
     """What differs between the outputs of the captured and the eager forward pass."""
     graph = graph or capture_source(source)
     state = initial_state(source, graph.program)
+    model, given = copy.deepcopy(source.model), Given(source)
+    set_mode(model, training=False)
     with one_thread(), torch.no_grad():
         torch.manual_seed(SEED)
-        leaves = tree_leaves(call(source, copy.deepcopy(source.model).eval()))
-        expected = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        eager = [[x.clone() for x in tensors_of(given.call(model)[0])] for _ in range(STEPS)]
         torch.manual_seed(SEED)
-        got = run(graph, state)
-    assert len(got) == len(expected)
-    return _unequal(dict(zip(got, expected, strict=True)), got)
+        ours = [{n: x.clone() for n, x in run(graph, state).items()} for _ in range(STEPS)]
+    assert len(ours[0]) == len(eager[0])
+    expected = {f"{n} {k}": x for k, e in enumerate(eager) for n, x in zip(ours[0], e, strict=True)}
+    return _unequal(expected, {f"{n} {k}": x for k, o in enumerate(ours) for n, x in o.items()})
 
 
 def _unequal(expected: dict[str, Tensor], got: dict[str, Tensor]) -> dict[str, float]:

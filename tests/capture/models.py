@@ -258,6 +258,10 @@ def _t5() -> tuple[nn.Module, Any]:
     return model, {**words, "decoder_input_ids": words["input_ids"]}
 
 
+def _rows() -> Tensor:
+    return torch.randn(3, 4)
+
+
 def _image(size: int) -> tuple[Tensor]:
     return (torch.randn(2, 3, size, size),)
 
@@ -284,6 +288,7 @@ UNSEEN: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "frozen": lambda: (Frozen(), {"x": torch.randn(3, 4)}),
     "transposed": lambda: (Transposed(), torch.randn(3, 6)),
     "checkpointed": lambda: (Checkpointed(0.0), torch.randn(3, 4)),
+    "checkpointed dropout": lambda: (nn.Sequential(*map(Checkpointed, (0.5, 0.3))), _rows()),
 }
 
 

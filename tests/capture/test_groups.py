@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capture.flow import RESIDENT
+from placewright.capture.draft import RESIDENT
 from placewright.capture.model import capture, capture_source
 from placewright.capture.zoo import FACTORIES
 from placewright.graph.graph import Graph

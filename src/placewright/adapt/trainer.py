@@ -13,7 +13,7 @@ from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Timeline
-from placewright.capture.feed import leaves_of
+from placewright.capture.containers import leaves_of
 from placewright.capture.model import capture_source
 from placewright.capture.source import ModelSource, mean_square
 from placewright.capture.state import initial_state

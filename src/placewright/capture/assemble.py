@@ -8,7 +8,7 @@ from typing import Any
 
 from placewright.capture.costs import bytes_accessed, signature, spec_bytes
 from placewright.capture.draft import Draft, Sketch
-from placewright.capture.flow import RESIDENT, Flow, flow_of, is_view, view_of
+from placewright.capture.flow import Flow, flow_of, is_view, view_of
 from placewright.capture.groups import colocation
 from placewright.capture.ordering import orders
 from placewright.errors import UnsupportedError
@@ -59,7 +59,7 @@ def _operator(draft: Draft, sketch: Sketch, group: str, resident_bytes: int) -> 
 
 def _resident_bytes(sketch: Sketch, flow: Flow) -> dict[int, int]:
     """Bytes of parameters, buffers and state, each counted once, where it is first touched."""
-    size = {e.name: spec_bytes(e.spec) for e in sketch.inputs if e.role in RESIDENT}
+    size = {e.name: spec_bytes(e.spec) for e in sketch.resident()}
     found: dict[int, int] = {}
     for k, touched in enumerate(flow.touched):
         for name in touched:
@@ -71,7 +71,7 @@ def _inputs(sketch: Sketch, flow: Flow, homes: Mapping[str, str]) -> tuple[Progr
     """All inputs that the program touches, and the model's own inputs and targets."""
     touched = {name for names in flow.touched for name in names}
     touched |= {output.value for output in sketch.outputs}
-    changed = {name for draft in sketch.drafts for name in draft.call.mutates}
+    changed = sketch.changed()
     return tuple(
         replace(e, colocation=homes.get(e.name, ""), mutated=e.name in changed)
         for e in sketch.inputs

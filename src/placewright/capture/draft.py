@@ -12,6 +12,9 @@ from placewright.graph.dtypes import NO_DTYPE
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
 
+RESIDENT = ("parameter", "buffer", "state")
+"""Roles of inputs that outlive a step and live on one device."""
+
 ABSENT = TensorSpec((0,), NO_DTYPE)
 """Stands for an output that is ``None``."""
 
@@ -53,6 +56,15 @@ class Sketch:
         self.inputs.append(value)
         self.specs[value.name] = value.spec
         return value.name
+
+    def changed(self) -> set[str]:
+        """Program inputs that a call changes in place."""
+        return {name for draft in self.drafts for name in draft.call.mutates}
+
+    def resident(self) -> list[ProgramInput]:
+        """Program inputs that live on one device: state, and whatever else is changed."""
+        changed = self.changed()
+        return [e for e in self.inputs if e.role in RESIDENT or e.name in changed]
 
     def add(self, draft: Draft) -> str:
         """Add a call; the name of its only result, or of the call."""

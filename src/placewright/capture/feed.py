@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,22 +10,28 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from placewright.capture.containers import leaves_of, refilled
+from placewright.capture.named_state import Loss, ModelAndLoss, named_state
 from placewright.capture.rebound import Rebound, rebound
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.program import Role
 
-Loss = Callable[[Any, Any], Any]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """One tensor that the step is given: its role, its key and a fake of it."""
+    """One tensor that the step is given: its role, its key and a fake of it.
+
+    Attributes
+    ----------
+    path
+        Where a parameter or buffer belongs in `ModelAndLoss`.
+    """
 
     role: Role
     key: str
     value: Tensor
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,44 +39,26 @@ class Feed:
     """A model with its inputs and targets, taken apart into slots and put together again."""
 
     model: nn.Module
+    loss_fn: Loss | None
     inputs: Any
     targets: Any
     slots: tuple[Slot, ...]
 
-    def outputs(self, values: Sequence[Tensor]) -> tuple[Any, Rebound]:
-        """The model's outputs, where `values` stand in for the slots."""
-        return self._run(values, lambda outputs, _: outputs)
+    def run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
+        """``then(outputs, targets)``, where `values` stand in for the slots.
 
-    def loss(self, values: Sequence[Tensor], loss_fn: Loss) -> tuple[Any, Rebound]:
-        """The loss, where `values` stand in for the slots."""
-        return self._run(values, loss_fn)
-
-    def _run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
+        They stand in until `then` returns: what it differentiates may compute parts of the
+        forward pass again (activation checkpointing), and has to find the same values there.
+        """
         given = iter(values)
-        held = {f"model.{slot.key}": next(given) for slot in self.slots if slot.role in _STATE}
-        whole, state = _Whole(self.model, then), dict(held)
-        arguments = (_refill(self.inputs, given), _refill(self.targets, given))
+        held = {slot.path: next(given) for slot in self.slots if slot.path}
+        whole, state = ModelAndLoss(self.model, self.loss_fn, then), dict(held)
+        arguments = (refilled(self.inputs, given), refilled(self.targets, given))
         made = torch.func.functional_call(whole, state, arguments)
         return made, rebound(held, state)
 
 
-class _Whole(nn.Module):
-    """Model and loss in one: a loss may read the model's parameters, to decay them say."""
-
-    def __init__(self, model: nn.Module, then: Loss) -> None:
-        super().__init__()
-        self.model, self.then, self.training = model, then, model.training
-
-    def forward(self, inputs: Any, targets: Any) -> Any:
-        if isinstance(inputs, dict):
-            return self.then(self.model(**inputs), targets)
-        return self.then(self.model(*inputs), targets)
-
-
-_STATE = ("parameter", "buffer")
-
-
-def feed(model: nn.Module, inputs: Any, targets: Any = None) -> Feed:
+def feed(model: nn.Module, inputs: Any, targets: Any = None, loss_fn: Loss | None = None) -> Feed:
     """Fakes on the CPU of all that the step reads.
 
     Parameters
@@ -85,28 +73,37 @@ def feed(model: nn.Module, inputs: Any, targets: Any = None) -> Feed:
         Inputs of another type.
     """
     _check_plain(model)
-    if isinstance(inputs, Tensor):
-        inputs = (inputs,)
-    if not isinstance(inputs, tuple | list | dict):
-        raise InputError(
-            "inputs must be a tuple, a list, a dict or a tensor",
-            where=f"model {type(model).__name__}",
-            by=f"got {type(inputs).__name__}",
-        )
+    inputs = as_arguments(inputs, type(model).__name__)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    groups: tuple[tuple[Role, list[tuple[str, Any]]], ...] = (
-        ("parameter", list(model.named_parameters())),
-        ("buffer", list(model.named_buffers())),
-        ("input", leaves_of(inputs)),
-        ("target", leaves_of(targets)),
+    parameters, buffers = named_state(model, loss_fn)
+    groups: tuple[tuple[Role, Sequence[tuple[str, str, Any]]], ...] = (
+        ("parameter", parameters),
+        ("buffer", buffers),
+        ("input", [(key, "", leaf) for key, leaf in leaves_of(inputs)]),
+        ("target", [(key, "", leaf) for key, leaf in leaves_of(targets)]),
     )
     slots = tuple(
-        Slot(role, key, _fake(mode, value, f"{role} {key}"))
+        Slot(role, key, _fake(mode, value, f"{role} {key}"), path)
         for role, members in groups
-        for key, value in members
+        for key, path, value in members
         if isinstance(value, Tensor)
     )
-    return Feed(model, inputs, targets, slots)
+    return Feed(model, loss_fn, inputs, targets, slots)
+
+
+def as_arguments(inputs: Any, model: str) -> Any:
+    """Inputs as a tuple or list of positional arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if not isinstance(inputs, tuple | list):
+        raise InputError(
+            "inputs must be a tuple, a list, a dict or a tensor",
+            where=f"model {model}",
+            by=f"got {type(inputs).__name__}",
+        )
+    return inputs
 
 
 def _check_plain(model: nn.Module) -> None:
@@ -118,17 +115,6 @@ def _check_plain(model: nn.Module) -> None:
             where=f"model {type(model).__name__}",
             hint="capture the plain module that it was made from",
         )
-
-
-def leaves_of(tree: Any) -> list[tuple[str, Any]]:
-    """The leaves of nested containers with their positions as keys."""
-    return [(str(k), leaf) for k, leaf in enumerate(tree_flatten(tree)[0])]
-
-
-def _refill(tree: Any, values: Iterator[Tensor]) -> Any:
-    leaves, spec = tree_flatten(tree)
-    filled = [next(values) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    return tree_unflatten(filled, spec)
 
 
 def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:

@@ -9,9 +9,6 @@ from placewright.capture.costs import spec_bytes
 from placewright.capture.draft import Draft, Sketch, reads
 from placewright.capture.program_calls import operation
 
-RESIDENT = ("parameter", "buffer", "state")
-"""Roles of inputs that live on one device."""
-
 _AS_FREE_AS_VIEWS = ("aten._unsafe_view.default", "aten._reshape_alias.default")
 
 _UNTOLD_VIEWS = ("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default")

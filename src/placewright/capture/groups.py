@@ -1,7 +1,7 @@
 """Colocation: operators that must, or might as well, run on one device.
 
 1. Whatever reads or changes one parameter, buffer or optimizer state lives where that lives,
-   views of it included.
+   views of it included; so does an input that the model changes in place.
 2. A view runs with the producer of what it is a view of; one that grows (expand) with its only
    consumer, so that the smaller tensor is the one that travels.
 3. All draws of random numbers run in one place: they share one generator, as in eager mode.
@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from placewright.capture.draft import Sketch
-from placewright.capture.flow import RESIDENT, Flow, grows, is_fill, is_view
+from placewright.capture.flow import Flow, grows, is_fill, is_view
 from placewright.capture.program_calls import RECURRENT
 
 
@@ -28,7 +28,7 @@ def colocation(sketch: Sketch, flow: Flow) -> tuple[list[str], dict[str, str]]:
         Program input -> group, for parameters, buffers and state.
     """
     union = _Union(len(flow.drafts))
-    resident = {entry.name for entry in sketch.inputs if entry.role in RESIDENT}
+    resident = {entry.name for entry in sketch.resident()}
     readers = _join_residents(union, flow, resident)
     _join_views(union, sketch, flow, resident)
     _join_random(union, flow)

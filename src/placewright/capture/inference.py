@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import traceback
-from torch.utils._pytree import tree_leaves
 
+from placewright.capture.containers import tensors_of
 from placewright.capture.feed import feed
 from placewright.capture.mode import in_mode
 from placewright.capture.rebound import apart, write_back
@@ -24,8 +24,8 @@ def trace_inference(model: nn.Module, inputs: Any) -> Traced:
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with torch.no_grad(), traceback.annotate({"phase": "forward"}):
-            made, replaced = fed.outputs(values)
-            outputs = apart([x for x in tree_leaves(made) if isinstance(x, Tensor)], replaced)
+            made, replaced = fed.run(values, lambda outputs, _: outputs)
+            outputs = apart(tensors_of(made), replaced)
             write_back(replaced)
         if not outputs:
             raise InputError(
@@ -39,7 +39,7 @@ def trace_inference(model: nn.Module, inputs: Any) -> Traced:
         return outputs
 
     with in_mode(model, training=False):
-        module = trace(step, fed.slots, model)
+        module = trace(step, fed)
     return Traced(module, fed.slots, tuple(names))
 
 

@@ -11,13 +11,12 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from placewright.capture.arguments import plain
-from placewright.capture.draft import ABSENT, Draft, Sketch, input_name, spec_of
+from placewright.capture.draft import ABSENT, RESIDENT, Draft, Sketch, input_name, spec_of
 from placewright.capture.draws import is_draw
 from placewright.capture.fills import without_source
 from placewright.capture.flops import work
-from placewright.capture.flow import RESIDENT
 from placewright.capture.refusal import changed_in_place
-from placewright.capture.tracing import Traced
+from placewright.capture.tracing import KEPT, Traced
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import INPUT_MARK
 from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
@@ -26,6 +25,9 @@ aten = torch.ops.aten
 
 NOTHING = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 """Calls that hand on their argument: values never change, so an alias is the value."""
+
+
+_MAY_CHANGE = (*RESIDENT, "input", "target")
 
 
 def lower(traced: Traced) -> Sketch:
@@ -44,15 +46,12 @@ class _Lowering:
         self.slots = iter(traced.slots)
         self.sketch = Sketch()
         self.values: dict[fx.Node, str] = {}
-        self.fixed: set[str] = set()
 
     def placeholder(self, node: fx.Node) -> None:
         slot = next(self.slots)
         name = input_name(slot.role, slot.key)
         entry = ProgramInput(name, slot.role, slot.key, spec_of(slot.value))
         self.values[node] = self.sketch.add_input(entry)
-        if slot.role in ("input", "target"):
-            self.fixed.add(name)
 
     def get_attr(self, node: fx.Node) -> None:
         key = str(node.target)
@@ -74,9 +73,6 @@ class _Lowering:
             self._take(node)
         elif _hands_on(node):
             self.values[node] = self._value(node.args[0])
-        elif node.target is aten.copy_.default and self._value(node.args[0]) in self.fixed:
-            # The model changes its own input in place; the next step starts from it unchanged.
-            self.values[node] = self._value(node.args[1])
         else:
             self._call(node)
 
@@ -130,7 +126,7 @@ def _origin(node: fx.Node, mutates: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _hands_on(node: fx.Node) -> bool:
-    if node.target in NOTHING:
+    if node.target in NOTHING or (node.meta.get("custom") or {}).get(KEPT):
         return True
     lifted = node.target is aten.lift_fresh_copy.default
     view = getattr(node.target, "is_view", False)
@@ -175,8 +171,8 @@ def _mutates(node: fx.Node, args: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _is_resident(argument: Any) -> bool:
-    """Whether it is a program input that outlives a step."""
-    return isinstance(argument, Ref) and argument.name.partition(INPUT_MARK)[0] in RESIDENT
+    """Whether it is a program input that may be changed: the next step starts from it."""
+    return isinstance(argument, Ref) and argument.name.partition(INPUT_MARK)[0] in _MAY_CHANGE
 
 
 def _is_mutable(node: fx.Node) -> bool:

@@ -7,20 +7,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 
 @contextmanager
-def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """``model.train(training)`` inside; every module as it was again afterwards.
+def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[None]:
+    """``model.train(training)`` inside; every module as it was again afterwards, others too.
 
     A forward pass may leave things behind: a cache, a count, a weight computed anew. During a
     trace those are fakes, which would break the model for whoever uses it next. A plain tensor
     that is changed by numbers alone (``self.calls += 1``) changes for real.
     """
-    before = [_snapshot(module) for module in model.modules()]
-    plain = [_kept(v) for module in model.modules() for v in _plain_tensors(module)]
-    model.train(training)
+    modules = [module for whole in (model, *others) for module in whole.modules()]
+    before = [_snapshot(module) for module in modules]
+    plain = [_kept(v) for module in modules for v in _plain_tensors(module)]
+    set_mode(model, training=training)
     try:
         yield
     finally:
@@ -33,6 +34,15 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             if tensor._version != version:
                 with torch.no_grad():
                     tensor.copy_(content)
+
+
+def set_mode(model: nn.Module, *, training: bool) -> None:
+    """``model.train(training)``; a ``torch.export`` module stays in the mode it was exported in."""
+    try:
+        model.train(training)
+    except NotImplementedError:
+        if not isinstance(model, fx.GraphModule):
+            raise
 
 
 def _plain_tensors(module: nn.Module) -> list[Tensor]:

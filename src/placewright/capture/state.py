@@ -8,7 +8,9 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from placewright.capture.feed import leaves_of
+from placewright.capture.containers import leaves_of
+from placewright.capture.feed import as_arguments
+from placewright.capture.named_state import named_state
 from placewright.capture.source import ModelSource
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
@@ -40,10 +42,11 @@ def initial_state(
 
 
 def _values(source: ModelSource) -> dict[tuple[str, str], object]:
-    inputs = (source.inputs,) if isinstance(source.inputs, Tensor) else source.inputs
-    groups = {
-        "parameter": source.model.named_parameters(),
-        "buffer": source.model.named_buffers(),
+    parameters, buffers = named_state(source.model, source.loss_fn)
+    inputs = as_arguments(source.inputs, type(source.model).__name__)
+    groups: dict[str, list[tuple[str, object]]] = {
+        "parameter": [(m.key, m.value) for m in parameters],
+        "buffer": [(m.key, m.value) for m in buffers],
         "input": leaves_of(inputs),
         "target": leaves_of(source.targets),
     }

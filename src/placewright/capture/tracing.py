@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +21,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
+from placewright.capture.constants import check_constants
 from placewright.capture.draws import is_draw, is_mask, mask
-from placewright.capture.feed import Slot
+from placewright.capture.feed import Feed, Slot
 from placewright.capture.refusal import OUTSIDE, changed_in_place, refusal
+from placewright.capture.rewinds import Rewinds, followed_generator
+from placewright.capture.shape_rules import shape_rules
 from placewright.errors import PlacewrightError, UnsupportedError
 
 Step = Callable[..., Sequence[Tensor]]
+
+KEPT = "kept"
+"""Annotation of a copy that only keeps a value from being changed in place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +60,7 @@ class Traced:
     gradients: tuple[str, ...] = ()
 
 
-def trace(step: Step, slots: Sequence[Slot], model: nn.Module) -> fx.GraphModule:
+def trace(step: Step, fed: Feed) -> fx.GraphModule:
     """The functional graph of ``step(*values)``, dead code removed.
 
     Raises
@@ -61,18 +68,28 @@ def trace(step: Step, slots: Sequence[Slot], model: nn.Module) -> fx.GraphModule
     UnsupportedError
         The step cannot be traced: says where in the model and why.
     """
-    values = [slot.value for slot in slots]
-    recorded = _record(step, values, model)
+    values = [slot.value for slot in fed.slots]
+    recorded, rewinds = _record(step, values, fed.model)
     _check_operations(recorded.graph)
+    check_constants(recorded, fed.model, fed.loss_fn)
     _name_backward(recorded.graph)
-    return _functional(recorded, values, type(model).__name__)
+    repeats = rewinds.repeats(recorded.graph)
+    return _functional(recorded, repeats, values, type(fed.model).__name__)
 
 
-def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphModule:
+def _record(
+    step: Step, values: Sequence[Tensor], model: nn.Module
+) -> tuple[fx.GraphModule, Rewinds]:
     path: list[str] = []
     try:
-        with traceback.preserve_node_meta(), _modules_named(model, path), _quiet():
-            return make_fx(
+        with (
+            traceback.preserve_node_meta(),
+            _modules_named(model, path),
+            shape_rules(),
+            followed_generator() as rewinds,
+            _quiet(),
+        ):
+            recorded = make_fx(
                 step,
                 tracing_mode="fake",
                 decomposition_table=FUNCTIONAL_BATCH_NORM,
@@ -82,6 +99,7 @@ def _record(step: Step, values: Sequence[Tensor], model: nn.Module) -> fx.GraphM
         raise
     except (Exception, SystemExit) as error:
         raise refusal(error, path[-1] if path else "", type(model).__name__) from error
+    return recorded, rewinds
 
 
 def _check_operations(graph: fx.Graph) -> None:
@@ -97,14 +115,19 @@ def _check_operations(graph: fx.Graph) -> None:
             )
 
 
-def _functional(recorded: fx.GraphModule, values: Sequence[Tensor], model: str) -> fx.GraphModule:
-    replay = _Replay(recorded)
+def _functional(
+    recorded: fx.GraphModule,
+    repeats: Mapping[fx.Node, fx.Node],
+    values: Sequence[Tensor],
+    model: str,
+) -> fx.GraphModule:
+    replay = _Replay(recorded, repeats)
 
     def call(*values: Tensor) -> Any:
         return replay.run(*values)
 
     try:
-        with traceback.preserve_node_meta(), torch.no_grad(), _quiet():
+        with traceback.preserve_node_meta(), torch.no_grad(), shape_rules(), _quiet():
             plain = [value.detach() for value in values]
             result = make_fx(
                 torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
@@ -123,16 +146,39 @@ class _Replay(fx.Interpreter):
     """Runs a graph so that what it records inherits each node's annotations.
 
     Masks of dropout are drawn by an operation of our own, see `placewright.capture.draws`.
+
+    Parameters
+    ----------
+    repeats
+        Draw -> an earlier draw of the same numbers, whose result is taken instead.
     """
 
-    at: fx.Node | None = None
+    def __init__(self, recorded: fx.GraphModule, repeats: Mapping[fx.Node, fx.Node]) -> None:
+        super().__init__(recorded)
+        self.repeats = repeats
+        self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
+        self.at: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
         self.at = n
         with traceback.set_current_meta(n):
-            if is_mask(n):
-                return mask(*self.fetch_args_kwargs_from_env(n)[0])
-            return super().run_node(n)
+            if n in self.repeats:
+                return _kept(self.drawn[self.repeats[n]])
+            made = self._run(n)
+            if n in self.drawn:
+                self.drawn[n] = _kept(made)
+            return made
+
+    def _run(self, n: fx.Node) -> Any:
+        if is_mask(n):
+            return mask(*self.fetch_args_kwargs_from_env(n)[0])
+        return super().run_node(n)
+
+
+def _kept(drawn: Any) -> Any:
+    """A copy that the caller may change in place; lowering leaves it out again."""
+    with traceback.annotate({KEPT: True}):
+        return tree_map_only(Tensor, torch.clone, drawn)
 
 
 @contextmanager

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch.fx import traceback
 
-from placewright.capture.draws import is_draw
-from placewright.capture.feed import Loss, feed
+from placewright.capture.feed import Feed, feed
 from placewright.capture.mode import in_mode
+from placewright.capture.named_state import Loss, modules_in
 from placewright.capture.rebound import write_back
 from placewright.capture.tracing import Traced, trace
 from placewright.errors import InputError, UnsupportedError
@@ -25,18 +25,42 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
     (running statistics) are in it, updates of parameters are not: see
     `placewright.capture.optimizer`.
     """
-    fed = feed(model, inputs, targets)
+    try:
+        return _traced(model, feed(model, inputs, targets, loss_fn), loss_fn, torch.autograd.grad)
+    except InputError as error:
+        if _REENTRANT not in str(error.__cause__):
+            raise
+    return _traced(model, feed(model, inputs, targets, loss_fn), loss_fn, _accumulated)
+
+
+_REENTRANT = "use_reentrant=True"
+"""In PyTorch's words for checkpoints whose backward accumulates gradients by itself."""
+
+
+def _accumulated(
+    loss: Tensor, wanted: Sequence[Tensor], *, allow_unused: bool
+) -> Sequence[Tensor | None]:
+    """Gradients as ``loss.backward()`` leaves them."""
+    torch.autograd.backward(loss)
+    return [value.grad for value in wanted]
+
+
+def _traced(model: nn.Module, fed: Feed, loss_fn: Loss, differentiate: Any) -> Traced:
     trained = [k for k, slot in enumerate(fed.slots) if _trained(slot.role, slot.value)]
     reached: list[str] = []
 
     def step(*values: Tensor) -> Sequence[Tensor]:
+        def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
+            loss = loss_fn(outputs, targets)
+            _check_loss(loss)
+            # Private, and the only way to tell which module a backward operator belongs to.
+            setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])
+            with traceback.annotate({"phase": "backward"}):
+                wanted = [values[k] for k in trained]
+                return loss, differentiate(loss, wanted, allow_unused=True)
+
         with traceback.annotate({"phase": "forward"}):
-            loss, replaced = fed.loss(values, loss_fn)
-        _check_loss(loss)
-        # Private, and the only way to tell which module a backward operator belongs to.
-        setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])
-        with traceback.annotate({"phase": "backward"}):
-            gradients = torch.autograd.grad(loss, [values[k] for k in trained], allow_unused=True)
+            (loss, gradients), replaced = fed.run(values, differentiated)
         used = [(k, g) for k, g in zip(trained, gradients, strict=True) if g is not None]
         _check_gradients([(fed.slots[k].key, g) for k, g in used])
         reached[:] = [fed.slots[k].key for k, _ in used]
@@ -45,22 +69,9 @@ def trace_training(model: nn.Module, inputs: Any, loss_fn: Loss, targets: Any) -
         return [loss.detach(), *(gradient for _, gradient in used)]
 
     _check_trained(model, trained)
-    with in_mode(model, training=True):
-        module = trace(step, fed.slots, model)
-    _check_redraws(module, model)
+    with in_mode(model, *modules_in(loss_fn), training=True):
+        module = trace(step, fed)
     return Traced(module, fed.slots, ("loss",), tuple(reached))
-
-
-def _check_redraws(module: fx.GraphModule, model: nn.Module) -> None:
-    """Checkpointing rewinds the random generator to draw the same again; a graph cannot."""
-    for node in module.graph.nodes:
-        custom = node.meta.get("custom") or {}
-        if custom.get("phase") == "backward" and is_draw(node):
-            raise UnsupportedError(
-                "the backward pass draws random numbers again (activation checkpointing)",
-                where=f"model {type(model).__name__}, module {custom.get('module', '')!r}",
-                hint="capture it without checkpointing, or with dropout 0 inside it",
-            )
 
 
 def _check_gradients(gradients: Sequence[tuple[str, Tensor]]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from placewright.capture.containers import Batch, tensors_of
+from placewright.capture.feed import as_arguments
+from placewright.capture.mode import set_mode
+from placewright.capture.named_state import ModelAndLoss, copied, named_state
 from placewright.capture.source import ModelSource
 
 
@@ -19,7 +21,8 @@ from placewright.capture.source import ModelSource
 class EagerRun:
     """Outputs of the last step, parameters and buffers after it, seconds of every step.
 
-    ``state`` has a tensor that the model holds under several names under each of them.
+    ``state`` has a tensor that the model holds under several names under each of them, those of
+    the loss as ``loss_fn.NAME``, and inputs that were changed in place as ``input:0``.
     """
 
     outputs: tuple[torch.Tensor, ...]
@@ -28,7 +31,7 @@ class EagerRun:
 
 
 class EagerSteps:
-    """Plain steps on a copy of the model, one at a time.
+    """Plain steps on a copy of the model and its inputs, one at a time.
 
     Parameters
     ----------
@@ -48,12 +51,13 @@ class EagerSteps:
         optimizer: str = "adam",
         lr: float = 1e-3,
     ) -> None:
-        self.model = copy.deepcopy(source.model)
+        self.model, loss_fn = copied(source.model, source.loss_fn)
+        self._source = replace(source, model=self.model, loss_fn=loss_fn)
         self._threads = threads
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._random = torch.get_rng_state()
-        self._step = stepper(self.model, source, training=training, optimizer=optimizer, lr=lr)
+        self._step = Stepper(self._source, training=training, optimizer=optimizer, lr=lr)
         self._times: list[float] = []
 
     def step(self) -> EagerRun:
@@ -64,17 +68,23 @@ class EagerSteps:
             outputs = self._step()
             self._times.append(time.perf_counter() - start)
             self._random = torch.get_rng_state()
-        found = tuple(x.detach() for x in tree_leaves(outputs) if isinstance(x, torch.Tensor))
-        return EagerRun(found, model_state(self.model), tuple(self._times))
+        found = tuple(x.detach() for x in tensors_of(outputs))
+        return EagerRun(found, self.state(), tuple(self._times))
 
+    def parameters(self) -> set[str]:
+        """All names of parameters."""
+        whole = ModelAndLoss(self.model, self._source.loss_fn)
+        return {n.removeprefix("model.") for n, _ in whole.named_parameters(remove_duplicate=False)}
 
-def model_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by every name that they have."""
-    named = (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    )
-    return {name: tensor.detach() for name, tensor in named}
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by every name that they have, and inputs that were changed."""
+        whole = ModelAndLoss(self.model, self._source.loss_fn)
+        named = (
+            *whole.named_parameters(remove_duplicate=False),
+            *whole.named_buffers(remove_duplicate=False),
+            *self._step.batch.changed().items(),
+        )
+        return {name.removeprefix("model."): tensor.detach() for name, tensor in named}
 
 
 def run_eager(
@@ -96,49 +106,49 @@ def run_eager(
     return run
 
 
-def stepper(
-    model: torch.nn.Module,
-    source: ModelSource,
-    *,
-    training: bool,
-    optimizer: str = "adam",
-    lr: float = 1e-3,
-) -> Callable[[], Any]:
-    """A function that does one plain step of `model` on the source's batch; outputs or loss."""
-    if not training:
-        model.eval()
-        return lambda: _infer(model, source)
-    model.train()
-    updates = _optimizer(model, optimizer, lr)
-    return lambda: _train(model, source, updates)
+class Stepper:
+    """Does plain steps of a model on the source's batch, and changes the model.
+
+    Calling it answers with the outputs, or with the loss.
+    """
+
+    def __init__(
+        self, source: ModelSource, *, training: bool, optimizer: str = "adam", lr: float = 1e-3
+    ) -> None:
+        self.source, self.training = source, training
+        name = type(source.model).__name__
+        self.batch = Batch(as_arguments(source.inputs, name), source.targets)
+        set_mode(source.model, training=training)
+        if training:
+            self.updates = _optimizer(source, optimizer, lr)
+
+    def __call__(self) -> Any:
+        """One step."""
+        return self._train() if self.training else self._infer()
+
+    def _train(self) -> torch.Tensor:
+        assert self.source.loss_fn is not None
+        self.updates.zero_grad(set_to_none=True)
+        inputs, targets = self.batch.arguments()
+        loss = self.source.loss_fn(self._forward(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.updates.step()
+        return loss
+
+    @torch.no_grad()
+    def _infer(self) -> Any:
+        return self._forward(self.batch.arguments()[0])
+
+    def _forward(self, inputs: Any) -> Any:
+        model = self.source.model
+        return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
 
-def _optimizer(model: torch.nn.Module, name: str, lr: float) -> torch.optim.Optimizer:
+def _optimizer(source: ModelSource, name: str, lr: float) -> torch.optim.Optimizer:
+    trained = [member.value for member in named_state(source.model, source.loss_fn)[0]]
     if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=lr)
-    return torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-
-
-def _train(
-    model: torch.nn.Module, source: ModelSource, optimizer: torch.optim.Optimizer
-) -> torch.Tensor:
-    assert source.loss_fn is not None
-    optimizer.zero_grad(set_to_none=True)
-    loss = source.loss_fn(_forward(model, source.inputs), source.targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    return loss
-
-
-@torch.no_grad()
-def _infer(model: torch.nn.Module, source: ModelSource) -> Any:
-    return _forward(model, source.inputs)
-
-
-def _forward(model: torch.nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
+        return torch.optim.SGD(trained, lr=lr)
+    return torch.optim.Adam(trained, lr=lr, fused=True)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import torch
 from placewright.checking import LISTED, Check, Difference, Role, Tolerance
 from placewright.cluster.cluster import Device
 from placewright.errors import InputError
-from placewright.execute.eager import EagerRun, EagerSteps, model_state
-from placewright.graph.graph import Graph
+from placewright.execute.eager import EagerRun, EagerSteps
+from placewright.graph.graph import INPUT_MARK, Graph
 from placewright.graph.program import Program
 from placewright.operators.exactness import tolerance
 
@@ -85,7 +85,7 @@ class Comparison:
             optimizer=program.optimizer.get("name", "adam"),
             lr=program.optimizer.get("lr", 1e-3),
         )
-        initial = {name: tensor.clone() for name, tensor in model_state(eager.model).items()}
+        initial = {name: tensor.clone() for name, tensor in eager.state().items()}
         return cls(program, eager, tolerance(graph, devices), initial)
 
     def step(self, outputs: Outputs, state: State | None) -> None:
@@ -112,7 +112,11 @@ class Comparison:
         return Check(
             steps=self.steps,
             tolerance=self.tolerance,
-            compared={role: self.compared[role] for role in ("output", "parameter", "buffer")},
+            compared={
+                role: self.compared[role]
+                for role in ROLES
+                if role != "input" or self.compared[role]
+            },
             max_abs_error=self.largest,
             failed=tuple(self.failed[:LISTED]),
             beyond=len(self.failed),
@@ -127,13 +131,17 @@ class Comparison:
                 yield self._difference("output", name, _like(outputs[name], tensor), tensor)
         if state is None:
             return
-        keys = {i.key: i.name for i in self.program.inputs if i.role in ("parameter", "buffer")}
-        parameters = {name for name, _ in self.eager.model.named_parameters(remove_duplicate=False)}
+        inputs = self.program.inputs
+        keys = {i.key: i.name for i in inputs if i.role in ("parameter", "buffer")}
+        keys |= {i.name: i.name for i in inputs if i.role in ("input", "target")}
+        parameters = self.eager.parameters()
         aliases = _aliases(expected.state)
         for name, tensor in expected.state.items():
             given = [keys[alias] for alias in aliases[name] if alias in keys]
-            found = next((state[key] for key in given if key in state), self.initial[name])
-            role: Role = "parameter" if name in parameters else "buffer"
+            unchanged = self.initial.get(name, _MISSING)
+            found = next((state[key] for key in given if key in state), unchanged)
+            role: Role = "input" if INPUT_MARK in name else "buffer"
+            role = "parameter" if name in parameters else role
             yield self._difference(role, name, found, tensor)
 
     def _named_outputs(self, expected: EagerRun) -> dict[str, torch.Tensor]:
@@ -153,6 +161,12 @@ class Comparison:
         largest = _largest(expected) if self.tolerance.relative else 0.0
         allowed = self.tolerance.absolute(role, largest, self.steps)
         return Difference(self.steps, role, name, difference(found, expected), allowed)
+
+
+_MISSING = torch.empty(0)
+"""Stands for what a placed run has not kept: an input that eager changes in place."""
+
+ROLES: tuple[Role, ...] = ("output", "parameter", "buffer", "input")
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> float:

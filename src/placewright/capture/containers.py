@@ -1,0 +1,136 @@
+"""Tensors inside the inputs, targets and outputs of a model, whatever holds them.
+
+PyTorch's pytrees know tuples, lists and dicts. What they take for a leaf may hold tensors, too:
+a cache of past keys and values, a dataclass, a batch with methods. Its attributes are looked at,
+and where other tensors take the place of its own, it is a copy that gets them: nobody's object
+is changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+_WHOLE = (
+    *(str, bytes, int, float, complex, bool, range, slice, type(None), type, Enum),
+    *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module),
+    *(torch.dtype, torch.device, torch.Generator, torch.Size),
+)
+"""Values that are handed on as they are."""
+
+
+def leaves_of(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of nested containers with their positions as keys.
+
+    A leaf that holds tensors is followed by them, as ``2.layers.0.keys``.
+    """
+    found: list[tuple[str, Any]] = []
+
+    def note(path: str, tensor: Tensor) -> Tensor:
+        found.append((path, tensor))
+        return tensor
+
+    for k, leaf in enumerate(tree_flatten(tree)[0]):
+        if not isinstance(leaf, Tensor):
+            found.append((str(k), leaf))
+        _Copy(note).of(str(k), leaf)
+    return found
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """All tensors, in the order of `leaves_of`."""
+    return [leaf for _, leaf in leaves_of(tree) if isinstance(leaf, Tensor)]
+
+
+def refilled(tree: Any, values: Iterator[Any]) -> Any:
+    """A copy of the containers with `values` in the place of the tensors, in order."""
+    leaves, spec = tree_flatten(tree)
+    filled = [_Copy(lambda *_: next(values)).of("", leaf) for leaf in leaves]
+    return tree_unflatten(filled, spec)
+
+
+class Batch:
+    """Inputs and targets of a step, copied once.
+
+    Their tensors are the same in every step, so that what is changed in place stays changed;
+    the containers around them are new in every step.
+
+    Attributes
+    ----------
+    tensors
+        The copies, as ``input:0`` or ``target:0``.
+    """
+
+    def __init__(self, inputs: Any, targets: Any = None) -> None:
+        self.whole = (inputs, targets)
+        named = zip(("input", "target"), self.whole, strict=True)
+        self.tensors = {
+            f"{role}:{key}": _own(leaf)
+            for role, tree in named
+            for key, leaf in leaves_of(tree)
+            if isinstance(leaf, Tensor)
+        }
+        self._before = {name: tensor._version for name, tensor in self.tensors.items()}
+
+    def arguments(self) -> tuple[Any, Any]:
+        """Inputs and targets."""
+        inputs, targets = self.whole
+        values = iter(self.tensors.values())
+        return refilled(inputs, values), refilled(targets, values)
+
+    def changed(self) -> dict[str, Tensor]:
+        """Those that have been changed in place."""
+        return {n: t for n, t in self.tensors.items() if t._version != self._before[n]}
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy with the same strides that requires a gradient where the tensor does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+class _Copy:
+    """Copies an object down to its tensors, each of which `each` replaces.
+
+    Parameters
+    ----------
+    each
+        Is given a tensor and where it was found.
+    """
+
+    def __init__(self, each: Callable[[str, Tensor], Any]) -> None:
+        self.each = each
+        self.made: dict[int, Any] = {}
+
+    def of(self, path: str, value: Any) -> Any:
+        """The copy of `value`, which is at `path`; an object in two places is copied once."""
+        if isinstance(value, Tensor):
+            return self.each(path, value)
+        if isinstance(value, _WHOLE):
+            return value
+        if id(value) not in self.made:
+            self.made[id(value)] = self._copied(path, value)
+        return self.made[id(value)]
+
+    def _copied(self, path: str, value: Any) -> Any:
+        if isinstance(value, tuple):
+            parts = [self.of(f"{path}.{k}", part) for k, part in enumerate(value)]
+            return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
+        try:
+            made = self.made[id(value)] = copy.copy(value)
+        except Exception:  # locks, files, handles: nothing that holds tensors
+            return value
+        if isinstance(value, list):
+            made[:] = [self.of(f"{path}.{k}", part) for k, part in enumerate(value)]
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                made[key] = self.of(f"{path}.{key}", part)
+        for key, part in vars(made).items() if hasattr(made, "__dict__") else ():
+            vars(made)[key] = self.of(f"{path}.{key}", part)
+        return made

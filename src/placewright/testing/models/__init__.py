@@ -1,0 +1,1 @@
+"""Models that capture was not written for, at sizes that train in a blink."""
