@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +19,7 @@ from placewright.execute import joining
 from placewright.execute.joining import direct_group, join, meeting_point
 from placewright.execute.messages.ways import Driven, Layout
 from placewright.execute.worker_spec import WorkerSpec
+from tests.strangers import listening
 
 
 def spec(folder: Path, world: int = 1, session: str = "0") -> WorkerSpec:
@@ -64,6 +68,20 @@ def test_the_meeting_point_is_waited_for_no_longer_than_that(
     monkeypatch.setattr(joining, "rendezvous", meet)
     meeting_point(spec(tmp_path, world=2))
     assert limits == [timedelta(seconds=0.3)]
+
+
+def test_a_store_over_the_network_listens_on_one_address_only(tmp_path: Path) -> None:
+    """Two workers meet at it; no other interface is listened to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    one = replace(spec(tmp_path, world=2), rendezvous=place, timeout_s=20.0)
+    before = set(listening(os.getpid()))
+    with ThreadPoolExecutor() as pool:
+        stores = list(pool.map(meeting_point, (one, replace(one, rank=1))))
+    assert {host for host, _ in set(listening(os.getpid())) - before} == {"127.0.0.1"}
+    stores[0].set("key", "mine")
+    assert stores[1].get("key") == b"mine"
 
 
 def test_a_place_that_nobody_knows_is_refused(tmp_path: Path) -> None:

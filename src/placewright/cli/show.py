@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import mkdtemp
 from typing import Annotated
 
 import typer
@@ -42,7 +42,7 @@ def show(
     face = Face(format, output, quiet, verbose)
     data = read_document(file)
     kind = kind_of(data, where=str(file))
-    target = output or Path(gettempdir()) / f"{file.stem}.html"
+    target = output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
     write(target, saved_page(kind, data, file))
     face.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):

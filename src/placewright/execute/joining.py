@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
@@ -34,9 +36,24 @@ def direct_group(spec: WorkerSpec) -> dist.ProcessGroup | None:
 
 def meeting_point(spec: WorkerSpec) -> Any:
     """The store in which the workers of one session, and of no other, find each other."""
-    limit = _limit(spec)
-    store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world, timeout=limit)))
+    place, limit = urlsplit(spec.rendezvous), _limit(spec)
+    if place.scheme == "tcp" and place.hostname is not None and place.port is not None:
+        store = _store_at(place.hostname, place.port, spec)
+    else:
+        store, *_ = next(iter(rendezvous(spec.rendezvous, spec.rank, spec.world, timeout=limit)))
     return PrefixStore(f"placewright/{spec.session}", store)
+
+
+def _store_at(host: str, port: int, spec: WorkerSpec) -> Any:
+    """A store that the first worker opens on this one address.
+
+    By itself a `TCPStore` listens on every interface of the machine, to anybody.
+    """
+    first = spec.rank == 0
+    listening = socket.create_server((host, port)).detach() if first else None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, spec.world, first, _limit(spec), master_listen_fd=listening
+    )
 
 
 def _limit(spec: WorkerSpec) -> datetime.timedelta:

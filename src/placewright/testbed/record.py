@@ -164,7 +164,8 @@ def records() -> tuple[Record, ...]:
 def one_at_a_time() -> Iterator[None]:
     """Hold off others who make or remove testbeds."""
     HOME.mkdir(parents=True, exist_ok=True)
-    with (HOME / "lock").open("w") as file:
+    # Of mode 600: whoever can open it could hold the lock, and everybody up.
+    with open(HOME / "lock", "w", opener=lambda p, f: os.open(p, f, 0o600)) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -32,7 +32,7 @@ def watches(folder: Path) -> Iterator[tuple[int, ...]]:
 def _listen(pipe: Path) -> int:
     """The reading end; open for writing too, for a pipe that nobody writes to is always ready."""
     with suppress(FileExistsError):
-        os.mkfifo(pipe)
+        os.mkfifo(pipe, 0o600)  # others could take out what is meant for us
     return os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
 
 

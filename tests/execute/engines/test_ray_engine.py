@@ -151,5 +151,12 @@ def test_an_address_that_does_not_answer_is_not_passed_over(
     with pytest.raises(RunError, match="no Ray cluster answers"):
         Ray(DUO).__enter__()
     monkeypatch.delenv("RAY_ADDRESS")
+    for variable in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(variable, "")  # whatever is set below ends with the test
+        monkeypatch.delenv(variable)
     with Ray(DUO):
         assert asked == ["auto", "auto", "local"]
+        token = os.environ["RAY_AUTH_TOKEN"]
+        assert len(token) == 64
+    with Ray(DUO):  # a second one has the same: processes of Ray read it once
+        assert os.environ["RAY_AUTH_TOKEN"] == token

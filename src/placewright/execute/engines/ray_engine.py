@@ -13,6 +13,7 @@ Where no Ray cluster is running, one is started on this machine for as long as t
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from importlib import import_module
 from types import TracebackType
@@ -87,9 +88,23 @@ class Ray:
                     by=str(error).strip().splitlines()[0],
                     hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
                 ) from None
+            _protect_own()
             cores = sum(device.cores for device in self._cluster.devices)
             cpus = max(cores, os.cpu_count() or 1)
             self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+
+
+def _protect_own() -> None:
+    """Give a Ray that is started here a token, without which it executes what anyone sends it.
+
+    Ray makes one by itself, but in a file that other users may be able to read. Who has chosen
+    otherwise in the environment is left alone.
+    """
+    if not any(name in os.environ for name in _TOKENS):
+        os.environ[_TOKENS[0]] = secrets.token_hex(32)
+
+
+_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
 
 
 def _imported() -> Any:
