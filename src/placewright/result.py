@@ -122,11 +122,11 @@ class Result:
 
         return write_page(self, path, measurement, graph)
 
-    def explain(self, operator: str) -> Any:
-        """Where an operator runs, whether it is critical, and what moving it would cost."""
+    def explain(self, name: str) -> Any:
+        """Where an operator or a module runs, and what moving it would change."""
         from placewright.operators.explain import explain
 
-        return explain(self.problem, self.plan, operator)
+        return explain(self.problem, self.plan, name)
 
     def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""

@@ -52,16 +52,19 @@ def test_a_result_marks_the_chosen_plan() -> None:
     lines = repr(result_of(chain())).splitlines()
     assert "gap 100 %" in lines[0]
     assert [line.split()[1] for line in lines if line.startswith("*")] == ["heft"]
-    assert len(lines) == 5
+    assert lines[5].startswith("device  operators")
+    assert len(lines) == 10  # devices with what they have, and what crosses both ways
 
 
 def test_compare_is_sorted_and_the_same_in_colour() -> None:
     """Best first, those without a plan last; a terminal gets a rich table of as many rows."""
     result = result_of(chain())
     text = compare_table(result, terminal=False)
-    order = [line[1:].split()[0] for line in text.splitlines()[2:]]
+    order = [line[1:].split()[0] for line in text.splitlines()[2:5]]
     assert order == ["heft", "only:dev1", "only:dev0"]
-    title, table = compare_table(result, terminal=True).renderables
+    title, table, where = compare_table(result, terminal=True).renderables
+    assert where.plain == "\n".join(text.splitlines()[5:])
+    assert "dev0 -> dev1" in where.plain
     assert title.plain == text.splitlines()[0]
     assert table.row_count == 3
 

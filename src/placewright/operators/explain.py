@@ -1,10 +1,10 @@
-"""Why an operator is where it is: its time there, whether it is critical, what moving it costs."""
+"""Why an operator or a module is where it is: its time there, what moving it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.limits import Limit, limits
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+
+if TYPE_CHECKING:
+    from placewright.operators.explain_module import ModuleExplanation
 
 SAME_TIME = 1e-9
 """Relative difference below which two times are one."""
@@ -84,19 +87,36 @@ class Explanation:
         return explanation_text(self)
 
 
-def explain(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Explanation:
-    """Explain one operator of a plan; every alternative is judged, with only it moved.
+def explain(
+    problem: OperatorProblem, plan: OperatorPlan, name: str
+) -> Explanation | ModuleExplanation:
+    """Explain an operator or a module of a plan; every alternative is judged, with only it moved.
 
     Raises
     ------
     UnknownNameError
-        The problem has no such operator; offers the nearest.
+        The problem has no such operator or module; offers the nearest.
     """
-    if operator not in problem.operator_names:
-        raise UnknownNameError("operator", operator, problem.operator_names, where=problem.name)
+    from placewright.operators.explain_module import explain_module, module_names
+
+    if name in problem.operator_names:
+        return explain_operator(problem, plan, name)
+    modules = module_names(problem)
+    if name in modules:
+        return explain_module(problem, plan, name)
+    what = "operator or module" if modules else "operator"
+    raise UnknownNameError(what, name, [*modules, *problem.operator_names], where=problem.name)
+
+
+def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Explanation:
+    """Explain one operator that the problem has."""
     op, played = problem.operator_names.index(operator), judge(problem, plan)
-    here = int(plan.placement[op])
-    others = [_moved(problem, plan, op, d) for d in range(problem.m) if d != here]
+    here, group = int(plan.placement[op]), problem.colocation == problem.colocation[op]
+    others = [
+        moved(problem, plan, group, float(problem.compute_s[op, d]), d)
+        for d in range(problem.m)
+        if d != here
+    ]
     others.sort(key=lambda a: a.value_s)
     critical = critical_spans(played)
     return Explanation(
@@ -106,7 +126,7 @@ def explain(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Expl
         start_s=float(played.op_start_s[op]),
         end_s=float(played.op_end_s[op]),
         critical=bool(critical[op]),
-        group=int((problem.colocation == problem.colocation[op]).sum()),
+        group=int(group.sum()),
         value_s=float(played.value),
         received=_received(problem, played, op),
         sent=_sent(problem, played, op),
@@ -169,21 +189,29 @@ def critical_spans(played: OperatorJudgement) -> BoolArray:
     return critical
 
 
-def _moved(problem: OperatorProblem, plan: OperatorPlan, op: int, device: int) -> Alternative:
-    placement = plan.placement.copy()
-    placement[problem.colocation == problem.colocation[op]] = device
-    name, own = problem.device_names[device], float(problem.compute_s[op, device])
+def moved(
+    problem: OperatorProblem, plan: OperatorPlan, moving: BoolArray, own_s: float, device: int
+) -> Alternative:
+    """The plan with the operators in `moving`, whole groups, on another device.
+
+    Parameters
+    ----------
+    own_s
+        What the operators that are asked about take there.
+    """
+    name = problem.device_names[device]
     leader = device if plan.replica_of is None else int(plan.replica_of[device])
     if leader != device:
         note = f"it is a copy of {problem.device_names[leader]!r}"
-        return Alternative(name, own, float("inf"), note)
+        return Alternative(name, own_s, float("inf"), note)
+    placement = np.where(moving, device, plan.placement)
     try:
         played = judge(problem, replace(plan, placement=placement))
     except InfeasibleError as error:
-        return Alternative(name, own, float("inf"), error.what)
+        return Alternative(name, own_s, float("inf"), error.what)
     if not played.feasible:
-        return Alternative(name, own, float("inf"), played.violation)
-    return Alternative(name, own, float(played.value))
+        return Alternative(name, own_s, float("inf"), played.violation)
+    return Alternative(name, own_s, float(played.value))
 
 
 def _received(problem: OperatorProblem, played: OperatorJudgement, op: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ from placewright.errors import InfeasibleError, InputError
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
 from placewright.operators.formats.writing import plan_json, problem_json
+from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
 from placewright.result import Result, head_json
@@ -73,4 +74,5 @@ def write_plan(result: Result, path: str | Path) -> Path:
 def result_json(result: Result) -> dict[str, Any]:
     """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
     plan = plan_json(result.problem, result.plan, result.judgement)
-    return head_json(result) | {"plan": plan}
+    summary = placement_summary(result.judgement).as_json()
+    return head_json(result) | {"where": summary, "plan": plan}

@@ -12,6 +12,7 @@ from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.operators.judge import judge
 from placewright.operators.measuring import Turns, execution_order, measured_trace
+from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import Progress, silent
@@ -203,8 +204,8 @@ def _same_graph(problem: OperatorProblem, graph: Graph) -> None:
         )
 
 
-def as_json(measurement: Measurement) -> dict[str, Any]:
-    """The object that ``operators run -f json`` prints."""
+def as_json(measurement: Measurement, result: Result | None = None) -> dict[str, Any]:
+    """The object that ``operators run -f json`` prints; where the plan of `result` runs, too."""
     baseline, speed, machine = measurement.baseline, measurement.speed_up, measurement.machine
     single = None
     if baseline is not None:
@@ -224,6 +225,7 @@ def as_json(measurement: Measurement) -> dict[str, Any]:
         "speed_up": None if speed is None else speed.as_json(),
         "predicted_speed_up": measurement.predicted_speed_up,
         "machine": None if machine is None else machine.as_json(),
+        "where": None if result is None else placement_summary(result.judgement).as_json(),
         "engine": measurement.engine,
         "emulated": measurement.emulated,
         "max_abs_error": measurement.max_abs_error,

@@ -108,7 +108,8 @@ def _verdict(result: Result, measurement: Measurement | None = None) -> str:
     alone = measurement.baseline.measurement
     if alone is not None:
         name = text(measurement.baseline.name)
-        first += f", {name} alone <b>{text(seconds(alone.measured_s))}</b>"
+        predicted += f"; {name} alone <b>{text(seconds(alone.measured_s))}</b>"
+        predicted += f" (predicted {text(seconds(alone.predicted_s))})"
     sentence = speed_up_text(measurement)
     sentence = text(sentence[:1].upper() + sentence[1:])
     return f"{first}{predicted}. {sentence}.{machine} {_bound_sentence(result)}"

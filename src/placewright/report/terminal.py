@@ -10,6 +10,7 @@ from placewright.report.text import (
     candidate_cells,
     measurement_table,
     plain_table,
+    result_placement_text,
     seconds,
     speed_up_text,
 )
@@ -33,7 +34,8 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     """
     shown = sys.stdout.isatty() if terminal is None else terminal
     if not shown:
-        return f"{_title(result)}\n{_plain(result)}"
+        where = result_placement_text(result)
+        return "\n".join([_title(result), _plain(result), *([where] if where else [])])
     return _rich(result)
 
 
@@ -42,6 +44,7 @@ def run_table(result: Result, measured: Measurement, run: Timeline | None = None
     lines = [f"plan by {result.planner}", measurement_table(measured)]
     if measured.baseline is None:
         lines.append(speed_up_text(measured))
+    lines.append(result_placement_text(result, measured))
     return "\n".join(lines + ([] if run is None else _run_lines(run)))
 
 
@@ -91,7 +94,8 @@ def _rich(result: Result) -> Group:
         mark = "*" if candidate.planner == result.planner else ""
         row = [Text(cell) for cell in (mark, *cells)]
         table.add_row(*row, style=_style(candidate, result))
-    return Group(Text(_title(result)), table)
+    where = result_placement_text(result)
+    return Group(Text(_title(result)), table, *([Text(where)] if where else []))
 
 
 def _style(candidate: Candidate, result: Result) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.explain import Explanation
+    from placewright.operators.explain_module import ModuleExplanation
+    from placewright.operators.placement_summary import PlacementSummary
     from placewright.result import Candidate, Measurement, Result
 
 Row = Sequence[str]
@@ -150,7 +152,34 @@ def result_table(result: Result) -> str:
         f"{result.status} in {seconds(result.runtime_s)}"
     )
     notes = [result.note] if result.note else []
-    return "\n".join([head, candidates_text(result.candidates, result), *notes])
+    where = result_placement_text(result)
+    parts = [head, candidates_text(result.candidates, result), *notes, *([where] if where else [])]
+    return "\n".join(parts)
+
+
+def result_placement_text(result: Result, measurement: Measurement | None = None) -> str:
+    """Where a plan of operators runs, and what devices were measured to take; else nothing."""
+    if not hasattr(result.judgement, "op_start_s"):
+        return ""
+    from placewright.operators.placement_summary import placement_summary
+    from placewright.report.placement_text import placement_text
+
+    measured = None if measurement is None else measurement.trace
+    return placement_text(placement_summary(result.judgement), measured)
+
+
+def placement_text(summary: PlacementSummary) -> str:
+    """Where a plan runs; see `placewright.report.placement_text.placement_text`."""
+    from placewright.report import placement_text as rendering
+
+    return rendering.placement_text(summary)
+
+
+def module_explanation_text(explanation: ModuleExplanation) -> str:
+    """See `placewright.report.placement_text.module_explanation_text`."""
+    from placewright.report import placement_text as rendering
+
+    return rendering.module_explanation_text(explanation)
 
 
 def candidates_text(candidates: Sequence[Candidate], result: Result) -> str:

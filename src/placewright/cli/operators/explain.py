@@ -24,7 +24,8 @@ from placewright.cli.options import (
 )
 
 OperatorName = Annotated[
-    str, typer.Argument(metavar="OP", show_default=False, help="The operator's name.")
+    str,
+    typer.Argument(metavar="NAME", show_default=False, help="An operator or a module's path."),
 ]
 
 
@@ -43,11 +44,13 @@ def explain(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Say where an operator runs, whether it is critical, and what moving it would cost.
+    """Say where an operator or a module runs, and what moving it would change.
 
     [bold]Example[/bold]
 
-    [cyan]placewright operators explain problem.json plan.json layer1.0.conv1[/cyan]
+    [cyan]placewright operators explain problem.json plan.json addmm_3[/cyan]
+
+    [cyan]placewright operators explain problem.json plan.json model.layers.14[/cyan]
     """
     from placewright.cli.sources import Ask, load
     from placewright.operators.explain import explain as answer

@@ -158,7 +158,7 @@ def run(
                 snapshots=snapshots,
                 check=check,
             )
-    data = as_json(measured) | ({} if timeline is None else {"run": timeline.as_json()})
+    data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     face.show(lambda: data, lambda: run_table(result, measured, timeline))
     face.keep(lambda: data)
     keep_pictures(

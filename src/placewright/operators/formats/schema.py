@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -113,3 +113,4 @@ class PlanFile(ResultFile):
     """A plan file; only `plan` is needed to read it back."""
 
     plan: PlanEntry
+    where: dict[str, Any] = Field(default_factory=dict)

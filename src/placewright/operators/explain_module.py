@@ -1,0 +1,139 @@
+"""Why a module is where it is: its operators by device, its traffic, what moving it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from placewright.arrays import BoolArray
+from placewright.operators.explain import Alternative, critical_operators, moved
+from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePart:
+    """What of a module one device has."""
+
+    operators: int
+    seconds: float
+    resident_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleExplanation:
+    """What is known about the operators under a module path.
+
+    Attributes
+    ----------
+    parts
+        By device.
+    bytes_in, bytes_out
+        Of tensors that come from operators outside, or that operators outside read, by the device
+        of those operators; a tensor counts once per device.
+    start_s, end_s
+        First start and last end of its operators.
+    critical
+        How many of its operators are on the critical path.
+    together
+        Operators that must move with it although they are outside of it.
+    alternatives
+        The plan with the whole module on one device, best first.
+    """
+
+    module: str
+    operators: int
+    parts: Mapping[str, ModulePart]
+    bytes_in: Mapping[str, float]
+    bytes_out: Mapping[str, float]
+    start_s: float
+    end_s: float
+    critical: int
+    together: int
+    value_s: float
+    alternatives: tuple[Alternative, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        from placewright.report.text import module_explanation_text
+
+        return module_explanation_text(self)
+
+
+def module_names(problem: OperatorProblem) -> dict[str, None]:
+    """Paths of all modules that operators belong to, and of their parents, in order."""
+    found: dict[str, None] = {}
+    for path in dict.fromkeys(problem.operator_modules):
+        parts = path.split(".") if path else []
+        for k in range(1, len(parts) + 1):
+            found[".".join(parts[:k])] = None
+    return found
+
+
+def explain_module(problem: OperatorProblem, plan: OperatorPlan, module: str) -> ModuleExplanation:
+    """Explain a module that `module_names` knows; every alternative is judged."""
+    played = judge(problem, plan)
+    mine = np.array(
+        [path == module or path.startswith(f"{module}.") for path in problem.operator_modules]
+    )
+    moving = np.isin(problem.colocation, problem.colocation[mine])
+    others = [
+        moved(problem, plan, moving, float(problem.compute_s[mine, d].sum()), d)
+        for d in range(problem.m)
+        if (plan.placement[moving] != d).any()
+    ]
+    others.sort(key=lambda a: a.value_s)
+    into, out = _exchanged(played, mine)
+    return ModuleExplanation(
+        module=module,
+        operators=int(mine.sum()),
+        parts=_parts(played, mine),
+        bytes_in=into,
+        bytes_out=out,
+        start_s=float(played.op_start_s[mine].min()),
+        end_s=float(played.op_end_s[mine].max()),
+        critical=int(critical_operators(played)[mine].sum()),
+        together=int((moving & ~mine).sum()),
+        value_s=float(played.value),
+        alternatives=tuple(others),
+    )
+
+
+def _parts(played: OperatorJudgement, mine: BoolArray) -> dict[str, ModulePart]:
+    p, place = played.problem, played.placement
+    seconds = p.compute_s[np.arange(p.n), place]
+    on = {d: mine & (place == d) for d in range(p.m)}
+    return {
+        p.device_names[d]: ModulePart(
+            int(here.sum()), float(seconds[here].sum()), float(p.resident_bytes[here].sum())
+        )
+        for d, here in on.items()
+        if here.any()
+    }
+
+
+def _exchanged(
+    played: OperatorJudgement, mine: BoolArray
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes in by the device that makes them, bytes out by the devices that read them."""
+    p, place = played.problem, played.placement
+    readers = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    inside_made = mine[p.tensor_producer]
+    entering = np.unique(readers[mine[p.consumers] & ~inside_made[readers]])
+    leaving = ~mine[p.consumers] & inside_made[readers]
+    pairs = np.stack([readers[leaving], place[p.consumers[leaving]]], axis=1)
+    tensor, target = np.unique(pairs, axis=0).reshape(-1, 2).T
+    into = _summed(p, place[p.tensor_producer[entering]], p.tensor_bytes[entering])
+    return into, _summed(p, target, p.tensor_bytes[tensor])
+
+
+def _summed(p: OperatorProblem, device: Any, size: Any) -> dict[str, float]:
+    total = np.bincount(device, weights=size, minlength=p.m)
+    return {p.device_names[d]: float(total[d]) for d in np.flatnonzero(total).tolist()}

@@ -1,0 +1,111 @@
+"""Where a plan runs a model, by module: every operator once, and short."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.operators.judge import judge
+from placewright.operators.placement_summary import MOST_ROWS, placement_summary
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.testing.instances import tiny
+
+
+def stack(layers: int, parts: Sequence[str] = ("attention", "mlp")) -> OperatorProblem:
+    """Embedding, numbered layers of a few operators each, head; a chain of 8-byte tensors."""
+    modules = ["embed", *(f"layers.{k}.{p}" for k in range(layers) for p in parts), "head"]
+    n = len(modules)
+    return tiny(
+        [[1.0, 2.0]] * n,
+        [(k, 8.0, [k + 1]) for k in range(n - 1)],
+        resident_bytes=np.full(n, 4.0),
+        operator_modules=tuple(modules),
+    )
+
+
+def test_consecutive_layers_on_one_device_are_a_range() -> None:
+    """Two devices, cut between two layers: two lines tell all of it."""
+    problem = stack(36)
+    place = (np.arange(problem.n) > 36).astype(np.int64)
+    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    first, second = summary.devices
+    assert first.modules == ("embed", "layers.0-17")
+    assert second.modules == ("layers.18-35", "head")
+    assert (first.operators, second.operators) == (37, 37)
+    assert (first.resident_bytes, first.seconds, second.seconds) == (148.0, 37.0, 74.0)
+    assert summary.split == ()
+    (crossing,) = summary.crossings
+    assert (crossing.source, crossing.target, crossing.tensors, crossing.bytes) == (
+        "dev0",
+        "dev1",
+        1,
+        8.0,
+    )
+    text = str(summary)
+    assert "layers.0-17" in text
+    assert "per step dev0 -> dev1: 8 B in 1 tensor" in text
+
+
+def test_a_layer_that_is_cut_is_told_with_its_shares() -> None:
+    """Small shared modules stay folded, with what each device has of their seconds."""
+    problem = stack(36)
+    place = (np.arange(problem.n) > 37).astype(np.int64)
+    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    (split,) = summary.split
+    assert split.module == "layers.18"
+    assert split.seconds == {"dev0": 1.0, "dev1": 2.0}
+    assert "split layers.18: dev1 66.7 %, dev0 33.3 % of its seconds" in str(summary)
+
+
+def test_one_device_has_the_whole_model_and_unknown_modules_have_no_column() -> None:
+    """The extremes: nothing crosses, and a problem without modules still has devices."""
+    problem = stack(3)
+    summary = placement_summary(judge(problem, OperatorPlan(np.zeros(problem.n))))
+    assert summary.devices[0].modules == ("the whole model",)
+    assert summary.crossings == ()
+    bare = problem.asked(operator_modules=())
+    text = str(placement_summary(judge(bare, OperatorPlan(np.arange(bare.n) % 2))))
+    assert "modules" not in text
+    assert len(text.splitlines()) == 5
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_every_operator_is_on_one_device_and_the_text_is_short(
+    seed: int, layers: int, devices: int
+) -> None:
+    """Random placements: counts, bytes and seconds add up; crossings as counted by brute force."""
+    rng = np.random.default_rng(seed)
+    base = stack(layers)
+    n = base.n
+    problem = tiny(
+        rng.uniform(0.5, 2.0, size=(n, devices)).tolist(),
+        [(k, float(rng.integers(0, 9)), [k + 1, min(k + 2, n - 1)]) for k in range(n - 1)],
+        resident_bytes=rng.integers(0, 9, size=n).astype(float),
+        operator_modules=base.operator_modules,
+    )
+    place = rng.integers(0, devices, size=n)
+    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    assert sum(d.operators for d in summary.devices) == n
+    assert math.isclose(
+        sum(d.resident_bytes for d in summary.devices), problem.resident_bytes.sum()
+    )
+    expected: dict[tuple[str, str], float] = {}
+    for k in range(problem.t):
+        readers = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
+        for target in {int(place[r]) for r in readers} - {int(place[k])}:
+            pair = (f"dev{place[k]}", f"dev{target}")
+            expected[pair] = expected.get(pair, 0.0) + float(problem.tensor_bytes[k])
+    found = {(c.source, c.target): c.bytes for c in summary.crossings}
+    assert found == {pair: total for pair, total in expected.items() if total}
+    rows = sum(len(d.modules) for d in summary.devices) + len(summary.split)
+    assert rows <= MOST_ROWS
+    assert len(str(summary).splitlines()) <= 1 + devices + 9 + 9
+    named = re.findall(r"layers\.(\d+)", " ".join(s.module for s in summary.split))
+    assert all(int(k) < layers for k in named)
