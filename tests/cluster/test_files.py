@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.cluster.cluster import WORK, Cluster, Device, Link
 from placewright.cluster.files import (
     ClusterFile,
     cluster_data,
@@ -25,7 +25,7 @@ DUO = """
 devices:
   - {name: a, kind: cpu, cores: 1, memory: 2GiB, speed: 1.0, node: a}
   - {name: b, kind: npu, memory: 1GiB, peak_flops: 1.5TFLOPS, memory_bandwidth: 20GB/s, node: b,
-     launch_overhead: 12us, speed_by_kind: {conv: 2.0}}
+     launch_overhead: 12us, speed_by_kind: {conv: 2.0}, efficiency: {attention: 0.4}}
 links:
   - {from: a, to: b, bandwidth: 1Gbps, latency: 200us}
 """
@@ -48,6 +48,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             memory_bytes=draw(positive | st.just(float("inf"))),
             peak_flops=draw(positive | st.none()),
             launch_overhead_s=draw(st.floats(0, 1) | st.none()),
+            efficiency=draw(st.dictionaries(st.sampled_from(WORK), st.floats(0.01, 1))),
         )
         for name in chosen
     )
@@ -79,7 +80,7 @@ def test_reads_every_field() -> None:
     assert cluster.name == "duo"
     assert cluster.devices[0] == Device("a", "cpu", "a", 1, 1.0, 2.0 * 2**30)
     assert cluster.devices[1] == Device(
-        "b", "npu", "b", 1, 1.0, 2.0**30, 1.5e12, 20e9, 12e-6, {"conv": 2.0}
+        "b", "npu", "b", 1, 1.0, 2.0**30, 1.5e12, 20e9, 12e-6, {"conv": 2.0}, {"attention": 0.4}
     )
     assert [(k.source, k.target, k.channel) for k in cluster.links] == [
         ("a", "b", "a->b"),
@@ -124,6 +125,13 @@ def test_one_way_links_and_shared_channels() -> None:
         ("devices: [{name: a, cores: 0}]", "devices[0].cores"),
         ("devices: [{name: a, memory: 0B}]", "c.yaml: device 'a': memory_bytes"),
         ("devices: [{name: a, speed_by_kind: {conv: .nan}}]", "speed_by_kind.conv"),
+        (
+            "devices: [{name: a, efficiency: {attention: 1.5}}]",
+            "efficiency.attention must be above 0",
+        ),
+        ("devices: [{name: a, efficiency: 0}]", "efficiency.matmul must be above 0"),
+        ("devices: [{name: a, efficiency: {atention: 0.4}}]", "did you mean 'attention'"),
+        ("devices: [{name: a, efficiency: high}]", "efficiency"),
         ("devices: []", "at least one device"),
         ("devices: [{name: a}, {name: a}]", "c.yaml: c: device name 'a' is used twice"),
         ("devices: [{name: a}]\nlinks: [{from: a, to: aa}]", "unknown device 'aa'"),

@@ -6,11 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from placewright.cluster.cluster import Device
+from placewright.cluster.cluster import WORK, Device
 from placewright.graph.graph import Operator
 from placewright.profile.analytic import LAUNCH_OVERHEAD_S, analytic_seconds
+from placewright.profile.efficiency import EFFICIENCY
 
-DEVICE = Device("d", kind="gpu", peak_flops=1e12, memory_bandwidth=1e11, launch_overhead_s=1e-6)
+DEVICE = Device(
+    "d",
+    kind="gpu",
+    peak_flops=1e12,
+    memory_bandwidth=1e11,
+    launch_overhead_s=1e-6,
+    efficiency=dict.fromkeys(WORK, 1.0),
+)
 
 
 def test_the_slower_of_compute_and_memory_decides() -> None:
@@ -23,9 +31,23 @@ def test_the_slower_of_compute_and_memory_decides() -> None:
     assert analytic_seconds(operators, DEVICE) == pytest.approx([2.001e-3, 10.001e-3, 1e-6])
 
 
+def test_the_roof_is_the_share_of_the_peak_that_is_reached() -> None:
+    """By kind of work; what the device does not give is the default of its kind."""
+    device = replace(DEVICE, efficiency={"attention": 0.5, "memory": 0.25, "elementwise": 0.1})
+    attention = "aten._scaled_dot_product_flash_attention.default"
+    operators = [
+        Operator("a", attention, flops=1e9),
+        Operator("b", "aten.mm.default", flops=1e9),
+        Operator("c", "aten.cat.default", bytes_accessed=1e9),
+        Operator("d", "aten.erf.default", elementwise_flops=1e9),
+    ]
+    wanted = [2e-3, 1e-3 / EFFICIENCY["gpu"]["matmul"], 40e-3, 10e-3]
+    assert analytic_seconds(operators, device) - 1e-6 == pytest.approx(wanted)
+
+
 def test_speed_by_kind_scales_only_its_kind() -> None:
     """A device twice as good at matrix products halves those and nothing else."""
-    device = Device("d", peak_flops=1e12, memory_bandwidth=1e30, speed_by_kind={"mm": 2.0})
+    device = replace(DEVICE, memory_bandwidth=1e30, speed_by_kind={"mm": 2.0})
     operators = [
         Operator("a", "aten.mm.default", flops=2e12),
         Operator("b", "aten.convolution.default", flops=2e12),

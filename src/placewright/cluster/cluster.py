@@ -12,6 +12,17 @@ import numpy as np
 from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InputError, UnknownNameError
 
+WORK = (
+    "matmul",
+    "grouped_matmul",
+    "convolution",
+    "attention",
+    "recurrent",
+    "elementwise",
+    "memory",
+)
+"""Kinds of work that a device does at a share of its peak."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -36,6 +47,9 @@ class Device:
         Seconds added to every operator by the analytic profile, ``None`` where unknown.
     speed_by_kind
         Extra speed factor by operator kind (``conv``, ``matmul``, ...).
+    efficiency
+        Share of ``peak_flops`` that the device reaches, above 0 and at most 1, by kind of work
+        (`WORK`), and of ``memory_bandwidth`` (``memory``); defaults stand for what is not given.
     """
 
     name: str
@@ -48,6 +62,7 @@ class Device:
     memory_bandwidth: float | None = None
     launch_overhead_s: float | None = None
     speed_by_kind: Mapping[str, float] = field(default_factory=dict)
+    efficiency: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"
@@ -55,6 +70,15 @@ class Device:
             _positive(where, key, getattr(self, key))
         for kind, factor in self.speed_by_kind.items():
             _positive(where, f"speed_by_kind.{kind}", factor)
+        for work, share in self.efficiency.items():
+            if work not in WORK:
+                raise UnknownNameError("kind of work", work, WORK, where=f"{where}: efficiency")
+            if not 0 < share <= 1:
+                raise InputError(
+                    f"efficiency.{work} must be above 0 and at most 1",
+                    where=where,
+                    by=f"got {share}",
+                )
         overhead = self.launch_overhead_s
         if overhead is not None and not 0 <= overhead < float("inf"):
             raise InputError(

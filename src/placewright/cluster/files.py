@@ -20,7 +20,7 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from placewright.boundary import FileModel, RefusedError, parse_yaml, read_text, validate
-from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.cluster.cluster import WORK, Cluster, Device, Link
 from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 from placewright.errors import InputError, UnknownNameError
 
@@ -56,6 +56,7 @@ class DeviceEntry(FileModel):
     memory_bandwidth: Bandwidth | None = None
     launch_overhead: Seconds | None = None
     speed_by_kind: dict[str, float] = Field(default_factory=dict)
+    efficiency: float | dict[str, float] = Field(default_factory=dict)
 
     def device(self, position: int) -> Device:
         """The device; without a name it is called after its kind and position."""
@@ -70,7 +71,13 @@ class DeviceEntry(FileModel):
             memory_bandwidth=self.memory_bandwidth,
             launch_overhead_s=self.launch_overhead,
             speed_by_kind=dict(self.speed_by_kind),
+            efficiency=self._efficiency(),
         )
+
+    def _efficiency(self) -> dict[str, float]:
+        """By kind of work; one number is for all of them."""
+        given = self.efficiency
+        return dict(given) if isinstance(given, dict) else dict.fromkeys(WORK, given)
 
 
 class LinkEntry(FileModel):
@@ -181,6 +188,8 @@ def _device_data(device: Device) -> dict[str, Any]:
             data[key] = write(value, quantity)
     if device.speed_by_kind:
         data["speed_by_kind"] = dict(device.speed_by_kind)
+    if device.efficiency:
+        data["efficiency"] = dict(device.efficiency)
     return data
 
 
