@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from placewright.execute.crew import StepLog
 from placewright.execute.host import Host
-from placewright.execute.step_record import StepRecord, operator_seconds, step_record
+from placewright.execute.step_record import (
+    StepRecord,
+    occupied_seconds,
+    operator_seconds,
+    step_record,
+)
 
 HERE, THERE = Host("x", "boot-1", (0,)), Host("y", "boot-2", (0,))
 times = st.floats(0, 10, allow_nan=False)
@@ -46,6 +51,13 @@ def test_operators_take_their_median() -> None:
     found = operator_seconds(records, 4)
     np.testing.assert_allclose(found[:3], np.median(seconds[:, :3], axis=0), rtol=1e-12)
     assert np.isnan(found[3])
+
+
+def test_a_device_is_occupied_until_its_next_operator_starts() -> None:
+    """The last one until the step's end; all together are the step from the first start on."""
+    spans = (1.0, 2.0, 2.5, 3.0, 3.0, 6.0)
+    record = StepRecord(0, 7, (StepLog(0, 7.0, (1, 0, 2), spans),))
+    assert occupied_seconds([record], 3).tolist() == [0.5, 1.5, 4.0]
 
 
 def log(operators: tuple[int, ...], seconds: np.ndarray) -> StepLog:

@@ -12,6 +12,7 @@ from placewright.errors import InputError
 from placewright.profile.build import profile
 from placewright.profile.table import ProfileTable, profile_key
 from tests.execute.chain import diamond
+from tests.profile.conftest import GIVEN
 
 BOARDS = Cluster(
     (Device("a", node="a", memory_bytes=1e9), Device("b", node="b", speed=0.5)),
@@ -28,7 +29,7 @@ def test_the_problem_mirrors_the_graph() -> None:
     assert np.array_equal(problem.tensor_bytes, [128, 128, 128])
     assert problem.compute_s[:, 1] == pytest.approx(2 * problem.compute_s[:, 0])
     assert (problem.compute_s > 0).all()
-    assert problem.latency_s[0, 1] == 1e-4
+    assert problem.latency_s[0, 1] == 1e-4 + GIVEN.extra_s
     assert problem.memory_bytes.tolist() == [1e9, np.inf]
 
 

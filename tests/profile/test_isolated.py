@@ -11,7 +11,8 @@ from torch import nn
 
 from placewright.capture.model import capture
 from placewright.graph.program import Instruction
-from placewright.profile.isolated import Bench, isolated_seconds
+from placewright.profile import isolated
+from placewright.profile.isolated import Bench, dispatch_seconds, isolated_seconds
 from tests.execute.chain import diamond
 
 
@@ -36,6 +37,7 @@ def test_operators_without_a_signature_have_costs_of_their_own(
         return float(len(measured))
 
     monkeypatch.setattr(Bench, "seconds", seconds)
+    monkeypatch.setattr(isolated, "dispatch_seconds", lambda: 0.0)
     graph, _ = diamond()
     assert isolated_seconds(graph).tolist() == [1.0, 2.0, 3.0, 4.0]
     alike = [replace(op, signature="s" * (op.name in "bd")) for op in graph.operators]
@@ -48,3 +50,23 @@ def test_what_refuses_made_up_inputs_is_not_a_number() -> None:
     """A factorisation of a matrix that is not square has no time; the others do."""
     graph, _ = diamond("aten.linalg_cholesky.default")
     assert np.isnan(isolated_seconds(graph)).tolist() == [True, False, False, False]
+
+
+def test_what_the_executor_does_around_a_call_is_added_once_to_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And stays unknown with an operator that could not be measured."""
+    known = iter([1.0, float("nan"), 3.0, 4.0])
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: next(known))
+    monkeypatch.setattr(isolated, "dispatch_seconds", lambda: 0.5)
+    found = isolated_seconds(diamond()[0])
+    assert np.array_equal(found, [1.5, np.nan, 3.5, 4.5], equal_nan=True)
+
+
+def test_dispatch_is_the_steps_share_less_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred copies in 300 s, each a second by itself: two more around each call."""
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: 1.0)
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 300.0)
+    assert dispatch_seconds() == 2.0
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 50.0)
+    assert dispatch_seconds() == 0.0

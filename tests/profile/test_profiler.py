@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from placewright.arrays import FloatArray
-from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.graph.graph import Graph
 from placewright.profile import cores, isolated
 from placewright.profile.analytic import analytic_seconds
 from placewright.profile.build import profile
 from placewright.profile.cores import TooFewCoresWarning
+from placewright.profile.delivery import KEY, MessageCost
+from placewright.profile.profiler import Profiler
 from placewright.profile.table import ProfileTable, profile_key
 from tests.execute.chain import diamond
 
@@ -82,3 +84,35 @@ def test_a_profile_from_a_larger_machine_is_believed(asked: list[int]) -> None:
     _, found = costs(LARGE, KNOWN, table=table)
     assert found.tolist() == [[0.25] * 4] * 2
     assert asked == []
+
+
+def test_links_between_measured_cpus_deliver_as_the_executor_does(
+    asked: list[int], message_cost: MessageCost
+) -> None:
+    """Given ones take a message's cost more, once; others are memory, as measured; kept."""
+    graph, _ = diamond()
+    devices = (Device("a"), Device("b"), Device("c", node="there"), Device("g", kind="gpu"))
+    links = (Link("a", "c", 1e9, 1e-3), Link("c", "g", 1e9, 1e-3))
+    cluster, table = Cluster(devices, links), ProfileTable()
+    problem = profile(graph, cluster, method="isolated", table=table)
+    plain, *_ = cluster.link_arrays()
+    expected = plain.copy()
+    expected[0, 2] = 1e-3 + message_cost.extra_s
+    expected[0, 1] = expected[1, 0] = message_cost.real_s
+    assert problem.latency_s == pytest.approx(expected, nan_ok=True)
+    assert problem.seconds_per_byte[0, 1] == pytest.approx(message_cost.real_s_per_byte)
+    assert table.entries[KEY] == message_cost.as_entries()
+
+
+def test_links_stay_as_given_where_no_message_is_measured() -> None:
+    """Where costs are computed, and where only one CPU is measured."""
+    graph, _ = diamond()
+    pair = Cluster((Device("a"), Device("b")))
+    computed = profile(graph, pair, method="analytic")
+    assert np.array_equal(computed.latency_s, pair.link_arrays()[0])
+    table = ProfileTable()
+    Profiler(graph, "isolated", None, table).delivered(Cluster((Device("a"),)))
+    assert table.entries == {}
+    profiler = Profiler(graph, "isolated", None, table)
+    assert profiler.delivered(pair, measure=False) == pair
+    assert table.entries == {}

@@ -100,10 +100,10 @@ class Crew:
         """One step; a log per device. What all devices begin together begins now."""
         spans: Spans = ()
         start = time.perf_counter()
-        if watched or stretch is not None:
+        if watched:
             spans = self._compiled.run_watched(self.exchange, stretch)
         else:
-            self._compiled.run(self.exchange)
+            self._compiled.run(self.exchange, stretch)
         end = time.perf_counter()
         self.exchange.flush()
         if not watched:

@@ -50,3 +50,18 @@ def operator_seconds(records: Sequence[StepRecord], operators: int) -> FloatArra
             row[list(log.operators)] = log.seconds
     median: FloatArray = np.median(times, axis=0)
     return median
+
+
+def occupied_seconds(records: Sequence[StepRecord], operators: int) -> FloatArray:
+    """Median seconds from each operator's start to the next one's, shape (operators,).
+
+    With what the executor does between two operators, which `operator_seconds` leaves out: of steps
+    in which one device has everything to do, the last operator until the step's end.
+    """
+    times = np.full((len(records), operators), np.nan)
+    for row, record in zip(times, records, strict=True):
+        for log in (log for log in record.logs if log.operators):
+            starts = np.asarray(log.spans_s).reshape(-1, 2)[:, 0]
+            row[list(log.operators)] = np.diff(starts, append=log.end_s)
+    median: FloatArray = np.median(times, axis=0)
+    return median

@@ -2,8 +2,9 @@
 
 Operators with equal signatures cost the same, so a ResNet-50 needs about 70 measurements. The
 backward of a recurrent layer is given the workspace of a real forward: its kernel reads whatever
-size it expects, and an empty one would end the process. Hot caches make all this a few per cent
-faster than reality (see `in_place`).
+size it expects, and an empty one would end the process. What the executor does around each call on
+a CPU is measured once and added to all. Hot caches make all this a few per cent faster than reality
+(see `in_place`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,10 +21,15 @@ import torch
 from placewright.arrays import FloatArray
 from placewright.capture.program_calls import RECURRENT, materialise, resolve_target
 from placewright.errors import InputError
+from placewright.execute.messages.exchange import Exchange
+from placewright.execute.messages.ways import Layout
 from placewright.execute.step.elsewhere import elsewhere
+from placewright.execute.step.partition import partition
+from placewright.execute.step.sequence import compile_share
+from placewright.execute.step.sharing import shares
 from placewright.execute.step.timers import timer_of
-from placewright.graph.graph import Graph, Operator, TensorSpec
-from placewright.graph.program import Instruction, Program, Ref
+from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
+from placewright.graph.program import Instruction, Program, ProgramInput, Ref
 
 WORKSPACE = 3
 """Position among the results of a recurrent layer."""
@@ -60,12 +67,46 @@ def isolated_seconds(
     torch.set_num_threads(cores)
     try:
         found: dict[str, float] = {}
+        around_s = dispatch_seconds() if torch_device == "cpu" else 0.0
         for operator, instruction in zip(graph.operators, program.instructions, strict=True):
             if _alike(operator) not in found:
                 found[_alike(operator)] = bench.seconds(instruction)
     finally:
         torch.set_num_threads(threads)
-    return np.array([found[_alike(operator)] for operator in graph.operators])
+    return np.array([found[_alike(operator)] + around_s for operator in graph.operators])
+
+
+def dispatch_seconds() -> float:
+    """What the executor takes around each call: registers, results, freed memory, the loop.
+
+    The steps of a chain of small copies, over their number, less one such call by itself.
+    """
+    graph, state = _copies()
+    program = cast(Program, graph.program)
+    parts, order = partition(graph, [0] * _COPIES, range(_COPIES), 1), range(_COPIES)
+    layout = Layout.of([0], ["cpu"], nccl=False)
+    (share,) = shares(parts, order, layout.processes)
+    compiled, exchange = compile_share(share, {0: state}, layout), Exchange(layout, 0, {})
+    bench = Bench(value_specs(graph, program), {}, "cpu", repeats=_COPIES, budget_s=0.03)
+    whole_s = bench.median(lambda: compiled.run(exchange))
+    return max(0.0, whole_s / _COPIES - bench.seconds(program.instructions[0]))
+
+
+_COPIES = 100
+
+
+def _copies() -> tuple[Graph, dict[str, torch.Tensor]]:
+    """A chain of copies of one number."""
+    spec, names = TensorSpec((1,), "float32", (1,)), [f"copy{k}" for k in range(_COPIES)]
+    kind, before = "aten.clone.default", ["x", *names[:-1]]
+    operators = tuple(Operator(name, kind, outputs=(spec,)) for name in names)
+    instructions = tuple(
+        Instruction(name, kind, (Ref(source),), {}, (name,))
+        for source, name in zip(before, names, strict=True)
+    )
+    tensors = tuple(Tensor(a, a, 4, (b,)) for a, b in pairwise(names))
+    program = Program((ProgramInput("x", "input", "0", spec),), instructions, ())
+    return Graph("copies", operators, tensors, program), {"x": torch.zeros(1)}
 
 
 def _alike(operator: Operator) -> str:
@@ -113,7 +154,7 @@ class Bench:
             with torch.no_grad():
                 call = self._call(instruction)
                 call()
-                return self._median(call)
+                return self.median(call)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
             return float("nan")
 
@@ -124,7 +165,8 @@ class Bench:
         args = [self._made_up(a) for a in instruction.args]
         return partial(call, *args, **{k: self._made_up(v) for k, v in given.items()})
 
-    def _median(self, call: Callable[[], Any]) -> float:
+    def median(self, call: Callable[[], Any]) -> float:
+        """Median seconds of `repeats` calls, fewer where they take too long."""
         timer, in_a_row = timer_of(self.torch_device), 1 if self.torch_device == "cpu" else IN_A_ROW
         times: list[float] = []
         while len(times) < self.repeats and sum(times) * in_a_row < self.budget_s:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from placewright.arrays import FloatArray
-from placewright.cluster.cluster import Device
+from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph
 from placewright.profile.analytic import analytic_seconds, kind_factors
 from placewright.profile.company import warn_of_company
 from placewright.profile.cores import cores_to_measure
+from placewright.profile.delivery import KEY, MessageCost
 from placewright.profile.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:
@@ -66,6 +67,29 @@ class Profiler:
         """Whether a device's costs are the formula's, of every operator."""
         return gpu is None and not (self._measures(device) and self._cores(device) > 0)
 
+    def delivered(self, cluster: Cluster, *, measure: bool = True) -> Cluster:
+        """The cluster with links between measured CPUs as the executor delivers over them.
+
+        Parameters
+        ----------
+        measure
+            Measure what a message costs if the table does not have it; else such links stay as
+            they are given.
+        """
+        measured = {d.name for d in cluster.devices if not self.computes(d)}
+        links = [*cluster.links, *cluster.local_links()]
+        between = [link for link in links if {link.source, link.target} <= measured]
+        cost = self._messages(measure) if between else None
+        if cost is None:
+            return cluster
+        taken = {(link.source, link.target): link for link in cluster.links}
+        for link in between:
+            pair = link.source, link.target
+            given = pair in taken
+            latency_s, per_byte = cost.line(link.latency_s, 1.0 / link.bandwidth, given=given)
+            taken[pair] = replace(link, latency_s=latency_s, bandwidth=1.0 / per_byte)
+        return replace(cluster, links=tuple(taken.values()))
+
     def lacks_cores(self, device: Device) -> bool:
         """Whether a CPU would be measured if this machine had as many cores."""
         return self._measures(device) and self._cores(device) != device.cores
@@ -82,6 +106,13 @@ class Profiler:
         """Cores that are measured; a kept profile may be of a larger machine than this."""
         kept = profile_key(self.graph, self.way, device.cores) in self.table.entries
         return device.cores if kept else cores_to_measure(device)
+
+    def _messages(self, measure: bool) -> MessageCost | None:
+        if measure and KEY not in self.table.entries:
+            from placewright.profile.messages import measured_messages
+
+            self.table.keep(KEY, measured_messages().as_entries())
+        return MessageCost.of(self.table.entries.get(KEY, {}))
 
     def _on_gpu(self, device: Device, gpu: GpuHere) -> FloatArray:
         """Seconds on a GPU of this machine, from the table where it has them, NaN where refused."""

@@ -39,7 +39,7 @@ class ProfileTable:
     ----------
     entries
         Key of `profile_key` -> operator name -> seconds; without the operators that could not
-        be measured.
+        be measured. And what a message costs, under a key of its own (`messages.KEY`).
     machine
         Where it was measured.
     file
@@ -64,7 +64,11 @@ class ProfileTable:
             Shape (operators,), NaN for those that could not be measured.
         """
         pairs = zip(graph.operator_names, seconds, strict=True)
-        self.entries[key] = {n: float(s) for n, s in pairs if not np.isnan(s)}
+        self.keep(key, {n: float(s) for n, s in pairs if not np.isnan(s)})
+
+    def keep(self, key: str, numbers: dict[str, float]) -> None:
+        """Keep numbers by name, likewise."""
+        self.entries[key] = numbers
         if self.file is not None and self.machine == this_machine():
             self.write(self.file)
 

@@ -36,18 +36,31 @@ class CompiledShare:
     timers: tuple[Timer, ...]
 
     @torch.no_grad()
-    def run(self, exchange: Exchange) -> None:
-        """One step at full speed."""
+    def run(self, exchange: Exchange, stretch: Stretch | None = None) -> None:
+        """One step.
+
+        With `stretch`, what was computed takes its emulated time before others can see it: all at
+        once, because caches are cold after every sleep.
+        """
+        if stretch is not None:
+            stretch.begin()
         for slot, registers, _ in self.turns:
             for message in slot.posts:
                 exchange.post(message)
-            for register, message in slot.waits:
-                registers[register] = exchange.take(message)
+            if slot.waits:
+                self._receive(slot, registers, exchange, stretch)
             call(slot, registers)
-            for register, message in slot.sends:
-                exchange.send(message, registers[register])
+            if slot.sends:
+                if stretch is not None:
+                    stretch.pay()
+                for register, message in slot.sends:
+                    exchange.send(message, registers[register])
+                if stretch is not None:
+                    stretch.begin()
             for register in slot.frees:
                 registers[register] = None
+        if stretch is not None:
+            stretch.pay()
         self.settle()
 
     @torch.no_grad()
@@ -66,12 +79,7 @@ class CompiledShare:
             for message in slot.posts:
                 exchange.post(message)
             if slot.waits:
-                if stretch is not None:
-                    stretch.pay()
-                for register, message in slot.waits:
-                    registers[register] = exchange.take(message)
-                if stretch is not None:
-                    stretch.begin()
+                self._receive(slot, registers, exchange, stretch)
             noted.append(timer.mark())
             call(slot, registers)
             leaving = [(message, registers[register]) for register, message in slot.sends]
@@ -91,6 +99,18 @@ class CompiledShare:
             stretch.pay()
         self.settle()
         return tuple(t.seconds(noted) for t, noted in zip(self.timers, marks, strict=True))
+
+    @staticmethod
+    def _receive(
+        slot: Slot, registers: Registers, exchange: Exchange, stretch: Stretch | None
+    ) -> None:
+        """Wait for a slot's messages; waiting is no work that a slower device would do longer."""
+        if stretch is not None:
+            stretch.pay()
+        for register, message in slot.waits:
+            registers[register] = exchange.take(message)
+        if stretch is not None:
+            stretch.begin()
 
     def settle(self) -> None:
         """Wait until every device has done what it was asked for."""
