@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import HashStore
+from torch.distributed.distributed_c10d import PrefixStore
 
 from placewright.errors import InputError, RunError
 from placewright.execute.connections.authentication import LOOPBACK, Listener
 from placewright.execute.engines import dialling, secret
-from placewright.execute.engines.dialling import dial, find, listen
+from placewright.execute.engines.dialling import (
+    OpenRendezvousWarning,
+    dial,
+    find,
+    listen,
+    warn_of_open_rendezvous,
+)
 from placewright.execute.host import Host
 from tests.strangers import UID, needs_root
 
@@ -114,6 +123,24 @@ def test_several_machines_need_a_given_secret(
     listener.close()
     with pytest.raises(ConnectionRefusedError):
         dial(listener.port, known, (1, Host.here()))
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d", "none"])
+def test_a_rendezvous_that_unpickles_is_warned_of(
+    rendezvous: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torchrun's own keys are not in the workers' store there; without torchrun nothing is said."""
+    inner = HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    if rendezvous == "none":
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    if rendezvous == "static":
+        PrefixStore("job", inner).set("torchelastic/role_info/0", "{}")
+    monkeypatch.setattr(dialling, "store", lambda: PrefixStore("ours", PrefixStore("/0", inner)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_open_rendezvous()
+    assert [w.category for w in caught] == [OpenRendezvousWarning] * (rendezvous == "c10d")
 
 
 @pytest.mark.parametrize(

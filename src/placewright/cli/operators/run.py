@@ -122,7 +122,8 @@ def run(
     if snapshots is not None and not adapt:
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
-    workers = prepared(engine, on, emulate, gpus)
+    with face.noted(UserWarning):
+        workers = prepared(engine, on, emulate, gpus)
     asked = Ask(source, on, training, batch, links=links, overlap=overlap)
     loaded = load(asked, face)
     _check_runnable(loaded)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import warnings
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,32 @@ def store() -> Any:
     """Torchrun's store, as far as it is ours."""
     found, *_ = next(iter(rendezvous("env://")))
     return PrefixStore("placewright/lead", found)
+
+
+class OpenRendezvousWarning(UserWarning):
+    """Torchrun itself executes what others send it."""
+
+
+def warn_of_open_rendezvous() -> None:
+    """Warn where torchrun's processes meet by ``c10d``: they unpickle a value that anyone may set.
+
+    With the rendezvous ``static`` torchrun's own keys are in the store that workers are given, with
+    others they are in another one.
+    """
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run is None:
+        return  # started by something else
+    inner = store()
+    while isinstance(inner, PrefixStore):
+        inner = inner.underlying_store
+    if not inner.check([f"{run}/torchelastic/role_info/0"]):
+        warnings.warn(
+            "torchrun was started without --master-port: until it ends, whoever reaches its store, "
+            "any user of this machine say, can have it execute what they send (that is how "
+            "PyTorch's rendezvous c10d works); start it with `torchrun --master-port 29500 ...`",
+            OpenRendezvousWarning,
+            stacklevel=2,
+        )
 
 
 def listen(folder: Path) -> tuple[Listener, bytes]:

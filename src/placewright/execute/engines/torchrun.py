@@ -22,7 +22,12 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
 from placewright.execute.connections.authentication import Listener
 from placewright.execute.connections.channel import Channel
-from placewright.execute.engines.dialling import known_secret, listen, on_one_machine
+from placewright.execute.engines.dialling import (
+    known_secret,
+    listen,
+    on_one_machine,
+    warn_of_open_rendezvous,
+)
 from placewright.execute.engines.keeper import keep
 from placewright.execute.engines.seating import seating
 from placewright.execute.engines.torchrun_group import TorchrunGroup
@@ -44,6 +49,11 @@ class Torchrun:
     InputError
         This is not a process of torchrun's, there are more or fewer of them than devices, or they
         are on several machines and no secret is given.
+
+    Warns
+    -----
+    OpenRendezvousWarning
+        Others can have torchrun itself execute what they send.
     """
 
     name = "torchrun"
@@ -52,6 +62,7 @@ class Torchrun:
         self._cluster, self._emulate = cluster, emulate
         self._world = _world(cluster)
         known_secret()
+        warn_of_open_rendezvous()
         self._sessions = 0
         self._seats: dict[str, int] = {}
         self._keepers: dict[int, Channel] = {}
