@@ -14,8 +14,8 @@ HEAD = """# Planners, instance by instance
 it asked, on two idle cores. Values are seconds by the judge's word; the bound is
 the highest that is known, whoever proved it. Captured models are training steps with analytic
 profiles (FLOPs and bytes over shares of the presets' rates), not measured ones; batch 2 on
-edge-duo and edge-quad, 8 on mixed-8; memory limits hold except on edge-duo, where they are lifted. `auto` is
-above no planner in any of the {count} tables: the command fails where it is.
+edge-duo and edge-quad, 8 on mixed-8; memory limits hold except on edge-duo, where they are lifted.
+`auto` is above no planner in any of the {count} tables: the command fails where it is.
 
 ![Makespan over the bound against the number of operators](images/cost-against-size.svg)
 """
