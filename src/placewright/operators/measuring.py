@@ -28,6 +28,9 @@ SLOW_LOAD_S = 5.0
 
 WATCHED_STEPS = 3
 
+SHORT_S = 0.05
+"""A step of which some more cost nothing."""
+
 
 @dataclass(slots=True)
 class Turns:
@@ -64,8 +67,9 @@ class Turns:
     def measure(self, steps: int, warmup: int, progress: Progress) -> MachineLoad | None:
         """Measure `steps` steps of every plan in blocks: a b, b a, a b ...
 
-        A block begins with steps that do not count, `warmup` of them in the first round, one
-        where another plan was loaded before.
+        A block begins with steps that do not count, `warmup` of them in the first round and where
+        steps are short (their first ones find no memory and cold caches), one where another plan
+        was loaded before.
 
         Returns
         -------
@@ -81,7 +85,7 @@ class Turns:
             size, loading_s = (steps - done) // (rounds - turn), 0.0
             with meter.round():
                 for k in forth if turn % 2 == 0 else reversed(forth):
-                    loading_s += self._block(k, size, warmup if turn == 0 else min(1, warmup))
+                    loading_s += self._block(k, size, self._cold_steps(k, warmup))
             done, turn = done + size, turn + 1
             if turn == 1 and loading_s > SLOW_LOAD_S:
                 rounds = min(rounds, FEW_ROUNDS)
@@ -92,6 +96,11 @@ class Turns:
                 elapsed_s=time.perf_counter() - began,
             )
         return meter.load()
+
+    def _cold_steps(self, k: int, warmup: int) -> int:
+        """How many steps of a block do not count."""
+        seen = [seconds for times in self.step_s[k] for seconds in times]
+        return warmup if not seen or np.median(seen) < SHORT_S else min(1, warmup)
 
     def _block(self, k: int, steps: int, warmup: int) -> float:
         """One plan's turn; seconds until it was loaded."""

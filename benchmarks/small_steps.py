@@ -1,0 +1,258 @@
+"""Are steps of 1 to 20 ms predicted? Twelve small models, the best device and a plan of several.
+
+    python benchmarks/small_steps.py [--on edge-duo] [--steps 60] [--models mlp cnn]
+
+Each model is captured and profiled, and two plans of it are measured in turns on the same workers:
+the best single device, and the best plan of a fast planner that uses several devices. Such a plan
+is often slower than the single device, as steps are short beside a link's latency: it is measured
+because its messages have to be predicted, too. What the cluster emulates is said at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from placewright.capture.model import capture_source
+from placewright.capture.source import ModelSource, mean_square
+from placewright.capture.state import initial_state
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import load_cluster
+from placewright.execute.specs import emulated
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.run import best_single, running
+from placewright.profile.build import profile
+from placewright.profile.table import ProfileTable
+from placewright.result import Result
+from placewright.solve import compare
+
+SPLITTING = ("heft", "cpop", "peft", "topological-split")
+"""Fast planners that may use several devices."""
+
+
+def dense(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers with an activation between any two."""
+    pairs = pairwise(widths)
+    layers = [layer for a, b in pairs for layer in (nn.Linear(a, b), activation())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Towers(nn.Module):
+    """Branches beside each other, and a head over all of them."""
+
+    def __init__(self, count: int = 4, width: int = 256) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList(dense(*[width] * 4) for _ in range(count))
+        self.head = nn.Linear(count * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All branches read the same input."""
+        return self.head(torch.cat([tower(x) for tower in self.towers], 1))
+
+
+class Recurrent(nn.Module):
+    """An LSTM that classifies by its last output."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(width, width, batch_first=True), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last output of the sequence."""
+        found, _ = self.lstm(x)
+        return self.head(found[:, -1])
+
+
+class Unet(nn.Module):
+    """One level down and up again, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.mid = self._block(3, 16), self._block(16, 32)
+        self.up, self.last = self._block(48, 16), nn.Conv2d(16, 3, 1)
+
+    @staticmethod
+    def _block(a: int, b: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(4, b), nn.SiLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With a skip connection."""
+        fine = self.down(x)
+        coarse = functional.interpolate(self.mid(functional.max_pool2d(fine, 2)), scale_factor=2)
+        return self.last(self.up(torch.cat([fine, coarse], 1)))
+
+
+class Logits(nn.Module):
+    """A GPT-2 of transformers that answers its logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        sizes = {"vocab_size": 500, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 2}
+        config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        self.model = GPT2LMHeadModel(config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Of every position."""
+        return self.model(tokens, use_cache=False).logits
+
+
+def convolutions() -> nn.Module:
+    """Three convolutions with batch normalisation."""
+    pairs = ((3, 16), (16, 32), (32, 64))
+    blocks = [(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairs]
+    pooled = [[*block, nn.MaxPool2d(2)] for block in blocks]
+    layers = [layer for block in pooled for layer in block]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
+
+
+def encoder() -> nn.Module:
+    """Two layers of a transformer."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A small model: how it is made, its inputs, its classes (0: the mean square is the loss)."""
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], Tensor]
+    classes: int = 0
+    training: bool = True
+
+    def source(self, name: str) -> ModelSource:
+        """Weights and inputs from one seed."""
+        torch.manual_seed(0)
+        model, x = self.make(), self.inputs()
+        if not self.training:
+            return ModelSource(model, (x,), name=name)
+        if not self.classes:
+            return ModelSource(model, (x,), mean_square, None, name)
+        targets = torch.randint(0, self.classes, x.shape if x.dtype == torch.int64 else x.shape[:1])
+        return ModelSource(model, (x,), _cross_entropy, targets, name)
+
+
+def _cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def images(count: int) -> Callable[[], Tensor]:
+    """Images of 32 x 32."""
+    return lambda: torch.randn(count, 3, 32, 32)
+
+
+MODELS = {
+    "mlp, inference": Small(
+        lambda: dense(784, 512, 512, 10), lambda: torch.randn(64, 784), training=False
+    ),
+    "mlp": Small(lambda: dense(784, 512, 512, 10), lambda: torch.randn(64, 784), 10),
+    "deep narrow mlp": Small(
+        lambda: dense(*[64] * 24, activation=nn.Tanh), lambda: torch.randn(32, 64)
+    ),
+    "towers, inference": Small(Towers, lambda: torch.randn(64, 256), training=False),
+    "towers": Small(Towers, lambda: torch.randn(64, 256), 10),
+    "cnn, inference": Small(convolutions, images(8), training=False),
+    "cnn": Small(convolutions, images(8), 10),
+    "encoder": Small(encoder, lambda: torch.randn(4, 32, 64)),
+    "lstm": Small(Recurrent, lambda: torch.randn(16, 24, 128), 10),
+    "gpt2, inference": Small(Logits, lambda: torch.randint(0, 500, (2, 32)), training=False),
+    "gpt2": Small(Logits, lambda: torch.randint(0, 500, (2, 32)), 500),
+    "u-net": Small(Unet, images(2)),
+}
+
+
+def split(problem: OperatorProblem) -> Result | None:
+    """The best plan of `SPLITTING` that uses several devices."""
+    plans = [compare(problem, [planner]) for planner in SPLITTING]
+    several = [p for p in plans if len(np.unique(p.plan.placement)) > 1]
+    return min(several, key=lambda p: p.value, default=None)
+
+
+def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[dict[str, Any]]:
+    """One row per plan of a model."""
+    small = MODELS[name]
+    source = small.source(name)
+    graph = capture_source(source, training=small.training)
+    state = initial_state(source, graph.program)
+    problem = profile(graph, cluster, state=state, table=table)
+    single, several = best_single(problem), split(problem)
+    assert single is not None
+    with running(graph, cluster, state) as runner:
+        taken = runner.measure(several or single, beside=single, steps=steps, warmup=5)
+    found = []
+    if taken.baseline is not None and taken.baseline.measurement is not None:
+        alone = taken.baseline.measurement
+        found.append((single.planner, 0, alone.predicted_s, alone.measured_s))
+    if several is not None:
+        messages = len(several.judgement.transfers)
+        found.append((several.planner, messages, taken.predicted_s, taken.measured_s))
+    else:
+        found.append((single.planner, 0, taken.predicted_s, taken.measured_s))
+    keys = ("planner", "messages", "predicted_s", "measured_s")
+    return [{"model": name, **dict(zip(keys, values, strict=True))} for values in found]
+
+
+def error(row: dict[str, Any]) -> float:
+    """Signed, relative to what was measured."""
+    return float(row["predicted_s"] / row["measured_s"] - 1)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    return (
+        f"| {row['model']} | {row['planner']} | {row['messages']} | "
+        f"{row['predicted_s'] * 1e3:.2f} | {row['measured_s'] * 1e3:.2f} | {error(row):+.1%} |"
+    )
+
+
+def summary(found: list[dict[str, Any]]) -> str:
+    """Median and largest error of all rows and of each kind."""
+    alone = [row for row in found if not row["messages"]]
+    several = [row for row in found if row["messages"]]
+    kinds = {"all": found, "one device": alone, "several devices": several}
+    return "\n".join(
+        f"{kind}: median |error| {np.median(np.abs([error(r) for r in of])):.1%}, median error "
+        f"{np.median([error(r) for r in of]):+.1%}, largest "
+        f"{max(abs(error(r)) for r in of):.1%}, {len(of)} runs"
+        for kind, of in kinds.items()
+        if of
+    )
+
+
+def main() -> None:
+    """Print the table and its summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--on", default="edge-duo")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    cluster, table = load_cluster(asked.on), ProfileTable()
+    warnings.simplefilter("ignore", FutureWarning)
+    print("| model | planner | messages | predicted ms | measured ms | error |")
+    print("|---|---|---|---|---|---|")
+    found: list[dict[str, Any]] = []
+    for name in asked.models:
+        for row in rows(name, cluster, asked.steps, table):
+            found.append(row)
+            print(line(row), flush=True)
+    print(f"\n{summary(found)}\nemulated: {emulated(cluster)}")
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
