@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,51 @@ def write_data(data: dict[str, Any], path: str | Path) -> Path:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     else:
         text = json.dumps(data, allow_nan=False) + "\n"
-    packed = target.suffix == ".gz"
-    # Without the time of writing.
-    target.write_bytes(gzip.compress(text.encode(), mtime=0) if packed else text.encode())
+    return write_file(target, text)
+
+
+def write_file(path: str | Path, content: str | bytes) -> Path:
+    """Write a file whole or not at all: one that was there before stays until the end.
+
+    Packed where the name ends in ``.gz``, the same content to the same bytes.
+
+    Raises
+    ------
+    InputError
+        The disk is full, or the folder is not there or takes no file.
+    """
+    target, data = Path(path), content.encode() if isinstance(content, str) else content
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)  # without the time of writing
+    try:
+        _replace(target.resolve(), data)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise InputError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            by=f"{len(data)} bytes" if full else "",
+            hint="make room there, or name a file on another disk"
+            if full
+            else "name a file in a folder that is there and that you may write to",
+        ) from None
     return target
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Let a draft beside it take its place; what is no plain file stays what it is."""
+    special = target.exists() and not target.is_file()
+    if special or not os.access(target.parent, os.W_OK):
+        target.write_bytes(data)
+        return
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        draft.write_bytes(data)
+        if target.exists():
+            draft.chmod(target.stat().st_mode)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def is_yaml(path: str | Path) -> bool:

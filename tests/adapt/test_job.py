@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import WorkerError
+from placewright.execute.engines.local import LocalGroup
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from tests.adapt.jobs import job
@@ -22,7 +22,6 @@ class Opened:
 
     def __init__(self, graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> None:
         self.cluster, self.state, self.up = cluster, state, False
-        self.group = SimpleNamespace(limit_s=float("inf"))
 
     def __enter__(self) -> Opened:
         self.up = True
@@ -42,9 +41,8 @@ def test_a_session_is_on_those_who_are_named_with_what_has_changed() -> None:
     _, given = job()
     name = next(iter(given.state))
     new = given.state[name] + 1
-    made: Any = replace(given, open=Opened).session(("c", "a"), {name: new}, 7.0)
+    made: Any = replace(given, open=Opened).session(("c", "a"), {name: new})
     assert made.up
-    assert made.group.limit_s == 7.0
     assert made.cluster.device_names == ("a", "c")
     assert {link.source for link in made.cluster.links} == {"a", "c"}
     assert made.state.keys() == given.state.keys()
@@ -52,8 +50,9 @@ def test_a_session_is_on_those_who_are_named_with_what_has_changed() -> None:
     assert given.state[name] is not new
 
 
-def test_workers_that_do_not_come_up_are_given_up() -> None:
+def test_workers_that_do_not_come_up_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start has a limit like every order; here it is none at all."""
     _, given = job()
+    monkeypatch.setattr(LocalGroup, "start_limit_s", 0.0)
     with pytest.raises(WorkerError, match=r"'a', 'b'.*no answer in time"):
-        given.session(("a", "b"), {}, 0.0)
+        given.session(("a", "b"), {})

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.adapt.patience import SILENCE_STEPS, Patience
+from placewright.adapt.patience import Patience
 from placewright.adapt.timeline import Timeline
+from placewright.execute.limits import SILENCE_STEPS
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.testing.instances import named_instances

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ import pytest
 
 import placewright.operators
 from placewright.cli import sources
+from placewright.execute.scratch import Scratch
 from tests.cli.speak import speak
 
 
@@ -68,3 +73,29 @@ def test_before_planning_it_aborts(
     monkeypatch.setattr(sources, "find_cluster", stop)
     said = speak(capsys, "devices")
     assert (said.code, said.err.strip()) == (130, "interrupted")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_sigterm_ends_like_an_error(
+    number: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What was opened is closed, the signal is named, and handlers are as they were before."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    signal.signal(number, signal.SIG_DFL)  # Ray, once used, leaves a handler of its own
+
+    def terminated(spec: str | None) -> None:
+        with Scratch():
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+
+    monkeypatch.setattr(sources, "find_cluster", terminated)
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
+    said = speak(capsys, "devices")
+    assert (said.code, said.out, said.err.strip()) == (code, "", f"terminated: {number.name}")
+    assert list(tmp_path.iterdir()) == []
+    after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
+    assert after == before

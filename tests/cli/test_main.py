@@ -10,7 +10,9 @@ import pytest
 import typer
 
 from placewright._version import __version__
-from placewright.cli.main import app
+from placewright.cli import sources
+from placewright.cli.main import app, main
+from placewright.errors import PlacewrightError
 from tests.cli.speak import speak
 
 HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.boundary")
@@ -137,3 +139,49 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "{\n"
     assert done.stderr == ""
+
+
+def test_an_error_that_nobody_expected_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its kind and what it says, and how to see more; with -vv it is raised, its cause with it."""
+
+    def broken(spec: str | None) -> None:
+        raise EOFError("the pipe\nis gone")
+
+    monkeypatch.setattr(sources, "find_cluster", broken)
+    said = speak(capsys, "devices")
+    assert said.code == 1
+    assert said.err.startswith("error: this should not happen: EOFError: the pipe\n  next: ")
+    with pytest.raises(PlacewrightError) as told:
+        main(["devices", "-vv"])
+    assert isinstance(told.value.__cause__, EOFError)
+
+
+def test_a_full_disk_behind_stdout_is_told() -> None:
+    """Once, and not as an exception that is ignored at exit."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "placewright", "schema", "cluster"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: stdout or a file: No space left on device\n  next: ")
+    assert done.stderr.count("\n") == 2
+
+
+def test_a_full_disk_without_a_name_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As what a library writes somewhere."""
+
+    def full(spec: str | None) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sources, "find_cluster", full)
+    said = speak(capsys, "devices")
+    assert said.code == 1
+    assert "No space left on device\n  next: make room there" in said.err

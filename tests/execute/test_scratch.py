@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,16 @@ import pytest
 from placewright.execute.scratch import Scratch, sweep
 
 HOLD = "from placewright.execute.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
+
+FORK = """
+from multiprocessing import get_context
+from placewright.execute.scratch import Scratch, keep_multiprocessing_here
+keep_multiprocessing_here()
+context = get_context("forkserver")
+context.set_forkserver_preload([])
+context.Process(target=print, args=("started",), daemon=True).start()
+input()
+"""
 
 
 def test_a_folder_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +92,37 @@ def test_cleaning_up_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shutil.rmtree(other.name)
     other.cleanup()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_fork_servers_files_are_swept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a killed process with children leaves are folders of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.kill()
+    process.communicate()
+    assert [path.name.startswith("placewright-run-") for path in tmp_path.iterdir()] == [True]
+    sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_broken_off_while_it_was_made_goes_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock nobody can tell whether its owner lives, but for its age."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = tmp_path / "placewright-run-old"
+    (old / "inner").mkdir(parents=True)
+    os.utime(old, (1.0, 1.0))
+    (tmp_path / "placewright-run-young").mkdir()
+    sweep()
+    assert [path.name for path in tmp_path.iterdir()] == ["placewright-run-young"]

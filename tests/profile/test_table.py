@@ -63,14 +63,14 @@ def test_a_write_that_is_broken_off_leaves_the_old_table(
 ) -> None:
     """Not the half of a new one, nor a draft beside it."""
     path = tmp_path / "t.json"
-    table, write_text = filled(path), Path.write_text
+    table, write_bytes = filled(path), Path.write_bytes
     before = path.read_bytes()
 
-    def broken_off(file: Path, text: str, **settings: Any) -> int:
-        write_text(file, text[: len(text) // 2], **settings)
+    def broken_off(file: Path, content: bytes) -> int:
+        write_bytes(file, content[: len(content) // 2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "write_text", broken_off)
+    monkeypatch.setattr(Path, "write_bytes", broken_off)
     with pytest.raises(KeyboardInterrupt):
         table.add("another", GRAPH, SECONDS)
     assert path.read_bytes() == before

@@ -42,17 +42,13 @@ class Job:
     open: Callable[[Graph, Cluster, Mapping[str, torch.Tensor]], Session] = Session
     reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
 
-    def session(
-        self, names: Collection[str], changed: Mapping[str, torch.Tensor], limit_s: float
-    ) -> Session:
+    def session(self, names: Collection[str], changed: Mapping[str, torch.Tensor]) -> Session:
         """Workers on the devices called `names`, up and waiting for orders.
 
         Parameters
         ----------
         changed
             State that steps have changed since the job was made.
-        limit_s
-            Seconds after which workers that are not up are given up.
 
         Raises
         ------
@@ -60,9 +56,7 @@ class Job:
             They cannot be had.
         """
         state = dict(self.state) | dict(changed)
-        session = self.open(self.graph, cluster_of(self.cluster, names), state)
-        session.group.limit_s = limit_s
-        return session.__enter__()
+        return self.open(self.graph, cluster_of(self.cluster, names), state).__enter__()
 
     @property
     def changing(self) -> dict[str, TensorSpec]:

@@ -1,4 +1,4 @@
-"""How long workers may take before they count as stuck."""
+"""How long a step of an adaptive run may take before its workers count as stuck."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ from dataclasses import dataclass
 
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.timeline import Timeline
+from placewright.execute.limits import SILENCE_STEPS, patience
 from placewright.operators.judge import judge
-
-SILENCE_STEPS = 20.0
-"""A step that takes so many typical ones is stuck."""
-
-ORDER_S = 30.0
-"""Anything else that workers are told takes less on top of the patience, its bytes aside."""
-
-SLOW_DISK = 20e6
-"""Bytes per second at which state is read and written at the least."""
-
-START_S = 60.0
-"""Workers take less on top of the patience to come up and to meet."""
 
 LAST = 20
 """Steps that a typical one is the median of."""
@@ -49,7 +38,7 @@ class Patience:
             self._turn_to(timeline, adaptation)
         own_s = timeline.typical_s(LAST, plan=self._plan)
         typical_s = self._pace * self._judged_s if math.isnan(own_s) else own_s
-        return max(self.least_s, SILENCE_STEPS * typical_s)
+        return patience(max(self.least_s, SILENCE_STEPS * typical_s))
 
     def _turn_to(self, timeline: Timeline, adaptation: Adaptation) -> None:
         """Another plan is in force: learn from the one before."""
@@ -58,8 +47,3 @@ class Patience:
             self._pace = max(1.0, took_s / self._judged_s)
         self._plan = timeline.plans
         self._judged_s = judge(adaptation.watch.problem(), adaptation.plan).value
-
-
-def order_limit_s(least_s: float, state_bytes: int) -> float:
-    """Seconds after which any other order is stuck: a load or a snapshot of so much state."""
-    return least_s + ORDER_S + state_bytes / SLOW_DISK

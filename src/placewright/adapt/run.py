@@ -16,7 +16,7 @@ from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
 from placewright.adapt.observed import Observed
 from placewright.adapt.past import Past
-from placewright.adapt.patience import START_S, Patience, order_limit_s
+from placewright.adapt.patience import Patience
 from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import worth_trying
 from placewright.adapt.roster import Roster
@@ -211,9 +211,8 @@ class AdaptiveRun:
         plan = self._first_plan(Watch(problem, self.observed).problem())
         snapshot = self.snapshots.latest()
         state = snapshot.state if snapshot else {}
-        session = self.job.session(self.alive(), state, self.patience_s + START_S)
+        session = self.job.session(self.alive(), state)
         self.session = session
-        session.group.limit_s = order_limit_s(self.patience_s, self.job.state_bytes)
         order = execution_order(problem, judge(problem, plan))
         session.load(plan.placement.tolist(), order, self.seed)
         if snapshot is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from placewright.checking import Check
+from placewright.stored import write_file
 
 
 class Kind(StrEnum):
@@ -125,5 +126,4 @@ class Timeline:
 
     def save(self, path: Path) -> Path:
         """Write it as JSON."""
-        path.write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
-        return path
+        return write_file(path, json.dumps(self.as_json(), indent=1))

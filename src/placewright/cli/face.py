@@ -14,7 +14,6 @@ from typing import Any
 
 from placewright.cli.options import Format
 from placewright.cli.progress import SEARCH, Meter, Names
-from placewright.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +93,9 @@ def document(data: Any, style: str) -> str:
 
 def write(path: Path, text: str) -> Path:
     """Write text; a folder that is not there is an `InputError`."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            hint="name a file in a folder that is there and that you may write to",
-        ) from None
-    return path
+    from placewright.stored import write_file
+
+    return write_file(path, text)
 
 
 def _plain(data: Any) -> Any:

@@ -1,18 +1,24 @@
 """The command line: one thin file per verb; here they are put together.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible; 130 where Ctrl-C left nothing to show,
-as shells expect of it.
+143 after SIGTERM and 129 after SIGHUP, as shells expect of them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from placewright.cli import (
     capture,
@@ -26,11 +32,28 @@ from placewright.cli import (
     show,
     testbed,
 )
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import InputError, PlacewrightError, RunError
 
 INTERRUPTED = 130
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+UNEXPECTED = "this should not happen"
+
+
+class _Verbs(TyperGroup):
+    """All verbs; an `EOFError` of theirs is no end of what somebody types, as typer takes it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Carry a verb out."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise _unexpected(error) from error
+
+
 app = typer.Typer(
+    cls=_Verbs,
     name="placewright",
     help="Decides where deep learning runs, says how far from the best possible that is, and runs "
     "it.\n\n[bold]Start here:[/bold]  placewright quickstart",
@@ -82,32 +105,113 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(given)
+        with _ended_by_signals():
+            _carry_out(given)
     except PlacewrightError as error:
         if _wants_traceback(given):
             raise
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, SystemExit) as stopped:
+        if isinstance(stopped, _Terminated):
+            print(f"terminated: {stopped}", file=sys.stderr)
         if isinstance(stopped, SystemExit) and stopped.code != INTERRUPTED:
             raise
         print(_interrupted(stopped), file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # The reader has left (`| head`); keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()  # the reader has left (`| head`)
         raise SystemExit(0) from None
     except OSError as error:
-        if error.filename is None or _wants_traceback(given):
+        if _wants_traceback(given):
             raise
-        told = InputError(
-            f"cannot be used: {error.strerror}",
-            where=str(error.filename),
-            hint="give a path that is there and that you may read and write",
-        )
-        print(f"error: {told}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _leave_stdout()
+        print(f"error: {_of_the_system(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Exception as error:
+        if _wants_traceback(given):
+            raise
+        print(f"error: {_unexpected(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
+
+
+def _carry_out(given: Sequence[str]) -> None:
+    """Until everything is written, stdout too: a full disk behind it is an error like others."""
+    code: object = 0
+    try:
+        app(given)
+    except SystemExit as left:
+        if left.code:
+            raise
+        code = left.code
+    sys.stdout.flush()
+    raise SystemExit(code)
+
+
+def _leave_stdout() -> None:
+    """It takes no more: keep the interpreter from complaining of that at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Terminated(SystemExit):
+    """Somebody has sent SIGTERM, or the terminal is gone."""
+
+    def __str__(self) -> str:
+        return signal.Signals(int(str(self.code)) - 128).name
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what is done as an error would: nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if before[number] is signal.SIG_DFL:
+            signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Once; whoever cannot wait for the end has SIGKILL."""
+    for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
+    raise _Terminated(128 + number)
+
+
+def _of_the_system(error: OSError) -> PlacewrightError:
+    """What a system call refused, in our words."""
+    if error.errno in _FULL:
+        return RunError(
+            error.strerror or "the disk is full",
+            where=str(error.filename or "stdout or a file"),
+            hint="make room there, or name another temporary folder in TMPDIR",
+        )
+    if error.filename is None:
+        return _unexpected(error)
+    return InputError(
+        f"cannot be used: {error.strerror}",
+        where=str(error.filename),
+        hint="give a path that is there and that you may read and write",
+    )
+
+
+def _unexpected(error: Exception) -> PlacewrightError:
+    """An error that nobody has put into words."""
+    lines = str(error).strip().splitlines()
+    return PlacewrightError(
+        f"{UNEXPECTED}: {type(error).__name__}" + (f": {lines[0]}" if lines else ""),
+        hint="run it again with -vv, which shows where, and report that",
+    )
 
 
 def _interrupted(stopped: BaseException) -> str:

@@ -23,6 +23,7 @@ from placewright.boundary import FileModel, RefusedError, parse_yaml, read_text,
 from placewright.cluster.cluster import WORK, Cluster, Device, Link
 from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 from placewright.errors import InputError, UnknownNameError
+from placewright.stored import write_file
 
 SCHEMA_VERSION = 1
 
@@ -149,9 +150,7 @@ def cluster_from_text(text: str, *, where: str, name: str = "cluster") -> Cluste
 
 def write_cluster(cluster: Cluster, path: str | Path) -> Path:
     """Write a cluster file that `read_cluster` reads back equal."""
-    target = Path(path)
-    target.write_text(cluster_to_text(cluster), encoding="utf-8")
-    return target
+    return write_file(path, cluster_to_text(cluster))
 
 
 def cluster_to_text(cluster: Cluster) -> str:

@@ -1,42 +1,116 @@
 """Folders for what is needed only while a run lasts: weights on their way, a meeting point.
 
 A process that is killed cannot remove its own. Each folder holds a lock that ends with the process,
-however that ends, and whoever makes the next folder removes those whose lock is free.
+however that ends, and whoever makes the next folder removes those whose lock is free. The temporary
+folder of `multiprocessing` (the fork server's socket) is one of them.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
-from contextlib import suppress
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.process import current_process
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PREFIX = "placewright-run-"
 LOCK = "lock"
 
+HALF_MADE_S = 3600.0
+"""A folder without a lock is being made or removed; one that is older was broken off."""
 
-class Scratch(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that does not outlive a killed process for long."""
+
+class Scratch:
+    """A temporary folder that does not outlive a killed process for long; a context manager.
+
+    Attributes
+    ----------
+    name
+        Its path; what ``with`` gives.
+    """
 
     def __init__(self) -> None:
         sweep()
-        super().__init__(prefix=PREFIX)
-        self._lock = _held(Path(self.name))
+        self.name = tempfile.mkdtemp(prefix=PREFIX)
+        lock = _held(Path(self.name))
+        self._end = weakref.finalize(self, _end, Path(self.name), lock, os.getpid())
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *exception: object) -> None:
+        self.cleanup()
 
     def cleanup(self) -> None:
-        """Remove it; twice is fine."""
-        super().cleanup()
-        self._lock.close()
+        """Remove it; twice is fine. A forked copy of the process that made it leaves it alone."""
+        self._end()
+
+
+_of_multiprocessing: list[Scratch] = []
+
+
+def keep_multiprocessing_here() -> None:
+    """Let the files that `multiprocessing` makes for this process lie in a `Scratch`.
+
+    They stay until the process ends. Nothing changes where it has made some already, or has been
+    given a folder by its parent.
+    """
+    config: dict[str, Any] = current_process()._config  # type: ignore[attr-defined]
+    if config.get("tempdir") is None:
+        _of_multiprocessing.append(Scratch())
+        config["tempdir"] = _of_multiprocessing[-1].name
 
 
 def sweep() -> None:
-    """Remove the folders of processes that have ended without doing so."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with suppress(OSError), path.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent, ignore_errors=True)
+    """Remove this user's folders of processes that have ended without doing so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid():
+                _remove_abandoned(folder)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    try:
+        with _locked(folder / LOCK):
+            _empty(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    except FileNotFoundError:
+        if time.time() - folder.lstat().st_mtime > HALF_MADE_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock; an `OSError` where somebody else does."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _end(folder: Path, lock: IO[str], owner: int) -> None:
+    if os.getpid() == owner:
+        _empty(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
+
+
+def _empty(folder: Path) -> None:
+    """Remove all but the lock: whoever is killed meanwhile leaves a folder that can be swept."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK:
+                path.unlink(missing_ok=True)
 
 
 def _held(folder: Path) -> IO[str]:

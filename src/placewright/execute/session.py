@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save, save_file
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError
+from placewright.execute import limits
 from placewright.execute.engines.engine import Engine
 from placewright.execute.engines.group import WorkerGroup
 from placewright.execute.engines.local import Local
@@ -60,7 +62,9 @@ class Session:
         self.group: WorkerGroup = self.engine.group(cluster)
         self._folder = Scratch()
         self._initial_file, self._initial = self._written(state), [""]
+        self.group.limit_s = limits.order_s(self._initial_file.stat().st_size)
         self.parts: tuple[Part, ...] = ()
+        self._step_s = math.nan
 
     def __enter__(self) -> Session:
         try:
@@ -93,8 +97,23 @@ class Session:
         """What is emulated, in words; empty if nothing."""
         return self.engine.emulated(self.cluster, self.group.hosts)
 
-    def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
-        """Cut the program, hand out the parts and the initial state, set the seeds."""
+    def load(
+        self,
+        placement: Sequence[int],
+        order: Sequence[int],
+        seed: int = 0,
+        *,
+        step_s: float = math.nan,
+    ) -> None:
+        """Cut the program, hand out the parts and the initial state, set the seeds.
+
+        Parameters
+        ----------
+        step_s
+            What a step is expected to take, until one has been measured: workers that take many
+            times as long are given up.
+        """
+        self._step_s = step_s
         self.parts, given = self._cut(placement, order)
         self.group.order("load", list(zip(given, self._initial, strict=True)))
         self.group.order_all("seed", seed)
@@ -120,6 +139,7 @@ class Session:
             state = self.group.order_all("random_state")[drawing]
             self.group.order_all("set_random_state", state)
         self.group.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
+        self._step_s = math.nan
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
 
@@ -174,11 +194,16 @@ class Session:
         Raises
         ------
         WorkerError
-            A worker died, raised, or said nothing for `limit_s` seconds.
+            A worker died, raised, was stopped, or said nothing for `limit_s` seconds; by default
+            those of `placewright.execute.limits.steps_s`.
         """
+        limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
         answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
         hosts = [self.group.hosts[p] for p in self.layout.processes]
-        return [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
+        records = [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
+        if records:
+            self._step_s = max(record.duration_s for record in records)
+        return records
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step.

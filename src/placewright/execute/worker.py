@@ -6,6 +6,7 @@ when it is told to, when an order fails, or when the process that started it is 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -37,7 +38,7 @@ from placewright.graph.graph import TensorSpec
 def worker_main(spec: WorkerSpec, orders: Channel, lifeline: Connection) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    end_with_parent(lifeline)
     try:
         worker = Worker(spec)
         orders.send(("ok", None))
@@ -59,11 +60,26 @@ def _obey(worker: Worker, orders: Channel) -> None:
         orders.send(("ok", worker.obey(verb, arguments)))
 
 
-def _end_with_parent(lifeline: Connection) -> None:
-    """Exit at once when the other end of the lifeline is closed, whatever the worker does."""
-    with suppress(EOFError, OSError):
-        lifeline.recv()
-    os._exit(1)
+def end_with_parent(lifeline: Connection) -> None:
+    """Exit as soon as the other end of the lifeline is closed, whatever the process does then.
+
+    A thread alone is not enough: some of torch's waits, for the file that workers meet in for one,
+    let no other thread of Python run. So the kernel is asked to send a signal, where it can.
+    """
+
+    def end() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv()
+        os._exit(1)
+
+    with suppress(OSError, AttributeError):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    threading.Thread(target=end, daemon=True).start()
+    if lifeline.poll():  # closed before anybody listened
+        os._exit(1)
 
 
 class Worker:

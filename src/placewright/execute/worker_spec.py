@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placewright.execute.emulation import ShapedLink
+from placewright.execute.limits import GROUP_S
 from placewright.execute.messages.ways import Layout
 from placewright.testbed.seat import NodeSeat
 
@@ -49,4 +50,4 @@ class WorkerSpec:
     seat: NodeSeat | None = None
     session: str = "0"
     interface: str = ""
-    timeout_s: float = 300.0
+    timeout_s: float = GROUP_S

@@ -16,6 +16,7 @@ from placewright.graph.check import check_program
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.graph.module_files import ModuleTreeEntry, tree_json
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
+from placewright.stored import write_file
 
 SCHEMA_VERSION = 1
 
@@ -71,11 +72,7 @@ class GraphFile(FileModel):
 
 def write_graph(graph: Graph, path: str | Path) -> Path:
     """Write a graph file that `read_graph` reads back equal; compressed if it ends in ``.gz``."""
-    target = Path(path)
-    data = json.dumps(graph_json(graph), allow_nan=False).encode() + b"\n"
-    # Without the time of writing, so that the same graph is the same file.
-    target.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
-    return target
+    return write_file(path, json.dumps(graph_json(graph), allow_nan=False) + "\n")
 
 
 def read_graph(path: str | Path) -> Graph:

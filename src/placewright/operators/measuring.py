@@ -61,7 +61,7 @@ class Turns:
             return
         result = self.results[k]
         order = execution_order(result.problem, result.judgement)
-        self.session.load(result.plan.placement.tolist(), order, self.seed)
+        self.session.load(result.plan.placement.tolist(), order, self.seed, step_s=result.value)
         self.loaded = k
 
     def measure(self, steps: int, warmup: int, progress: Progress) -> MachineLoad | None:

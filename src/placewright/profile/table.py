@@ -20,6 +20,7 @@ from placewright.cluster.detect import cpu_model
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.profile.caveats import ProfileWarning
+from placewright.stored import write_file
 
 
 class OtherMachineWarning(ProfileWarning):
@@ -74,15 +75,8 @@ class ProfileTable:
 
     def write(self, path: str | Path) -> Path:
         """Write as JSON, all or nothing: what was there before stays until the end."""
-        target = Path(path).resolve()
-        draft = target.with_name(f"{target.name}.{os.getpid()}.new")
         content = {"schema_version": 1, "machine": self.machine, "entries": self.entries}
-        try:
-            draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
-            os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
-        return target
+        return write_file(path, json.dumps(content, indent=1))
 
     @staticmethod
     def read(path: str | Path) -> ProfileTable:

@@ -18,6 +18,7 @@ from placewright.report.svg import tag, text
 from placewright.report.text import machine_lines, percent, seconds, size, speed_up_text
 from placewright.result import Candidate, Measurement, Result, Status
 from placewright.samples.problem import SampleProblem
+from placewright.stored import write_file
 from placewright.trace import Trace
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def write_page(
     run
         The history of an adaptive run.
     """
-    target = Path(path)
-    target.write_text(result_page(result, measurement, graph, run), encoding="utf-8")
-    return target
+    return write_file(path, result_page(result, measurement, graph, run))
 
 
 def result_page(

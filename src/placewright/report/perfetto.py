@@ -6,12 +6,12 @@ Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsK
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placewright.stored import write_file
 from placewright.trace import Trace
 
 Event = dict[str, Any]
@@ -22,11 +22,8 @@ def write_trace(path: str | Path, *, predicted: Trace, measured: Trace | None = 
 
     The same traces give the same bytes.
     """
-    target = Path(path)
     content = {"displayTimeUnit": "ms", "traceEvents": list(events(predicted, measured))}
-    data = json.dumps(content, separators=(",", ":")).encode()
-    target.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
-    return target
+    return write_file(path, json.dumps(content, separators=(",", ":")))
 
 
 def events(predicted: Trace, measured: Trace | None = None) -> Iterator[Event]:

@@ -7,7 +7,6 @@ therefore the judge's word on overlap A with queued ports.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from placewright.errors import UnknownNameError
+from placewright.execute.scratch import Scratch
 from placewright.planning import Context, Progress, silent
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import Images
@@ -188,7 +188,7 @@ class _Ground:
         problem, speed, seats = self.problem, self.speed, self.seats
         how = _recipe(name, self.recipe)
         size = problem.sample_bytes if seats else 0.0
-        with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+        with Scratch() as folder:
             shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
             moved = None
             if len(moves.count):

@@ -28,7 +28,7 @@ def test_who_does_not_dial_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     specs = [replace(spec, session="2") for spec in worker_specs(DUO, hosts)]
     keepers = [[Channel(end, ORDERS) for end in Pipe()] for _ in specs]
     group = TorchrunGroup(specs, hosts, [lead for lead, _ in keepers], door)
-    group.limit_s = 0.5
+    monkeypatch.setattr(TorchrunGroup, "start_limit_s", 0.5)
     calls = [dial(door.port, b"secret", who) for who in (("1", 0), ("2", 1))]
     with pytest.raises(WorkerError, match="devices 'a': no answer in time"):
         group.start()

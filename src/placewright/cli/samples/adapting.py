@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ def run_adaptively(
     trouble: Sequence[Trouble],
 ) -> tuple[list[Step], Ending]:
     """All epochs, each told as it ends; and what ended the run before its last one, if anything."""
+    from placewright.execute.scratch import Scratch
     from placewright.samples.data.dealing import deal
     from placewright.samples.data.pictures import pictures
     from placewright.samples.replanning import PLANNING_S, Adaptive
@@ -40,7 +40,7 @@ def run_adaptively(
     size = problem.sample_bytes if up is not None else 0.0
     steps: list[Step] = []
     ending = Ending(face, steps, lambda: f"epoch {len(steps)}")
-    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+    with Scratch() as folder:
         shards, digests = deal(problem, data, Path(folder), file_bytes=size)
         job = Adaptive(
             problem,

@@ -17,8 +17,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from placewright.errors import WorkerError
+from placewright.execute import limits
 from placewright.execute.host import Host
 from placewright.execute.worker_spec import WorkerSpec
+
+STARTING = "starting and joining the others"
+
+_DOING = {
+    "load": "loading its part of the model",
+    "steps": "executing a step",
+    "migrate": "moving to another placement",
+    "state": "writing its state",
+    "outputs": "writing its outputs",
+    "probe_speeds": "probing its speed",
+    "probe_links": "probing its links",
+}
+
+
+def doing(verb: str) -> str:
+    """What a worker does at an order, as it goes on after "while"."""
+    return _DOING.get(verb, f"carrying out {verb!r}")
 
 
 class WorkerGroup(ABC):
@@ -37,7 +55,7 @@ class WorkerGroup(ABC):
     names: tuple[str, ...] = ()
     specs: tuple[WorkerSpec, ...] = ()
     hosts: tuple[Host, ...] = ()
-    limit_s = float("inf")
+    limit_s = limits.FIRST_STEPS_S
 
     def __enter__(self) -> Self:
         try:
@@ -58,6 +76,11 @@ class WorkerGroup(ABC):
                 self.dismiss()
         finally:
             self.close()
+
+    @property
+    def start_limit_s(self) -> float:
+        """Seconds in which all workers have to be up and to have joined the process group."""
+        return limits.patience(limits.START_S + limits.JOIN_S)
 
     @abstractmethod
     def start(self) -> None:
@@ -129,14 +152,31 @@ class WorkerGroup(ABC):
             hint="open another session",
         )
 
-    def silent(self, ranks: Sequence[int], limit_s: float) -> WorkerError:
-        """The error of workers that do not answer."""
+    def silent(self, ranks: Sequence[int], limit_s: float, task: str) -> WorkerError:
+        """The error of workers that do not answer.
+
+        Parameters
+        ----------
+        task
+            What they were asked for: see `doing`.
+        """
         names = ", ".join(repr(self.names[r]) for r in ranks)
         return WorkerError(
-            "no answer in time: a link may be cut or a node stopped",
+            f"no answer in time while {task}: a link may be cut or a node stopped",
             where=f"devices {names}",
             by=f"waited {limit_s:.1f} s",
-            hint="check the links between these devices",
+            hint="check the links between these devices; where they are only slow, "
+            f"{limits.VARIABLE}=4 waits four times as long",
+        )
+
+    def stood_still(self, rank: int, seconds: float, task: str) -> WorkerError:
+        """The error of a worker that somebody has stopped."""
+        return WorkerError(
+            f"the worker process is stopped (SIGSTOP) while {task}",
+            where=f"device {self.names[rank]!r}",
+            by=f"for {seconds:.1f} s",
+            hint="it is ended, for the others wait for it; run again, or with --adapt, which goes "
+            "on without it",
         )
 
     def died(self, rank: int, how: str) -> WorkerError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.process import BaseProcess
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.cluster.cluster import Cluster
+from placewright.execute import limits
 from placewright.execute.connections.channel import Channel
+from placewright.execute.engines.group import STARTING
 from placewright.execute.engines.piped import PipedGroup
-from placewright.execute.engines.process import WorkerProcess
+from placewright.execute.engines.process import ChildProcess, WorkerProcess, started
 from placewright.execute.host import Host, loopback
 from placewright.execute.messages.ways import crews
 from placewright.execute.orders import ORDERS
@@ -34,6 +36,9 @@ RENDEZVOUS_PORTS = range(20000, 30000)
 
 _PORTS_APART = 997
 """Sessions of one process. Processes that share a testbed have numbers close to each other."""
+
+_END_S = 0.5
+"""All workers together end by themselves in less; then they are killed."""
 
 _opened = count()
 
@@ -108,6 +113,7 @@ class LocalGroup(PipedGroup):
     """
 
     def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
+        super().__init__()
         self._folder = Scratch()
         seat = specs[0].seat
         inside = f"tcp://{seat.address}:{_rendezvous_port()}" if seat is not None else ""
@@ -117,8 +123,7 @@ class LocalGroup(PipedGroup):
         )
         self.hosts = (host,) * len(specs)
         self.names = tuple(spec.device_name for spec in specs)
-        self.connections = []
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[ChildProcess] = []
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -128,10 +133,15 @@ class LocalGroup(PipedGroup):
     def start(self) -> None:
         """See `WorkerGroup.start`."""
         for spec in self.specs:
-            ours, theirs = Pipe()
-            self.connections.append(Channel(ours, ORDERS))
-            self._workers.append(WorkerProcess(spec, Channel(theirs, ORDERS)))
-        self.answers(self.limit_s)
+            worker = started(partial(self._worker, spec), f"device {spec.device_name!r}")
+            self._workers.append(worker)
+        self.answers(self.start_limit_s, STARTING)
+
+    def _worker(self, spec: WorkerSpec) -> WorkerProcess:
+        """One process, and our end of its pipe; a second attempt has a pipe of its own."""
+        ours, theirs = Pipe()
+        self.connections[spec.rank :] = [Channel(ours, ORDERS)]
+        return WorkerProcess(spec, Channel(theirs, ORDERS))
 
     def watched(self, rank: int) -> int:
         """See `PipedGroup.watched`."""
@@ -140,6 +150,10 @@ class LocalGroup(PipedGroup):
     def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
         """See `PipedGroup.exit_code`."""
         return self._workers[rank].exit_code(patience_s)
+
+    def stopped(self, rank: int) -> bool:
+        """See `PipedGroup.stopped`."""
+        return self._workers[rank].stopped
 
     def hand_out(self, file: Path) -> list[str]:
         """The file itself: workers see the same disk."""
@@ -153,9 +167,10 @@ class LocalGroup(PipedGroup):
         """See `WorkerGroup.close`."""
         for worker in self._workers:
             worker.cut()
-        deadline = time.monotonic() + 5.0
+        countdown = limits.Countdown(_END_S)
         for worker in self._workers:
-            worker.end(max(0.0, min(0.5, deadline - time.monotonic())))
+            worker.end(countdown.next_s)
+            countdown.look()
         self._folder.cleanup()
 
 

@@ -13,6 +13,8 @@ Where no Ray cluster is running, one is started on this machine for as long as t
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import secrets
 from collections.abc import Sequence
 from importlib import import_module
@@ -51,7 +53,10 @@ class Ray:
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
             self._own = True
+            before = signal.getsignal(signal.SIGTERM)
             self._connect()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray's would end the process without a word
         return self
 
     def __exit__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,14 @@ from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, WorkerError
-from placewright.execute import parcels
+from placewright.execute import limits, parcels
 from placewright.execute.engines.actors import RayWorker
-from placewright.execute.engines.group import WorkerGroup
+from placewright.execute.engines.group import STARTING, WorkerGroup, doing
 from placewright.execute.engines.ray_needs import JOIN, needed, told
 from placewright.execute.specs import worker_specs
 
-START_S = 60.0
+PLACED_S = 60.0
 """An actor that Ray has not placed by then finds no machine."""
-
-_LONGEST_WAIT_S = 3600.0
-"""A wait without a limit wakes up once an hour."""
 
 _SETTLE_S = 1.0
 """Until Ray knows which actor has died."""
@@ -43,10 +39,12 @@ class RayGroup(WorkerGroup):
         self.actors = [kind.options(**need).remote() for need in needs]
         self.hosts = tuple(self._placed([a.host.remote() for a in self.actors], needs, offered))
         specs = worker_specs(self._cluster, self.hosts, emulate=self._emulate)
-        meeting = self._ray.get(self.actors[0].meeting_point.remote())
+        call = self.actors[0].meeting_point.remote()
+        (meeting,) = self._answers([call], self.start_limit_s, STARTING)
         self.specs = tuple(replace(spec, rendezvous=meeting) for spec in specs)
         pairs = zip(self.actors, self.specs, strict=True)
-        self._answers([actor.begin.remote(spec) for actor, spec in pairs], START_S)
+        begun = [actor.begin.remote(spec) for actor, spec in pairs]
+        self._answers(begun, self.start_limit_s, STARTING)
 
     def order(
         self, verb: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
@@ -54,7 +52,7 @@ class RayGroup(WorkerGroup):
         """See `WorkerGroup.order`."""
         pairs = zip(self.actors, arguments, strict=True)
         calls = [actor.obey.remote(verb, values) for actor, values in pairs]
-        return self._answers(calls, self.limit_s if limit_s is None else limit_s)
+        return self._answers(calls, self.limit_s if limit_s is None else limit_s, doing(verb))
 
     def hand_out(self, file: Path) -> list[str]:
         """A copy for every worker, sent in pieces."""
@@ -78,17 +76,16 @@ class RayGroup(WorkerGroup):
         for actor in self.actors:
             self._ray.kill(actor)
 
-    def _answers(self, calls: Sequence[Any], limit_s: float) -> list[Any]:
+    def _answers(self, calls: Sequence[Any], limit_s: float, task: str) -> list[Any]:
         """One answer per actor; the first death or error ends the wait, and so does the limit."""
         answers: dict[int, Any] = {}
-        deadline = time.monotonic() + limit_s
+        countdown = limits.Countdown(limit_s)
         waiting = list(calls)
         while waiting:
-            left = deadline - time.monotonic()
-            timeout = min(max(0.0, left), _LONGEST_WAIT_S)
-            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=timeout)
-            if not done and left <= 0:
-                raise self.silent([calls.index(call) for call in waiting], limit_s)
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=countdown.next_s)
+            countdown.look()
+            if not done and countdown.over:
+                raise self.silent([calls.index(call) for call in waiting], limit_s, task)
             for call in done:
                 answers[calls.index(call)] = self._answer(calls.index(call), call)
         return [answers[rank] for rank in range(len(calls))]
@@ -128,7 +125,8 @@ class RayGroup(WorkerGroup):
         offered: Mapping[str, float],
     ) -> list[Any]:
         """The hosts, or an error that says which device finds none."""
-        _, waiting = self._ray.wait(list(calls), num_returns=len(calls), timeout=START_S)
+        limit_s = limits.patience(PLACED_S)
+        _, waiting = self._ray.wait(list(calls), num_returns=len(calls), timeout=limit_s)
         if not waiting:
             return [self._answer(rank, call) for rank, call in enumerate(calls)]
         rank = calls.index(waiting[0])
@@ -136,6 +134,6 @@ class RayGroup(WorkerGroup):
             "Ray finds no machine for a device",
             where=f"{self._cluster.name}: device {self._cluster.device_names[rank]!r}",
             by=f"needs {told(needs[rank])}; all of Ray's machines have {told(offered)}, "
-            f"waited {START_S:.0f} s",
+            f"waited {limit_s:.0f} s",
             hint=f"`ray status` shows what is free; another machine joins by `{JOIN} ...`",
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from placewright.execute import parcels
 from placewright.execute.connections.authentication import Listener
 from placewright.execute.connections.channel import Channel, wait
+from placewright.execute.engines.group import STARTING
 from placewright.execute.engines.piped import PipedGroup
 from placewright.execute.host import Host
 from placewright.execute.worker_spec import WorkerSpec
@@ -36,9 +37,9 @@ class TorchrunGroup(PipedGroup):
         keepers: Sequence[Channel],
         door: Listener,
     ) -> None:
+        super().__init__()
         self.specs, self.hosts = tuple(specs), tuple(hosts)
         self.names = tuple(spec.device_name for spec in specs)
-        self.connections = []
         self._keepers, self._door = tuple(keepers), door
         self._codes: dict[int, int | None] = {}
 
@@ -48,16 +49,16 @@ class TorchrunGroup(PipedGroup):
             if not _tell(keeper, self.specs[rank]):
                 raise self.died(rank, "with the process that torchrun had started")
         self.connections = self._dialled()
-        self.answers(self.limit_s)
+        self.answers(self.start_limit_s, STARTING)
 
     def _dialled(self) -> list[Channel]:
         """The workers' connections; a late one, of a session before, is shut."""
         found: dict[int, Channel] = {}
-        deadline = time.monotonic() + self.limit_s
+        deadline = time.monotonic() + self.start_limit_s
         while missing := [r for r in range(len(self.specs)) if r not in found]:
             called = self._door.accept(deadline - time.monotonic())
             if called is None:
-                raise self.silent(missing, self.limit_s)
+                raise self.silent(missing, self.start_limit_s, STARTING)
             (session, rank), connection = called
             if session == self.specs[0].session:
                 found[rank] = connection

@@ -7,7 +7,6 @@ the shares that a balanced plan gives.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.arrays import FloatArray
+from placewright.execute.scratch import Scratch
 from placewright.samples.measuring.moves import slowed
 from placewright.samples.measuring.steps import Trial, take_steps
 from placewright.samples.problem import SampleProblem
@@ -71,7 +71,7 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
     balanced = recipe.batch * speed / speed.sum()
     sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
     trials = take_steps(problem, recipe, seats, np.tile(sizes, (1, WARM_UP + REPEATS)))
-    with tempfile.TemporaryDirectory(prefix="placewright-") as name:
+    with Scratch() as name:
         times = slowed(problem, seats, Path(name))
     return _fitted(sizes.astype(np.float64), trials, times)
 

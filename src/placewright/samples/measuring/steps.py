@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.execute.scratch import Scratch
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes.processes import answers, sit
@@ -62,7 +62,7 @@ def take_steps(
     WorkerError
         A process died, or the nodes do not reach each other in time.
     """
-    with tempfile.TemporaryDirectory(prefix="placewright-") as name:
+    with Scratch() as name:
         nobody = [Shard(Path(name) / f"{i}") for i in range(problem.n)]
         for shard in nobody:
             shard.create()

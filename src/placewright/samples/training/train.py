@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.arrays import FloatArray
+from placewright.execute.scratch import Scratch
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes.processes import answers
@@ -81,7 +81,7 @@ def train(
     WorkerError
         A process died, or nobody has answered for `LONGEST_S`.
     """
-    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+    with Scratch() as folder:
         specs = trainers(problem, shards, recipe, test, Path(folder), speed, seats)
         begun = since or Since()
         specs = [

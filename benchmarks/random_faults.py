@@ -1,0 +1,663 @@
+"""Does every command end by itself, whatever happens to its processes? Random signals, by a seed.
+
+    python benchmarks/random_faults.py [--schedules 100] [--seed 0] [--only NAME] [--limit 60]
+
+Each schedule starts one command (``operators run`` on local workers, a testbed, torchrun or Ray,
+with and without ``--adapt``; ``samples run``), waits for a random moment of one phase and sends one
+signal to one of its processes:
+
+    begin     before the first worker: imports, capture, profile, planning
+    start     within a second after the target's process has come up: joining, loading, first steps
+    steady    any later moment
+    ending    around the moment at which an undisturbed run ends
+
+    KILL, TERM, INT (Ctrl-C: to the whole process group, as a terminal does), INT twice, STOP
+
+A launcher (or torchrun's agent) that is stopped is continued, or killed, after some seconds:
+nothing else could end it. Every other process stays stopped.
+
+A schedule is fine where, within the limit after the signal (or after it was continued),
+- the command has ended,
+- it exited with 0 and its numbers are right, or with another code, and there is no traceback on
+  stderr: the parameters of ``operators run --adapt`` are compared with eager PyTorch, ``--check``
+  compares those of the others; losses of ``samples run`` with those of an undisturbed run,
+- nothing is left: processes, network namespaces, control groups, devices, folders. Only what a
+  launcher that was killed outright had in the temporary folder may wait for the next start.
+
+Root is needed for testbeds; without it they are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MARK = "PLACEWRIGHT_FAULTS"
+"""In the environment of every process of a schedule."""
+
+STEPS = 150
+PHASES = ("begin", "start", "steady", "ending")
+SIGNALS = ("KILL", "KILL", "STOP", "STOP", "INT", "INT2", "TERM")
+RESUMED_AFTER_S = 8.0
+SETTLE_S = 8.0
+"""Processes may end so much later than the command."""
+
+OTHERS_FOLDERS = ("torchelastic_", "ray", "torchinductor_", "nccl-")
+"""Of torchrun, Ray and PyTorch: what their own killed processes leave is not ours to remove."""
+
+
+def small() -> Any:
+    """Linear layers with batch norms (buffers) and dropout (random numbers): a user's factory."""
+    import torch
+
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for _ in range(4):
+        layers += [torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.3)]
+    return torch.nn.Sequential(*layers), torch.randn(16, 64)
+
+
+CLUSTER = """
+name: {name}
+devices:
+  - {{name: a, kind: cpu, cores: 1, speed: 0.5, node: a}}
+  - {{name: b, kind: cpu, cores: 1, speed: 0.5, node: b}}
+  - {{name: c, kind: cpu, cores: 1, speed: 0.5, node: c}}
+links:
+  - {{from: a, to: b, bandwidth: 1Gbps, latency: 200us}}
+  - {{from: b, to: c, bandwidth: 1Gbps, latency: 200us}}
+  - {{from: a, to: c, bandwidth: 1Gbps, latency: 200us}}
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One command."""
+
+    name: str
+    targets: tuple[str, ...]
+    engine: str = "local"
+    adapt: bool = False
+    samples: bool = False
+
+    def command(self, folder: Path) -> list[str]:
+        """What is started; files are in `folder`."""
+        python = [sys.executable, "-m"]
+        if self.samples:
+            asked = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
+            asked += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
+            asked += ["--adapt"] if self.adapt else ["--peer", "none"]
+            asked += ["--images", "digits", "--time-limit", "3", "--planner", "lp"]
+            return [*python, "placewright", *asked]
+        asked = ["operators", "run", "random_faults:small", "--training", "-f", "json", "--check"]
+        asked += ["--on", str(folder / "cluster.yaml"), "--steps", str(STEPS)]
+        asked += ["--planner", "round-robin", "--engine", self.engine]
+        asked += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
+        if self.engine == "torchrun":
+            launch = ["torch.distributed.run", "--nproc-per-node", "3"]
+            return [
+                *python,
+                *launch,
+                "--master-port",
+                str(_free_port()),
+                "-m",
+                "placewright",
+                *asked,
+            ]
+        return [*python, "placewright", *asked]
+
+
+_OWN = ("launcher", "fork server", "tracker", "worker", "worker")
+_RUN = ("agent", "lead", "keeper", "fork server", "tracker", "worker", "worker")
+_RAY = ("launcher", "worker", "worker", "raylet", "gcs")
+VARIANTS = (
+    Variant("local", _OWN),
+    Variant("local-adapt", _OWN, adapt=True),
+    Variant("testbed", (*_OWN, "emulator"), "testbed"),
+    Variant("testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True),
+    Variant("torchrun", _RUN, "torchrun"),
+    Variant("torchrun-adapt", _RUN, "torchrun", adapt=True),
+    Variant("ray", _RAY, "ray"),
+    Variant("ray-adapt", _RAY, "ray", adapt=True),
+    Variant("samples", _OWN, samples=True),
+    Variant("samples-adapt", _OWN, adapt=True, samples=True),
+    Variant("samples-testbed", (*_OWN, "emulator"), "testbed", samples=True),
+    Variant("samples-testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True, samples=True),
+)
+WEIGHTS = (4, 5, 3, 4, 3, 4, 1, 1, 2, 3, 1, 1)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One schedule."""
+
+    variant: Variant
+    target: str
+    signal: str
+    phase: str
+    when: float
+    """Share of the phase."""
+    resumed: bool
+
+    @classmethod
+    def drawn(cls, variants: Sequence[Variant], seed: int) -> Shot:
+        """The schedule of a seed."""
+        chance = random.Random(seed)
+        weights = [WEIGHTS[VARIANTS.index(variant)] for variant in variants]
+        (variant,) = chance.choices(variants, weights)
+        target, name = chance.choice(variant.targets), chance.choice(SIGNALS)
+        phase = chance.choice(PHASES)
+        if phase == "begin":
+            target = "agent" if variant.engine == "torchrun" else "launcher"
+        return cls(variant, target, name, phase, chance.random(), chance.random() < 0.5)
+
+
+@dataclass
+class Outcome:
+    """What came of a schedule."""
+
+    hit: str = ""
+    code: int | None = None
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+    said: str = ""
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def members(mark: str) -> dict[int, list[str]]:
+    """Command lines of all processes of a schedule, zombies aside."""
+    wanted, found = f"{MARK}={mark}".encode(), {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    found[int(entry.name)] = words
+    return found
+
+
+def parent(pid: int) -> int:
+    """Its parent's number, 0 where it is gone."""
+    with suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat[stat.rindex(")") + 2 :].split()[1])
+    return 0
+
+
+def role(pid: int, words: list[str], all_words: dict[int, list[str]], main: int) -> str:
+    """What the process is to the run."""
+    line = " ".join(words)
+    if "placewright.testbed.emulator" in line:
+        return "emulator"
+    if "multiprocessing.resource_tracker" in line:
+        return "tracker"
+    if "multiprocessing.forkserver" in line:
+        above = " ".join(all_words.get(parent(pid), []))
+        return "worker" if "multiprocessing.forkserver" in above else "fork server"
+    if "ray::" in line:
+        return "worker" if "RayWorker" in line else "idle"
+    if "raylet/raylet" in line:
+        return "raylet"
+    if "gcs_server" in line:
+        return "gcs"
+    if pid == main:
+        return "agent" if "torch.distributed.run" in line else "launcher"
+    if "placewright" in line and parent(pid) == main:
+        rank = _environment(pid).get("RANK")
+        return {None: "other", "0": "lead"}.get(rank, "keeper")
+    return "other"
+
+
+def find(what: str, mark: str, main: int, chance: random.Random) -> int | None:
+    """A process of that role."""
+    all_words = members(mark)
+    fitting = [p for p, words in all_words.items() if role(p, words, all_words, main) == what]
+    return chance.choice(sorted(fitting)) if fitting else None
+
+
+def _environment(pid: int) -> dict[str, str]:
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+    return {}
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# -- what is there besides processes ---------------------------------------------------------------
+
+
+def things(name: str) -> set[str]:
+    """Namespaces, control groups and records of the testbeds called `name`."""
+    found: set[str] = set()
+    for record in Path("/run/placewright").glob("*/testbed.json"):
+        with suppress(OSError, ValueError):
+            data = json.loads(record.read_text())
+            if name in data["cluster"]:
+                found.add(str(record.parent))
+                spaces = [f"/run/netns/{space}" for space in data["namespaces"]]
+                found |= {path for path in (*spaces, *data["groups"]) if Path(path).exists()}
+    return found
+
+
+def folders(where: Path) -> list[str]:
+    """What is left in the temporary folder, and is not somebody else's."""
+    return sorted(p.name for p in where.iterdir() if not p.name.startswith(OTHERS_FOLDERS))
+
+
+# -- one schedule ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, as the leader of a process group; what is left of it is killed at the end."""
+    (folder / "tmp").mkdir()
+    (folder / "cluster.yaml").write_text(CLUSTER.format(name=mark))
+    if variant.samples:
+        (folder / "nodes.yaml").write_text(_nodes(mark))
+    here = Path(__file__).resolve().parent
+    environment = os.environ | {
+        MARK: mark,
+        "TMPDIR": str(folder / "tmp"),
+        "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = subprocess.Popen(
+            variant.command(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        for pid in members(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+@cache
+def _nodes(mark: str) -> str:
+    made = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "placewright",
+            "samples",
+            "generate",
+            "moderate",
+            "--nodes",
+            "3",
+            "-q",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    import yaml
+
+    data = yaml.safe_load(made.stdout)
+    return yaml.safe_dump(data | {"name": mark})
+
+
+def carry_out(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
+    """Start, wait, shoot, wait, look."""
+    outcome, chance = Outcome(), random.Random(shot.when)
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder = Path(name)
+        with started(shot.variant, folder, mark) as process:
+            at = time.monotonic()
+            shoot(shot, mark, process, usual_s, outcome, chance)
+            shot_at = time.monotonic()
+            try:
+                process.wait(limit_s if outcome.hit else max(limit_s, 3 * usual_s))
+            except subprocess.TimeoutExpired:
+                outcome.faults.append(f"has not ended after {limit_s:g} s: {_stuck(mark, process)}")
+            outcome.code, outcome.seconds = process.poll(), time.monotonic() - shot_at
+            if outcome.code is not None:
+                look(shot, mark, folder, outcome)
+            outcome.faults += judge(shot, folder, outcome)
+            outcome.said = _last_words((folder / "err").read_text(errors="replace"))
+            if outcome.faults and KEEP is not None:
+                kept = KEEP / mark
+                kept.mkdir(parents=True, exist_ok=True)
+                for each in ("out", "err"):
+                    shutil.copy(folder / each, kept / each)
+        del at
+    _clear(mark)
+    return outcome
+
+
+KEEP: Path | None = None
+
+
+def shoot(
+    shot: Shot,
+    mark: str,
+    process: subprocess.Popen[str],
+    usual_s: float,
+    outcome: Outcome,
+    chance: random.Random,
+) -> None:
+    """Wait for the moment, then send the signal."""
+    if shot.phase == "begin":
+        _sleep(process, shot.when * 0.5 * usual_s)
+    elif shot.phase == "start":
+        _until(process, lambda: find(shot.target, mark, process.pid, chance) is not None)
+        _sleep(process, 1.5 * shot.when)
+    elif shot.phase == "steady":
+        _until(process, lambda: find(shot.target, mark, process.pid, chance) is not None)
+        _sleep(process, shot.when * 0.5 * usual_s)
+    else:
+        _sleep(process, (0.8 + 0.25 * shot.when) * usual_s)
+    pid = find(shot.target, mark, process.pid, chance)
+    if pid is None or process.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        send(shot, pid, process)
+        outcome.hit = f"{pid}"
+
+
+def send(shot: Shot, pid: int, process: subprocess.Popen[str]) -> None:
+    """The signal; a stopped launcher is continued or killed later."""
+    if shot.signal in ("INT", "INT2"):
+        os.killpg(process.pid, signal.SIGINT)
+        if shot.signal == "INT2":
+            time.sleep(0.1 + 0.9 * shot.when)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+        return
+    os.kill(pid, getattr(signal, f"SIG{shot.signal}"))
+    if shot.signal == "STOP" and shot.target in ("launcher", "agent", "lead"):
+        time.sleep(RESUMED_AFTER_S)
+        os.kill(pid, signal.SIGCONT if shot.resumed else signal.SIGKILL)
+
+
+def _sleep(process: subprocess.Popen[str], seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def _until(process: subprocess.Popen[str], so: Callable[[], bool]) -> None:
+    while process.poll() is None and not so():
+        time.sleep(0.02)
+
+
+def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
+    """Who is still there, and how."""
+    all_words = members(mark)
+    told = []
+    for pid, words in all_words.items():
+        with suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            state = stat[stat.rindex(")") + 2]
+            told.append(f"{role(pid, words, all_words, process.pid)} {pid} {state}")
+    return ", ".join(told)
+
+
+def look(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
+    """Whether anything is left, some seconds later."""
+    deadline = time.monotonic() + SETTLE_S
+    while (members(mark) or things(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    all_words = members(mark)
+    if all_words:
+        roles = sorted(role(p, w, all_words, 0) for p, w in all_words.items())
+        outcome.faults.append(f"processes left: {', '.join(roles)}")
+    if left := things(mark):
+        outcome.faults.append(f"left: {', '.join(sorted(left))}")
+    left_folders = folders(folder / "tmp")
+    killed = shot.signal in ("KILL", "STOP") and shot.target in (
+        "launcher",
+        "lead",
+        "agent",
+        "keeper",
+    )
+    if left_folders and killed:
+        _next_start(folder / "tmp")
+        left_folders = folders(folder / "tmp")
+    if left_folders:
+        outcome.faults.append(f"folders left: {', '.join(left_folders)}")
+
+
+def _next_start(temporary: Path) -> None:
+    code = "from placewright.execute.scratch import Scratch; Scratch().cleanup()"
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def judge(shot: Shot, folder: Path, outcome: Outcome) -> list[str]:
+    """What is wrong with how it ended."""
+    faults = []
+    err = (folder / "err").read_text(errors="replace")
+    ours = err
+    if "Traceback (most recent call last)" in _without_torchrun(ours):
+        faults.append("traceback")
+    if outcome.code == 0:
+        with suppress(ImportError):
+            faults += numbers(shot, folder)
+    elif outcome.code is not None and not err.strip() and outcome.code > 0:
+        faults.append(f"exit code {outcome.code} without a word")
+    return faults
+
+
+def _without_torchrun(err: str) -> str:
+    """Without what torchrun's agent itself prints when it is interrupted or a rank has failed."""
+    kept, skipping = [], False
+    for line in err.splitlines():
+        if line.startswith(("Traceback", "[rank")) or not line.startswith((" ", "\t")):
+            skipping = False
+        kept.append("" if skipping else line)
+    text = "\n".join(kept)
+    pieces = text.split("Traceback (most recent call last)")
+    outside = [p for p in pieces[1:] if "torch/distributed/run.py" not in p.split("Traceback")[0]]
+    return "Traceback (most recent call last)".join(["", *outside]) if outside else ""
+
+
+def numbers(shot: Shot, folder: Path) -> list[str]:
+    """What is wrong with the results of a command that says that all is well."""
+    text = (folder / "out").read_text()
+    if not text.strip():
+        return ["exit code 0 and no result"]
+    data = json.loads(text)
+    if shot.variant.samples:
+        return _samples_numbers(shot, data)
+    faults = []
+    if data["max_abs_error"] != 0.0:
+        faults.append(f"--check: {data['max_abs_error']:g}")
+    if shot.variant.adapt:
+        done, error = _of_snapshot(folder / "snapshots")
+        if done != STEPS and shot.signal not in ("INT", "INT2"):
+            faults.append(f"the last snapshot is of step {done}")
+        if error != 0.0:
+            faults.append(f"parameters after {done} steps are off by {error:g}")
+    return faults
+
+
+def _samples_numbers(shot: Shot, data: Any) -> list[str]:
+    runs = data.get("runs")
+    if runs is None:
+        epochs = data["epochs"]
+        enough = len(epochs) == 4 or shot.signal in ("INT", "INT2")
+        finite = all(e["loss"] is not None for e in epochs)
+        return [] if enough and finite else [f"epochs: {json.dumps(epochs)[:200]}"]
+    if len(runs) < 2 and shot.signal not in ("INT", "INT2"):
+        return [f"{len(runs)} runs"]
+    expected = _reference(shot.variant.name)
+    found = {r["name"]: [e["loss"] for e in r["epochs"]] for r in runs}
+    if shot.variant.engine == "testbed":
+        return []
+    return [f"losses of {n} differ" for n in found if n in expected and found[n] != expected[n]]
+
+
+REFERENCES: dict[str, Any] = {}
+
+
+def _reference(name: str) -> dict[str, list[float]]:
+    return REFERENCES.get(name, {})
+
+
+def _of_snapshot(folder: Path) -> tuple[int, float]:
+    """Step of the last whole snapshot, and how far its parameters and buffers are from eager's."""
+    from safetensors.torch import load_file
+
+    whole = sorted(folder.glob("step-*"))
+    if not whole:
+        return 0, 0.0
+    state: dict[str, Any] = {}
+    for file in whole[-1].glob("*.safetensors"):
+        state.update(load_file(file))
+    step = int(whole[-1].name.rpartition("-")[2])
+    expected = _eager(step)
+    return step, max(
+        (float((state[n] - e).abs().max()) for n, e in expected.items() if n in state), default=9.9
+    )
+
+
+@cache
+def _captured() -> Any:
+    from placewright.capture.model import capture_source
+    from placewright.capture.source import load_model
+
+    source = load_model("random_faults:small", None, True, weights=True)
+    return source, capture_source(source, training=True)
+
+
+@cache
+def _eager(step: int) -> dict[str, Any]:
+    from placewright.execute.eager import run_eager
+
+    source, graph = _captured()
+    found = run_eager(source, training=True, steps=step).state
+    inputs = [i for i in graph.program.inputs if i.role in ("parameter", "buffer")]
+    return {i.name: found[i.key] for i in inputs if i.mutated}
+
+
+def _last_words(err: str) -> str:
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("error:", "interrupted", "terminated"))]
+    return (errors or lines or [""])[-1][:150]
+
+
+def _clear(mark: str) -> None:
+    """Take down what a testbed has left, so that the next schedule begins on clean ground."""
+    if things(mark):
+        from placewright.testbed.ending import end
+        from placewright.testbed.record import records
+
+        for record in records():
+            if mark in record.cluster:
+                end(record)
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def usual_seconds(variant: Variant, number: str) -> float:
+    """How long the undisturbed command takes; it must be fine, or nothing else means anything."""
+    shot = Shot(variant, "nobody", "KILL", "begin", 0.0, False)
+    begun = time.monotonic()
+    mark = f"faults-{number}-{variant.name}"
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder = Path(name)
+        with started(variant, folder, mark) as process:
+            code = process.wait(300)
+            took_s = time.monotonic() - begun
+            outcome = Outcome(code=code)
+            look(shot, mark, folder, outcome)
+            faults = outcome.faults + judge(shot, folder, outcome)
+            if code != 0 or faults:
+                raise SystemExit(
+                    f"{variant.name} undisturbed: exit code {code}, {faults}\n"
+                    + (folder / "err").read_text()
+                )
+            if variant.samples and not variant.adapt:
+                data = json.loads((folder / "out").read_text())
+                REFERENCES[variant.name] = {
+                    r["name"]: [e["loss"] for e in r["epochs"]] for r in data["runs"]
+                }
+    return took_s
+
+
+def main() -> None:
+    """Print one row per schedule and a summary."""
+    global KEEP
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--schedules", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=[v.name for v in VARIANTS])
+    parser.add_argument("--target", help="this process only")
+    parser.add_argument("--signal", choices=sorted(set(SIGNALS)))
+    parser.add_argument("--phase", choices=PHASES)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds to end in")
+    parser.add_argument("--keep", type=Path, help="what bad schedules printed is kept there")
+    asked = parser.parse_args()
+    KEEP = asked.keep
+    variants = [v for v in VARIANTS if not asked.only or v.name in asked.only]
+    variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    usual: dict[str, float] = {}
+    print("| schedule | command | target | signal | phase | ended | after | verdict | last words |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    fine = missed = 0
+    for number in range(asked.seed, asked.seed + asked.schedules):
+        shot = Shot.drawn(variants, number)
+        changes = {k: getattr(asked, k) for k in ("target", "signal", "phase") if getattr(asked, k)}
+        from dataclasses import replace
+
+        shot = replace(shot, **changes)
+        if shot.variant.name not in usual:
+            usual[shot.variant.name] = usual_seconds(shot.variant, f"{os.getpid()}-u")
+        mark = f"faults-{os.getpid()}-{number}"
+        outcome = carry_out(shot, mark, usual[shot.variant.name], asked.limit)
+        fine += not outcome.faults
+        missed += not outcome.hit
+        print(
+            f"| {number} | {shot.variant.name} | {shot.target}{'' if outcome.hit else ' (missed)'} "
+            f"| {shot.signal}{_then(shot)} | {shot.phase} | {outcome.code} "
+            f"| {outcome.seconds:.1f} s | {'; '.join(outcome.faults) or 'fine'} | {outcome.said} |",
+            flush=True,
+        )
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in usual.items())
+    print(
+        f"\n{fine} of {asked.schedules} fine ({missed} ended before their signal). "
+        f"Undisturbed: {took}"
+    )
+    raise SystemExit(0 if fine == asked.schedules else 1)
+
+
+def _then(shot: Shot) -> str:
+    if shot.signal != "STOP" or shot.target not in ("launcher", "agent", "lead"):
+        return ""
+    return ", CONT" if shot.resumed else ", KILL"
+
+
+if __name__ == "__main__":
+    main()
