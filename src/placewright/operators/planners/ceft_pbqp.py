@@ -70,8 +70,9 @@ class CeftPbqp:
     - V4 repeats V0 with the paths of mean, least and largest costs.
     - V3 takes the best of these, of plain PBQP, of list schedules (by CEFT's costs: `Ceft`,
       `CeftCpop`; by mean costs: `Heft`, `HeftContended`, `Cpop`, `Peft`) and of the trivial plans
-      (single devices, round robin, stretches of the topological order), and improves them by
-      local moves on the judge, critical operators first. So it is never worse than any of these.
+      (single devices, round robin, stretches of the topological order), in ``auto`` also of the
+      best plan so far, and improves them by local moves on the judge, critical operators first.
+      So it is never worse than any of these.
     - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
       the least at which the plan fits (`pricing.byte_prices`); what that and `Pbqp` give is
       improved like the rest, with half as many moves again.
@@ -96,6 +97,8 @@ class CeftPbqp:
         Branches of each PBQP; past it the best assignment found is taken.
     resolve_effort
         As `effort`, for `resolve`.
+    relayed_share
+        Of the time to the deadline that it takes in ``auto``, where longer searches come after it.
     """
 
     effort: float = 9e6
@@ -106,6 +109,7 @@ class CeftPbqp:
     heat: float = 0.3
     branch_limit: int = 4
     resolve_effort: float = 2.5e5
+    relayed_share: float = 0.4
 
     @property
     def name(self) -> str:
@@ -124,7 +128,10 @@ class CeftPbqp:
         InfeasibleError
             No placement has a link for every tensor.
         """
-        d = self._desk(problem)
+        d, left_s = self._desk(problem), context.remaining_s()
+        if context.incumbent is not None and math.isfinite(left_s):
+            kept_s = (1 - self.relayed_share) * max(0.0, left_s)
+            context = replace(context, deadline_s=context.deadline_s - kept_s)
         (best, _), ended = last_of(self._finds(d, context))
         return best.plan(ended)
 
@@ -176,6 +183,8 @@ class CeftPbqp:
         """Ever better plans, with the prices of device time."""
         begun, factors = time.perf_counter(), np.ones(d.problem.m)
         first = score_all(d.judge, [p for p in simple(d) if _open(d, p)])
+        if context.incumbent is not None:
+            first.append(score_plan(d.judge, context.incumbent))
         best = min(first, key=lambda s: s.score, default=None)
         if best is not None and math.isfinite(best.score.value_s):
             yield best, factors
@@ -196,6 +205,8 @@ class CeftPbqp:
     def _walked(self, d: Desk, candidates: list[Start], context: Context) -> Iterator[Start]:
         """What walks find from the candidates and, where memory is short, from priced bytes."""
         yield from self._moved(d, candidates, self.effort, context)
+        if context.remaining_s() <= 0:
+            return
         short = self._byte_priced(d, context)
         if short:
             yield short[0]

@@ -37,9 +37,9 @@ class ChainDp:
     the order of execution. Dynamic programming finds the best cuts for every subset of the
     devices, in every order of them: the time of the stretches and of what crosses the cuts, within
     the memories (`chains.cuts`). The best few are judged. What lives only for a while is not in the
-    recurrence: where the best do not fit by the judge, budgets shrink by what they were over, and
-    it starts again. After the dynamic programs for pipelines of Tarnawski et al., NeurIPS 2020
-    (arXiv 2006.16423), and Piper (NeurIPS 2021), with the sum in the place of the largest load.
+    recurrence: where the shortest does not fit by the judge, budgets shrink until no stretch is as
+    large, and it starts again. After the dynamic programs for pipelines of Tarnawski et al.,
+    NeurIPS 2020 (arXiv 2006.16423), with the sum of times in the place of the largest load.
 
     O(2^m m u^2) for m devices and u units, at most `work`: longer chains are cut only where least
     crosses, about evenly in time and bytes. Of more devices the fastest take part, or those with
@@ -52,7 +52,7 @@ class ChainDp:
     work
         2^m m u^2 at most.
     judged
-        Subsets whose best cuts are judged, in each round.
+        Subsets whose best cuts are judged, in each round; of those that take equal times one.
     rounds
         With shrinking budgets.
     """
@@ -112,11 +112,12 @@ class ChainDp:
             starts = [s for s in starts if np.isfinite(s.score.value_s)]
             if not starts:
                 break
-            least = min(starts, key=lambda start: start.score)
-            best = least if best is None or least.score < best.score else best
-            if least.score.over_bytes == 0 or time.perf_counter() >= context.deadline_s:
+            found = min(starts, key=lambda start: start.score)
+            best = found if best is None or found.score < best.score else best
+            shortest = min(starts, key=lambda start: start.score.value_s)
+            if shortest.score.over_bytes == 0 or time.perf_counter() >= context.deadline_s:
                 break
-            budget = _tightened(budget, judge(least.plan()), problem)
+            budget = _tightened(budget, judge(shortest.plan()), problem)
         return best
 
     def _chosen(self, problem: OperatorProblem, chain: Chain) -> IntArray:
@@ -148,9 +149,9 @@ class ChainDp:
         )
         last = best[:, :, chain.units]
         value = last.min(axis=1)
-        order = [s for s in np.argsort(value, kind="stable").tolist() if np.isfinite(value[s])]
+        _, unlike = np.unique(value, return_index=True)  # devices that are alike count once
         places = []
-        for s in order[: self.judged]:
+        for s in unlike[np.isfinite(value[unlike])][: self.judged].tolist():
             device = np.full(chain.units, -1, dtype=np.int64)
             d, c, t = int(last[s].argmin()), chain.units, s
             while c > 0:

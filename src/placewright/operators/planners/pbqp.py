@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -42,11 +43,14 @@ class Pbqp:
         How often the price of bytes is raised.
     repair_moves
         Local moves where the prices found nothing that fits.
+    relayed_share
+        Of the time to the deadline that it takes in ``auto``, where others come after it.
     """
 
     branch_limit: int = 200
     memory_rounds: int = 10
     repair_moves: int = 1_000
+    relayed_share: float = 0.1
 
     @property
     def name(self) -> str:
@@ -65,6 +69,10 @@ class Pbqp:
         InfeasibleError
             No placement has a link for every tensor.
         """
+        left_s = context.remaining_s()
+        if context.incumbent is not None and math.isfinite(left_s):
+            kept_s = (1 - self.relayed_share) * max(0.0, left_s)
+            context = replace(context, deadline_s=context.deadline_s - kept_s)
         plan, ended = last_of(self.finds(problem, context))
         return replace(plan, note=ended or plan.note)
 

@@ -48,13 +48,15 @@ def within_memories(
         No placement has a link for every tensor.
     """
     none = np.zeros(d.problem.m)
-    over = _tried(d, costs_s, none)[1]
+    over = _tried(d, costs_s, none, deadline_s)[1]
     if not over.any():
         return []
     found: list[IntArray] = []
     for tilted in _tilted(d):
         low, high, places = _bracketed(tilted, costs_s, over, deadline_s)
         found += places
+        if time.perf_counter() >= deadline_s:
+            break
         if len(places) == RAISES:
             break  # no price is high enough: what tensors hold is too much, whatever bytes cost
         found += _bisected(tilted, costs_s, low, high, halvings, deadline_s)
@@ -77,7 +79,7 @@ def _bracketed(
     high = low
     for _ in range(RAISES):
         low, high = high, np.where(over, np.maximum(4 * high, unit), high)
-        place, over = _tried(d, costs_s, high)
+        place, over = _tried(d, costs_s, high, deadline_s)
         places.append(place)
         if not over.any() or time.perf_counter() >= deadline_s:
             break
@@ -98,14 +100,16 @@ def _bisected(
         if time.perf_counter() >= deadline_s:
             break
         middle = (low + high) / 2
-        place, over = _tried(d, costs_s, middle)
+        place, over = _tried(d, costs_s, middle, deadline_s)
         places.append(place)
         low, high = (middle, high) if over.any() else (low, middle)
     return places
 
 
-def _tried(d: Desk, costs_s: FloatArray, prices_s: FloatArray) -> tuple[IntArray, BoolArray]:
+def _tried(
+    d: Desk, costs_s: FloatArray, prices_s: FloatArray, deadline_s: float
+) -> tuple[IntArray, BoolArray]:
     """The placement at these prices, and which devices have too little memory for it."""
-    place = d.place(d.solve(costs_s, prices_s).choice)
+    place = d.place(d.solve(costs_s, prices_s, None, deadline_s).choice)
     judgement = d.judge(OperatorPlan(place))
     return place, judgement.peak_bytes > d.problem.memory_bytes
