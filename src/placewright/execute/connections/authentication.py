@@ -158,7 +158,7 @@ class Listener:
 
     def _admit(self, caller: socket.socket) -> None:
         """Let a caller in who proves to know the secret and says who it is."""
-        with caller, suppress(*BROKEN):
+        with caller, suppress(*BROKEN, ValueError):
             _send_at_once(caller)
             connection = Connection(os.dup(caller.fileno()))
             deliver_challenge(connection, _key(self._secret, "connect", self.port))

@@ -68,12 +68,13 @@ class Torchrun:
         self._keepers: dict[int, Channel] = {}
         self._hosts: dict[int, Host] = {}
         self._door: Listener
-        self._folder = Scratch()
+        self._folder: Scratch
         self._before: Any = signal.SIG_DFL
 
     def __enter__(self) -> Torchrun:
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
+        self._folder = Scratch()
         self._door, secret = listen(Path(self._folder.name))
         threading.Thread(target=keep, args=(self._door.port, secret), daemon=True).start()
         while len(self._keepers) < self._world:
