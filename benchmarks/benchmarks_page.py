@@ -4,7 +4,8 @@ Instance x planner x value x bound x gap x time by the judge's word, `auto` firs
 dag files with free and with contended links (``FILE,free``), and training steps of the zoo with
 analytic profiles on 2, 4 and 8 unlike devices (``MODEL@CLUSTER``; the memory limits of edge-duo,
 which some models break whatever the plan, are lifted). Every planner that `auto` asks
-is in the tables: single devices, list planners, METIS, the accelerate rule, searches.
+is in the tables: single devices, accelerate's device map where modules are known, list planners,
+METIS, searches.
 
 What was measured is kept as JSON lines in benchmarks/results/planners.jsonl; an instance that is
 named is measured again, with none named those that are missing. Then docs/benchmarks-planners.md

@@ -13,9 +13,9 @@ Where no Ray cluster is running, one is started on this machine for as long as t
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import threading
-import secrets
 from collections.abc import Sequence
 from importlib import import_module
 from types import TracebackType
