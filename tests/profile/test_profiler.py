@@ -7,12 +7,13 @@ import pytest
 
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
-from placewright.profile import cores, isolated
+from placewright.profile import cores, isolated, messages
 from placewright.profile.analytic import analytic_seconds
 from placewright.profile.build import profile
 from placewright.profile.cores import TooFewCoresWarning
-from placewright.profile.delivery import KEY, MessageCost
+from placewright.profile.delivery import KEY, MessageCost, MessagesNotMeasuredWarning
 from placewright.profile.profiler import Profiler
 from placewright.profile.table import ProfileTable, profile_key
 from tests.execute.chain import diamond
@@ -116,3 +117,20 @@ def test_links_stay_as_given_where_no_message_is_measured() -> None:
     profiler = Profiler(graph, "isolated", None, table)
     assert profiler.delivered(pair, measure=False) == pair
     assert table.entries == {}
+
+
+def test_workers_that_do_not_start_leave_links_as_given_and_are_told(
+    asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile is made nevertheless, and nothing is kept that was not measured."""
+
+    def broken() -> MessageCost:
+        raise WorkerError("the worker process died", where="device 'a'")
+
+    monkeypatch.setattr(messages, "measured_messages", broken)
+    graph, _ = diamond()
+    pair, table = Cluster((Device("a"), Device("b"))), ProfileTable()
+    with pytest.warns(MessagesNotMeasuredWarning, match="the worker process died"):
+        problem = profile(graph, pair, method="isolated", table=table)
+    assert np.array_equal(problem.latency_s, pair.link_arrays()[0])
+    assert KEY not in table.entries

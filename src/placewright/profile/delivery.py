@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+
+from placewright.errors import WorkerError
+from placewright.profile.caveats import ProfileWarning
 
 KEY = "messages between workers"
 """In a kept profile."""
@@ -55,3 +59,17 @@ class MessageCost:
             max(latency_s + self.extra_s, self.real_s),
             max(s_per_byte + self.extra_s_per_byte, self.real_s_per_byte),
         )
+
+
+class MessagesNotMeasuredWarning(ProfileWarning):
+    """Links are taken as they are given, because two workers could not be started."""
+
+
+def warn_of_messages(what: str, error: WorkerError) -> None:
+    """Warn that messages are taken to cost nothing beside their links, and why."""
+    warnings.warn(
+        f"messages of {what} cost what its links say: two workers could not measure more "
+        f"({error.what})\n  next: see that processes of this machine can connect to each other",
+        MessagesNotMeasuredWarning,
+        stacklevel=5,
+    )

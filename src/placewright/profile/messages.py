@@ -84,7 +84,7 @@ def fitted(hops_s: FloatArray) -> MessageCost:
 
 def _line(sizes: FloatArray, seconds: FloatArray, whole_s: FloatArray) -> tuple[float, float]:
     """Non-negative latency and slope; errors count relative to the whole message's time."""
-    weights = 1.0 / whole_s
+    weights = 1.0 / np.maximum(whole_s, 1e-6)
     columns = np.stack([np.ones(len(sizes)), sizes], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(columns * weights[:, None], seconds * weights)
     if slope < 0:

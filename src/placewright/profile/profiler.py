@@ -10,11 +10,12 @@ import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.profile.analytic import analytic_seconds, kind_factors
 from placewright.profile.company import warn_of_company
 from placewright.profile.cores import cores_to_measure
-from placewright.profile.delivery import KEY, MessageCost
+from placewright.profile.delivery import KEY, MessageCost, warn_of_messages
 from placewright.profile.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Profiler:
             pair = link.source, link.target
             given = pair in taken
             latency_s, per_byte = cost.line(link.latency_s, 1.0 / link.bandwidth, given=given)
-            taken[pair] = replace(link, latency_s=latency_s, bandwidth=1.0 / per_byte)
+            taken[pair] = replace(link, latency_s=latency_s, bandwidth=1.0 / max(per_byte, 1e-15))
         return replace(cluster, links=tuple(taken.values()))
 
     def lacks_cores(self, device: Device) -> bool:
@@ -111,7 +112,10 @@ class Profiler:
         if measure and KEY not in self.table.entries:
             from placewright.profile.messages import measured_messages
 
-            self.table.keep(KEY, measured_messages().as_entries())
+            try:
+                self.table.keep(KEY, measured_messages().as_entries())
+            except WorkerError as error:
+                warn_of_messages(self.graph.name, error)
         return MessageCost.of(self.table.entries.get(KEY, {}))
 
     def _on_gpu(self, device: Device, gpu: GpuHere) -> FloatArray:
