@@ -236,10 +236,17 @@ class Shot(Session):
         self._shoot("migration")
         return super().migrate(placement, order, limit_s=limit_s)
 
-    def load(self, placement: Sequence[int], order: Sequence[int], seed: int = 0) -> None:
+    def load(
+        self,
+        placement: Sequence[int],
+        order: Sequence[int],
+        seed: int = 0,
+        *,
+        serial: bool = False,
+    ) -> None:
         """As ever, perhaps with a worker less."""
         self._shoot("recovery")
-        super().load(placement, order, seed)
+        super().load(placement, order, seed, serial=serial)
 
     def _shoot(self, now: str) -> None:
         if Shot.moment == now:

@@ -71,7 +71,7 @@ class Workers:
     def __exit__(self, *exception: object) -> None:
         return None
 
-    def load(self, placement: list[int], order: list[int]) -> None:
+    def load(self, placement: list[int], order: list[int], *, serial: bool = False) -> None:
         """Take in the plan."""
         self.placement = placement
 

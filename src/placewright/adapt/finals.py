@@ -20,6 +20,7 @@ from placewright.errors import WorkerError
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Overlap
 from placewright.operators.run import execution_order
 from placewright.profile.calibration import LONGEST_S
 from placewright.profile.together import Paces
@@ -176,7 +177,8 @@ class _Contest:
         order = execution_order(self.known.alone, judge(self.known.of(plan), plan))
         self.loaded = k
         with interrupts_wait():
-            self.session.load(plan.placement.tolist(), order)
+            serial = self.known.alone.overlap is Overlap.SERIAL
+            self.session.load(plan.placement.tolist(), order, serial=serial)
 
     def _step_s(self) -> float:
         """Seconds of one step, which a Ctrl-C does not break off."""

@@ -31,7 +31,7 @@ from placewright.execute.session import Session
 from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import execution_order
 from placewright.profile.together import Paces
 
@@ -214,7 +214,8 @@ class AdaptiveRun:
         session = self.job.session(self.alive(), state)
         self.session = session
         order = execution_order(problem, judge(problem, plan))
-        session.load(plan.placement.tolist(), order, self.seed)
+        serial = problem.overlap is Overlap.SERIAL
+        session.load(plan.placement.tolist(), order, self.seed, serial=serial)
         if snapshot is not None:
             session.set_random_state(snapshot.random_state)
         step = 0 if snapshot is None else snapshot.step

@@ -8,12 +8,13 @@ from placewright.execute.emulation import ShapedLink
 from placewright.execute.host import Host
 from placewright.execute.messages.ways import Driven, Layout
 from placewright.execute.step.partition import Message, Part, Step
+from placewright.execute.step.serial import Action
 from placewright.execute.step.sharing import Share
 from placewright.execute.worker_spec import WorkerSpec
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, Ref
 
 ORDERS = Codec(
-    *(Share, Part, Step, Message, Instruction, Ref, Const, ProgramInput, TensorSpec),
+    *(Action, Share, Part, Step, Message, Instruction, Ref, Const, ProgramInput, TensorSpec),
     *(StepLog, Host, WorkerSpec, Layout, Driven, ShapedLink),
 )

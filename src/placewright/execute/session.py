@@ -65,6 +65,7 @@ class Session:
         self.group.limit_s = limits.order_s(self._initial_file.stat().st_size)
         self.parts: tuple[Part, ...] = ()
         self._step_s = math.nan
+        self.serial = False
 
     def __enter__(self) -> Session:
         try:
@@ -104,6 +105,7 @@ class Session:
         seed: int = 0,
         *,
         step_s: float = math.nan,
+        serial: bool = False,
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
 
@@ -112,8 +114,11 @@ class Session:
         step_s
             What a step is expected to take, until one has been measured: workers that take many
             times as long are given up.
+        serial
+            Do one operator or transfer at a time in the whole system, in this order; holds for
+            later migrations too.
         """
-        self._step_s = step_s
+        self._step_s, self.serial = step_s, serial
         self.parts, given = self._cut(placement, order)
         self.group.order("load", list(zip(given, self._initial, strict=True)))
         self.group.order_all("seed", seed)
@@ -248,7 +253,7 @@ class Session:
         """Parts by device and shares by process."""
         devices, layout = len(self.cluster.devices), self.layout
         parts = partition(self.graph, placement, order, devices, layout.ways)
-        return parts, shares(parts, order, layout.processes)
+        return parts, shares(parts, order, layout.processes, serial=self.serial)
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
         """What each process says of its devices, in the cluster's order."""

@@ -12,7 +12,7 @@ import numpy as np
 from placewright.arrays import IntArray
 from placewright.comparison import MachineLoad
 from placewright.operators.judge import OperatorJudgement
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.planning import Progress
 from placewright.result import Measurement, Result
 from placewright.trace import Trace
@@ -61,7 +61,13 @@ class Turns:
             return
         result = self.results[k]
         order = execution_order(result.problem, result.judgement)
-        self.session.load(result.plan.placement.tolist(), order, self.seed, step_s=result.value)
+        self.session.load(
+            result.plan.placement.tolist(),
+            order,
+            self.seed,
+            step_s=result.value,
+            serial=result.problem.overlap is Overlap.SERIAL,
+        )
         self.loaded = k
 
     def measure(self, steps: int, warmup: int, progress: Progress) -> MachineLoad | None:

@@ -14,7 +14,7 @@ from placewright.operators.judge import judge
 from placewright.operators.measuring import Turns, execution_order, measured_trace
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.planning import Progress, silent
 from placewright.result import Baseline, Measurement, Result
 
@@ -178,7 +178,8 @@ def compare_with_eager(
 ) -> float:
     """Largest difference of any output, parameter or buffer after three steps."""
     order = execution_order(problem, judge(problem, plan))
-    runner.session.load(plan.placement.tolist(), order, seed)
+    serial = problem.overlap is Overlap.SERIAL
+    runner.session.load(plan.placement.tolist(), order, seed, serial=serial)
     return runner.check(source, seed).max_abs_error
 
 

@@ -17,7 +17,7 @@ from placewright.arrays import FloatArray
 from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import execution_order
 from placewright.profile.calibration import LONGEST_S
 
@@ -111,7 +111,8 @@ def _seen_s(problem: OperatorProblem, session: Session, plan: OperatorPlan) -> F
 
     Of whole steps: most of them have a burst somewhere, which medians of operators leave out.
     """
-    session.load(plan.placement.tolist(), execution_order(problem, judge(problem, plan)))
+    order = execution_order(problem, judge(problem, plan))
+    session.load(plan.placement.tolist(), order, serial=problem.overlap is Overlap.SERIAL)
     session.run(COLD)
     records = session.run(WATCHED, watched=True)
     busy_s = [[log.seconds.sum() for log in record.logs] for record in records]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from placewright.execute.emulation import Stretch
 from placewright.execute.messages.exchange import Exchange
 from placewright.execute.messages.ways import Layout
+from placewright.execute.step.serial import CompiledAction, compile_actions, run_serially
 from placewright.execute.step.sharing import Share
 from placewright.execute.step.slots import CompiledPart, Registers, Slot, call, compile_part
 from placewright.execute.step.timers import Timer, timer_of
@@ -29,11 +30,14 @@ class CompiledShare:
         Slot, registers and part of every operation.
     timers
         By part.
+    actions
+        In place of `turns` where one operator or transfer happens at a time.
     """
 
     parts: tuple[CompiledPart, ...]
     turns: tuple[tuple[Slot, Registers, int], ...]
     timers: tuple[Timer, ...]
+    actions: tuple[CompiledAction, ...] = ()
 
     @torch.no_grad()
     def run(self, exchange: Exchange, stretch: Stretch | None = None) -> None:
@@ -42,6 +46,9 @@ class CompiledShare:
         With `stretch`, what was computed takes its emulated time before others can see it: all at
         once, because caches are cold after every sleep.
         """
+        if self.actions:
+            run_serially(self.actions, self.timers, exchange, stretch)
+            return
         if stretch is not None:
             stretch.begin()
         for slot, registers, _ in self.turns:
@@ -72,6 +79,9 @@ class CompiledShare:
         marks = [list[Any]() for _ in self.parts]
         for timer in self.timers:
             timer.start()
+        if self.actions:
+            run_serially(self.actions, self.timers, exchange, stretch, marks)
+            return self._spans(marks)
         if stretch is not None:
             stretch.begin()
         for slot, registers, part in self.turns:
@@ -98,6 +108,9 @@ class CompiledShare:
         if stretch is not None:
             stretch.pay()
         self.settle()
+        return self._spans(marks)
+
+    def _spans(self, marks: Sequence[list[Any]]) -> Spans:
         return tuple(t.seconds(noted) for t, noted in zip(self.timers, marks, strict=True))
 
     @staticmethod
@@ -135,4 +148,7 @@ def compile_share(
     )
     slots = [iter(part.slots) for part in parts]
     turns = tuple((next(slots[k]), parts[k].registers, k) for k in share.turns)
-    return CompiledShare(parts, turns, tuple(map(timer_of, places)))
+    by_operator = {slot.operator: slot for part in parts for slot in part.slots}
+    registers, index = [part.registers for part in parts], [part.index for part in parts]
+    actions = compile_actions(share.actions, share.parts, by_operator, registers, index)
+    return CompiledShare(parts, turns, tuple(map(timer_of, places)), actions)

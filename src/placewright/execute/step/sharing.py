@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placewright.execute.messages.posting import posted
 from placewright.execute.step.partition import Part
+from placewright.execute.step.serial import Action, serial_actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,18 @@ class Share:
         One per device that it drives.
     turns
         For every step of the sequence the part (its position in `parts`) whose next step it is.
+    actions
+        Where one operator or transfer happens at a time in the whole system: this process's.
     """
 
     parts: tuple[Part, ...]
     turns: tuple[int, ...]
+    actions: tuple[Action, ...] = ()
 
 
-def shares(parts: Sequence[Part], order: Sequence[int], processes: Sequence[int]) -> list[Share]:
+def shares(
+    parts: Sequence[Part], order: Sequence[int], processes: Sequence[int], *, serial: bool = False
+) -> list[Share]:
     """One share per process, from one part per device.
 
     Parameters
@@ -35,13 +41,19 @@ def shares(parts: Sequence[Part], order: Sequence[int], processes: Sequence[int]
         that what one of its devices makes is there when another one needs it.
     processes
         The rank of every device's process.
+    serial
+        One operator or transfer at a time in the whole system (`placewright.execute.step.serial`).
     """
     crews: list[list[int]] = [[] for _ in range(max(processes) + 1)]
     for device, process in enumerate(processes):
         crews[process].append(device)
     parts = posted(parts, order)
     home = {step.operator: part.device for part in parts for step in part.steps}
-    return [_share([parts[d] for d in crew], order, home) for crew in crews]
+    found = [_share([parts[d] for d in crew], order, home) for crew in crews]
+    if not serial:
+        return found
+    actions = serial_actions(parts, order, processes)
+    return [replace(share, actions=a) for share, a in zip(found, actions, strict=True)]
 
 
 def _share(parts: Sequence[Part], order: Sequence[int], home: dict[int, int]) -> Share:
