@@ -30,6 +30,8 @@ def count(target: torch._ops.OpOverload, *args: Any, made: Any = None) -> float:
         (aten.exp.default, (X,), TRANSCENDENTAL * N),
         (aten.pow.Tensor_Scalar, (X, 2), N),
         (aten.pow.Tensor_Scalar, (X, 2.5), TRANSCENDENTAL * N),
+        (aten.pow.Tensor_Tensor, (X.abs(), X), TRANSCENDENTAL * N),
+        (aten.pow.Scalar, (2.0, X), TRANSCENDENTAL * N),
         (aten.sum.dim_IntList, (X, [1]), N),
         (aten.cumsum.default, (X, 1), N),
         (aten._softmax.default, (X, -1, False), (4 + TRANSCENDENTAL) * N),

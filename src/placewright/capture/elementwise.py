@@ -187,7 +187,8 @@ def _logarithm(n: float) -> float:
 
 def _power(args: Any, kwargs: Any, made: Any) -> float:
     """A square, a cube or a root takes no exponential and logarithm."""
-    simple = len(args) > 1 and args[1] in (-1, -0.5, 0.5, 1, 2, 3)
+    exponent = args[1] if len(args) > 1 else None
+    simple = isinstance(exponent, int | float) and exponent in (-1, -0.5, 0.5, 1, 2, 3)
     return (1.0 if simple else TRANSCENDENTAL) * _largest((args, made))
 
 

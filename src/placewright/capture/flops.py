@@ -55,8 +55,8 @@ def work_of(target: torch._ops.OpOverload, args: Any, kwargs: Any, made: Any) ->
     rule = rule_of(target)
     try:
         return Work(uncounted=True) if rule is None else rule(args, kwargs, made)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-        return Work(uncounted=True)  # unforeseen arguments: no reason to capture nothing
+    except Exception:
+        return Work(uncounted=True)  # unforeseen arguments, or an error in a user's formula
 
 
 def rule_of(target: torch._ops.OpOverload) -> Callable[[Any, Any, Any], Work] | None:
