@@ -9,6 +9,7 @@ import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.chains.chain import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
@@ -18,9 +19,10 @@ from placewright.planning import Context
 @final
 @dataclass(frozen=True, slots=True)
 class TopologicalSplit:
-    """The topological order cut into one stretch per device, in the devices' order. O(n m).
+    """A topological order cut into one stretch per device, in the devices' order. O(n m).
 
-    A device takes operators until it has done its share of the time (each device's share is
+    The order goes depth first, so that a transposed weight stands right before its reader. A device
+    takes operators until it has done its share of the time (each device's share is
     in proportion to its speed on all operators) and the devices after it can hold the rest, or
     until its memory is full. The first operator of
     a colocation group decides for its group; one that the device cannot run goes to the next
@@ -82,7 +84,7 @@ def _split(
     device = np.full(len(groups.first), -1)
     busy, used = np.zeros(m), np.zeros(m)
     left_bytes = groups.resident_bytes.sum()
-    for g in groups.group[problem.topology.order].tolist():
+    for g in groups.group[np.argsort(depth_first_line(problem))].tolist():
         if device[g] >= 0:
             continue
         need = groups.resident_bytes[g]

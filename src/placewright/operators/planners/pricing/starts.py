@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.arrays import FloatArray, IntArray
+from placewright.operators.planners.chains.chain import depth_first_line
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups
 
@@ -29,9 +30,8 @@ def with_devices_exchanged(place: IntArray, m: int) -> list[IntArray]:
 
 
 def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
-    """Shape (groups,): where the first operator of each group stands in the topological order."""
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
+    """Shape (groups,): where the first operator of each group stands in a depth-first line."""
+    position = depth_first_line(problem)
     first = np.full(len(groups.allowed), problem.n)
     np.minimum.at(first, groups.group, position)
     return first
@@ -40,7 +40,7 @@ def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
 def in_stretches(
     problem: OperatorProblem, groups: Groups, costs: FloatArray, weight: FloatArray
 ) -> list[IntArray]:
-    """The topological order cut into one stretch per device, for the 2, 3, ... m fastest.
+    """A depth-first line of operators cut into one stretch per device, for the 2, 3, ... m fastest.
 
     Parameters
     ----------

@@ -1,0 +1,16 @@
+"""Stretches of a topological order: what is needed late is not taken for early."""
+
+from __future__ import annotations
+
+from placewright.operators.planners.topological_split import TopologicalSplit
+from placewright.planning import Context
+from placewright.testing.instances import tiny
+
+
+def test_transposed_weights_stay_with_their_readers() -> None:
+    """Operators 4 to 7 read nothing and are each read by one of a chain: two and two by two."""
+    chain = [(i, 1.0, [i + 1]) for i in range(3)]
+    weights = [(4 + i, 1.0, [i]) for i in range(4)]
+    problem = tiny([[1.0, 1.0]] * 8, [*chain, *weights])
+    plan = TopologicalSplit()(problem, Context())
+    assert plan.placement.tolist() == [0, 0, 1, 1] * 2
