@@ -170,12 +170,11 @@ class Check:
 
     def _verdict(self) -> str:
         allowed = self.tolerance
+        if self.first is not None:
+            more = f" ({self.beyond} tensors are beyond theirs)" if self.beyond > 1 else ""
+            return f"FAILED: {self.first}{more}; promised: {allowed.reason}"
         bound = f"{allowed.relative:g} of a tensor's largest value" if allowed.relative else "0"
-        said = f"tolerance {bound}" + (f", {allowed.reason}" if allowed.reason else "")
-        if self.first is None:
-            return f"passed, {said}"
-        more = f" ({self.beyond} tensors do)" if self.beyond > 1 else ""
-        return f"FAILED: {self.first}{more}; {said}"
+        return f"passed, tolerance {bound}: {allowed.reason}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -86,7 +86,7 @@ def test_a_right_run_passes_at_tolerance_zero() -> None:
     assert check.passed
     assert (check.steps, check.max_abs_error, check.first) == (3, 0.0, None)
     assert check.compared == {"output": 1, "parameter": 4, "buffer": 3}
-    assert "passed, tolerance 0, every bit" in str(check)
+    assert "passed, tolerance 0: every bit" in str(check)
 
 
 def test_a_wrong_run_names_tensor_step_distance_and_tolerance(
@@ -104,6 +104,7 @@ def test_a_wrong_run_names_tensor_step_distance_and_tolerance(
     assert [f.tensor for f in check.failed] == ["norm.weight", "norm.bias"]
     with pytest.raises(CheckError, match=r"'norm.weight' after step 2.*by 0.5, tolerance 0"):
         check.demand()
+    assert "FAILED: parameter 'norm.weight' after step 2 differs by 0.5" in str(check)
     said = check.as_json()
     assert not said["passed"]
     assert said["first"]["tensor"] == "norm.weight"

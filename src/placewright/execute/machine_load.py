@@ -25,8 +25,8 @@ IDLE = (3, 4)
 GUEST = 8
 """From this column on, what other columns have already."""
 
-SHORTEST_S = 0.3
-"""Shorter measurements say nothing: the system counts in hundredths."""
+SHORTEST_S, SHORTEST_ROUND_S = 0.1, 0.3
+"""Shorter measurements, and rounds, say nothing: the system counts in hundredths."""
 
 EMULATOR = b"placewright.testbed.emulator"
 
@@ -109,7 +109,7 @@ class LoadMeter:
         other, wall = max(0.0, last - first - own), end - start
         self.other_s[boot] = self.other_s.get(boot, 0.0) + other
         self.wall_s[boot] = self.wall_s.get(boot, 0.0) + wall
-        if wall >= SHORTEST_S:
+        if wall >= SHORTEST_ROUND_S:
             self.peak[boot] = max(self.peak.get(boot, 0.0), other / wall)
 
     def _ours(self) -> float:
