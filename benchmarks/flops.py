@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import (
     FlopCounterMode,
     conv_backward_flop,
@@ -238,9 +239,12 @@ def row(case: Case, training: bool) -> tuple[float, Graph]:
 
 def counted(case: Case, training: bool) -> tuple[int, int]:
     """What PyTorch's counter says of a step in eager: as it is, and with formulas mended."""
-    with _typed(case.dtype), FakeTensorMode(allow_non_fake_inputs=True):
+    with _typed(case.dtype), torch.device("meta"):
         model, inputs = case.make()
+    with _typed(case.dtype), FakeTensorMode():
         model.train(training)
+        _to_cpu(model)
+        inputs = tree_map(lambda x: torch.empty(x.shape, dtype=x.dtype), inputs)
         args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
         as_it_is = FlopCounterMode(display=False)
         mended = FlopCounterMode(display=False, custom_mapping=MENDED)
@@ -251,6 +255,21 @@ def counted(case: Case, training: bool) -> tuple[int, int]:
                     parts = made.values() if isinstance(made, dict) else (made,)
                     sum(p.square().mean() for p in parts if isinstance(p, Tensor)).backward()
     return as_it_is.get_total_flops(), mended.get_total_flops()
+
+
+def _to_cpu(model: nn.Module) -> None:
+    """Fake tensors on the CPU for those of the meta device; what is shared stays shared."""
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, old in held.items():
+                if old is not None:
+                    new = made.get(id(old))
+                    if new is None:
+                        new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype)
+                        new = nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+                        made[id(old)] = new
+                    held[name] = new
 
 
 @contextmanager
