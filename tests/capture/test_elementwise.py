@@ -51,7 +51,7 @@ def count(target: torch._ops.OpOverload, *args: Any, made: Any = None) -> float:
         (aten.view.default, (X, [-1]), 0),
         (aten._foreach_add.Scalar, ([X, X], 1), 2 * N),
     ],
-    ids=lambda x: str(x)[:24],
+    ids=lambda x: "args" if isinstance(x, tuple) else str(x),
 )
 def test_counts_by_hand(target: torch._ops.OpOverload, args: Any, wanted: float) -> None:
     """Each operation on a tensor of known size."""
