@@ -59,6 +59,13 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
+def _children(pid: int) -> list[int]:
+    """One of them may be the process that is being started, and read nothing of what it is told."""
+    with suppress(OSError):
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 def _pid() -> int | None:
     """Of the fork server, where one was started by this process."""
     found: int | None = _server()._forkserver_pid
@@ -98,11 +105,13 @@ def _watch(pid: int | None, over: threading.Event) -> None:
     countdown, stopped_s = limits.Countdown(limits.patience(limits.START_S)), 0.0
     while not over.wait(limits.LOOK_S):
         passed_s = countdown.look()
-        stopped_s = stopped_s + passed_s if is_stopped(pid) else 0.0
+        stopped = [each for each in (pid, *_children(pid)) if is_stopped(each)]
+        stopped_s = stopped_s + passed_s if stopped else 0.0
         if countdown.over or stopped_s > limits.patience(limits.STOPPED_S):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            return
+            for each in stopped or [pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            stopped_s = 0.0
 
 
 @atexit.register

@@ -14,6 +14,7 @@ import os
 import signal
 from contextlib import suppress
 
+from placewright.execute import limits
 from placewright.execute.connections.channel import Channel, wait
 from placewright.execute.engines.dialling import dial, find
 from placewright.execute.engines.process import WorkerProcess
@@ -36,15 +37,20 @@ def keep(port: int, secret: bytes) -> None:
     """Start and end workers as the lead asks, until it is gone."""
     rank = int(os.environ["RANK"])
     worker: WorkerProcess | None = None
+    stopped_s = 0.0
     with suppress(EOFError, OSError):
         lead = dial(port, secret, (rank, Host.here()))
         while True:
-            ready = wait([lead, *([worker.sentinel] if worker is not None else [])])
+            ends = [lead, *([worker.sentinel] if worker is not None else [])]
+            ready = wait(ends, timeout=None if worker is None else limits.LOOK_S)
+            stopped_s = stopped_s + limits.LOOK_S if worker is not None and worker.stopped else 0.0
             if lead in ready:
                 worker = _told(lead.recv(), worker, lead, port, secret)
-            elif worker is not None:
+            elif worker is not None and ready:
                 lead.send(("died", worker.exit_code(patience_s=5.0)))
                 worker = None
+            elif worker is not None and stopped_s > limits.patience(limits.STOPPED_S):
+                worker.kill()  # the lead cannot see that it is stopped, but that it has died
     if worker is not None:
         worker.end()
 

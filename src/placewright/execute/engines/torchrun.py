@@ -20,6 +20,7 @@ from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
+from placewright.execute import limits
 from placewright.execute.connections.authentication import Listener
 from placewright.execute.connections.channel import Channel
 from placewright.execute.engines.dialling import (
@@ -77,10 +78,13 @@ class Torchrun:
         self._folder = Scratch()
         self._door, secret = listen(Path(self._folder.name))
         threading.Thread(target=keep, args=(self._door.port, secret), daemon=True).start()
+        limit_s = limits.patience(limits.GATHER_S)
         while len(self._keepers) < self._world:
-            if called := self._door.accept():
-                (rank, host), connection = called
-                self._keepers[rank], self._hosts[rank] = connection, host
+            called = self._door.accept(limit_s)
+            if called is None:
+                raise self._absent(limit_s)
+            (rank, host), connection = called
+            self._keepers[rank], self._hosts[rank] = connection, host
         self._seats = seating(self._cluster, [self._hosts[r] for r in range(self._world)])
         return self
 
@@ -118,6 +122,17 @@ class Torchrun:
         ]
         keepers = [self._keepers[rank] for rank in ranks]
         return TorchrunGroup(specs, hosts, keepers, self._door)
+
+    def _absent(self, limit_s: float) -> RunError:
+        missing = [str(rank) for rank in range(self._world) if rank not in self._keepers]
+        self.__exit__(None, None, None)
+        return RunError(
+            "processes that torchrun has started do not call",
+            where=f"rank {', '.join(missing)}",
+            by=f"waited {limit_s:.0f} s for each of {self._world}",
+            hint="are they stopped, or is their way to rank 0's machine closed? "
+            f"{limits.VARIABLE}=4 waits four times as long",
+        )
 
     def _meeting_point(self) -> str:
         """A file of ours on one machine; among several machines torchrun's store."""

@@ -10,21 +10,22 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
 import numpy as np
 
 from placewright.arrays import FloatArray
 from placewright.errors import RunError, WorkerError
+from placewright.execute import limits
 from placewright.execute.connections.authentication import LOOPBACK
+from placewright.execute.engines.process import ChildProcess
 from placewright.samples.data.dealing import held_by
 from placewright.samples.data.shards import Shard, audit
 from placewright.samples.moving.mover import Fault, MoverSpec, Sent, move_main
 from placewright.samples.moving.transfers import transfers_of
-from placewright.samples.nodes.processes import PORT, start
+from placewright.samples.nodes.processes import PORT, Standstill, start
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.testbed.seat import NodeSeat
@@ -116,8 +117,9 @@ class _Movers:
     def __init__(self, specs: list[MoverSpec]) -> None:
         self.specs, self.restarts = specs, 0
         self.sent: dict[int, Sent] = {}
-        self.processes: list[BaseProcess] = []
+        self.processes: list[ChildProcess] = []
         self.pipes: list[Connection] = []
+        self._still = Standstill(self.processes)
 
     def __enter__(self) -> _Movers:
         try:
@@ -125,8 +127,9 @@ class _Movers:
                 process, pipe = start(move_main, spec)
                 self.processes.append(process)
                 self.pipes.append(pipe)
-            for pipe in self.pipes:
-                pipe.recv()
+            for i in range(len(self.specs)):
+                while not self._ready(i):
+                    self._replace(i)
         except BaseException:
             self._end()
             raise
@@ -138,13 +141,21 @@ class _Movers:
     def go(self, deadline_s: float) -> None:
         """Let them send, until all have done so."""
         for pipe in self.pipes:
-            pipe.send("go")
+            with suppress(OSError):  # it has died: that is seen below
+                pipe.send("go")
         open_nodes = set(range(len(self.specs)))
+        countdown = limits.Countdown(deadline_s - time.perf_counter())
         while open_nodes:
-            left_s = deadline_s - time.perf_counter()
-            if left_s <= 0:
-                raise RunError("the move takes too long", by=f"{len(open_nodes)} nodes still send")
-            wait([self.pipes[i] for i in open_nodes], timeout=min(left_s, 0.5))
+            wait([self.pipes[i] for i in open_nodes], timeout=countdown.next_s)
+            passed_s = countdown.look()
+            if countdown.over:
+                raise RunError(
+                    "the move takes too long",
+                    by=f"{len(open_nodes)} nodes still send after {countdown.limit_s:.0f} s",
+                    hint="raise --speed, or move fewer samples",
+                )
+            for i in self._still.look(range(len(self.processes)), passed_s):
+                self.processes[i].kill()
             open_nodes = {i for i in open_nodes if not self._done(i)}
 
     def sample_s(self) -> FloatArray:
@@ -177,20 +188,45 @@ class _Movers:
             return False
 
     def _again(self, i: int) -> None:
-        self.processes[i].join(timeout=5.0)
+        """Another process for node i, which goes on where the last one was."""
+        self._replace(i)
+        while not self._ready(i):
+            self._replace(i)
+        with suppress(OSError):
+            self.pipes[i].send("go")
+
+    def _replace(self, i: int) -> None:
         self.restarts += 1
         if self.restarts > MOST_RESTARTS * len(self.specs):
             raise WorkerError("a moving process keeps dying", where=f"node {i}")
+        self.pipes[i].close()
+        self.processes[i].end()
         self.processes[i], self.pipes[i] = start(move_main, replace(self.specs[i], fault=None))
-        self.pipes[i].recv()
-        self.pipes[i].send("go")
+
+    def _ready(self, i: int) -> bool:
+        """Whether node i's process says that it can begin, before it has to be replaced."""
+        countdown, still = (
+            limits.Countdown(limits.patience(limits.START_S)),
+            Standstill([self.processes[i]]),
+        )
+        while not countdown.over:
+            try:
+                if self.pipes[i].poll(countdown.next_s):
+                    self.pipes[i].recv()
+                    return True
+            except (EOFError, OSError):
+                return False
+            if still.look([0], countdown.look()):
+                return False
+        return False
 
     def _end(self) -> None:
         for pipe in self.pipes:
             pipe.close()
         for process in self.processes:
-            process.kill()
-            process.join(timeout=5.0)
+            process.cut()
+        for process in self.processes:
+            process.end()
 
 
 Addresses = tuple[tuple[str, int], ...]

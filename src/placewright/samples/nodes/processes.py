@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from placewright.errors import WorkerError
-from placewright.execute.engines.process import main_hidden
+from placewright.execute import limits
+from placewright.execute.engines.process import ChildProcess, started
 from placewright.execute.host import loopback
+from placewright.execute.worker import end_with_parent
 from placewright.testbed.seat import NodeSeat
 
 PRELOADED = ("torch", "placewright.samples.training.trainer", "placewright.samples.moving.mover")
@@ -26,17 +25,33 @@ PORT = 29600
 """Free in a testbed, whose nodes have networks of their own."""
 
 
-def start(target: Callable[..., None], spec: Any) -> tuple[BaseProcess, Connection]:
-    """A process in a few hundredths of a second, and our end of the pipe to it."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(spec, theirs), daemon=True)
-    with main_hidden():
-        process.start()
-    theirs.close()
-    return process, ours
+def start(target: Callable[..., None], spec: Any) -> tuple[ChildProcess, Connection]:
+    """A process in a few hundredths of a second, and our end of the pipe to it.
+
+    Raises
+    ------
+    WorkerError
+        It cannot be started.
+    """
+    pipes: list[Connection] = []
+
+    def make() -> ChildProcess:
+        ours, theirs = Pipe()
+        pipes[:] = [ours]
+        try:
+            return ChildProcess(_run, (target, spec, theirs), "placewright-node", PRELOADED)
+        finally:
+            theirs.close()
+
+    process = started(make, "a node's process")
+    return process, pipes[0]
+
+
+def _run(target: Callable[..., None], spec: Any, told: Connection, lifeline: Connection) -> None:
+    """The first line of every node's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(lifeline)
+    target(spec, told)
 
 
 def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -> list[Any]:
@@ -44,21 +59,26 @@ def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -
 
     Raises
     ------
+    NodeLeft
+        A process was killed, or stopped and then killed for it (names the first).
     WorkerError
-        A process died (names the first), or nobody has answered for `limit_s`.
+        A process died, or nobody has answered for `limit_s`.
     """
-    pipes, processes = [], []
+    pipes: list[Connection] = []
+    processes: list[ChildProcess] = []
     try:
         for spec in specs:
             process, pipe = start(target, spec)
             processes.append(process)
             pipes.append(pipe)
-        return _all(pipes, processes, limit_s)
+        told = _all(pipes, processes, limit_s)
+        wait([process.sentinel for process in processes], timeout=SETTLE_S)
+        return told
     finally:
         for process in processes:
-            process.join(timeout=2.0)
-            process.kill()
-            process.join(timeout=2.0)
+            process.cut()
+        for process in processes:
+            process.end()
 
 
 def sit(seat: NodeSeat | None) -> None:
@@ -80,36 +100,70 @@ class NodeLeft(WorkerError):  # noqa: N818  (it is the node that has left)
     ranks: tuple[int, ...] = ()
 
 
-def _all(pipes: list[Connection], processes: list[BaseProcess], limit_s: float) -> list[Any]:
+def _all(
+    pipes: Sequence[Connection], processes: Sequence[ChildProcess], limit_s: float
+) -> list[Any]:
     """One answer of each, whoever is first."""
     told: dict[int, Any] = {}
-    deadline_s = time.perf_counter() + limit_s
+    countdown, still = limits.Countdown(limits.patience(limit_s)), Standstill(processes)
     while len(told) < len(pipes):
         silent = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in told}
-        ready = wait(list(silent), timeout=max(0.0, deadline_s - time.perf_counter()))
-        if not ready:
+        ends = {processes[rank].sentinel: rank for rank in silent.values()}
+        ready = wait([*silent, *ends], timeout=countdown.next_s)
+        passed_s = countdown.look()
+        if stopped := still.look(silent.values(), passed_s):
+            raise _left("the process is stopped (SIGSTOP) and was ended", stopped)
+        if not ready and countdown.over:
             names = ", ".join(str(rank) for rank in silent.values())
-            raise WorkerError("no answer in time", where=f"node {names}", by=f"{limit_s:g} s")
-        for pipe in pipes:
-            if pipe in ready:
-                told[silent[pipe]] = _answer(pipe, silent[pipe], processes)
+            raise WorkerError(
+                "no answer in time",
+                where=f"node {names}",
+                by=f"{countdown.limit_s:g} s",
+                hint=f"where nodes are only slow, {limits.VARIABLE}=4 waits four times as long",
+            )
+        ended = {ends[end] for end in ready if end in ends}
+        for rank in {silent[end] for end in ready if end in silent} | ended:
+            told[rank] = _answer(pipes[rank], rank, processes)
     return [told[rank] for rank in range(len(pipes))]
 
 
-def _answer(pipe: Connection, rank: int, processes: list[BaseProcess]) -> Any:
+def _answer(pipe: Connection, rank: int, processes: Sequence[ChildProcess]) -> Any:
     try:
-        return pipe.recv()
+        if pipe.poll(SETTLE_S):
+            return pipe.recv()
     except (EOFError, OSError):
-        raise _death(rank, processes) from None
+        pass
+    raise _death(rank, processes) from None
 
 
-def _death(rank: int, processes: list[BaseProcess]) -> WorkerError:
+def _death(rank: int, processes: Sequence[ChildProcess]) -> WorkerError:
     """Those who lose a neighbour raise too: a killed process is the cause, if there is one."""
     wait([process.sentinel for process in processes], timeout=SETTLE_S)
-    processes[rank].join(timeout=SETTLE_S)
-    killed = tuple(r for r, process in enumerate(processes) if (process.exitcode or 0) < 0)
-    if not killed:
-        return WorkerError("the training process died", where=f"node {rank}")
-    error = NodeLeft("the training process was killed", where=f"node {killed[0]}")
-    error.ranks = killed
+    processes[rank].ended(SETTLE_S)
+    codes = [process.exit_code() or 0 for process in processes]
+    killed = tuple(r for r, code in enumerate(codes) if code < 0)
+    if killed:
+        return _left("the process was killed", killed)
+    return WorkerError("the process died", where=f"node {rank}", by=f"exit code {codes[rank]}")
+
+
+def _left(how: str, ranks: tuple[int, ...]) -> NodeLeft:
+    error = NodeLeft(how, where=f"node {ranks[0]}")
+    error.ranks = ranks
     return error
+
+
+class Standstill:
+    """Which of some processes have been stopped (SIGSTOP) for too long."""
+
+    def __init__(self, processes: Sequence[ChildProcess]) -> None:
+        self._processes = processes
+        self._stopped_s: dict[int, float] = {}
+
+    def look(self, ranks: Iterable[int], passed_s: float) -> tuple[int, ...]:
+        """Those that are, `passed_s` seconds after the last look."""
+        for rank in ranks:
+            before_s = self._stopped_s.get(rank, 0.0)
+            self._stopped_s[rank] = before_s + passed_s if self._processes[rank].stopped else 0.0
+        limit_s = limits.patience(limits.STOPPED_S)
+        return tuple(rank for rank, stopped_s in self._stopped_s.items() if stopped_s > limit_s)

@@ -103,7 +103,7 @@ class Told:
 def train_main(spec: TrainerSpec, told: Connection) -> None:
     """Train, and answer with a `Told`; end without a word where a neighbour is lost."""
     sit(spec.seat)
-    with joined(spec) as dist, _quiet_ends():
+    with _quiet_ends(), joined(spec) as dist:
         trainer = _Trainer(spec, dist)
         first = spec.first_epoch
         epochs = tuple(trainer.epoch(first + e) for e in range(spec.recipe.epochs))
@@ -117,7 +117,8 @@ def _quiet_ends() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "gloo" not in str(error):
+        lost = type(error).__name__.startswith("Dist")  # torch.distributed's own errors
+        if not lost and "gloo" not in str(error):
             raise
         raise SystemExit(1) from None
 
