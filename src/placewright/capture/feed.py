@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +55,25 @@ class Feed:
         held = {slot.path: next(given) for slot in self.slots if slot.path}
         whole, state = ModelAndLoss(self.model, self.loss_fn, then), dict(held)
         arguments = (refilled(self.inputs, given), refilled(self.targets, given))
-        made = torch.func.functional_call(whole, state, arguments)
+        with _casts_kept():
+            made = torch.func.functional_call(whole, state, arguments)
         return made, rebound(held, state)
+
+
+@contextmanager
+def _casts_kept() -> Iterator[None]:
+    """Let autocast cast a parameter once for all its readers, as eager does.
+
+    ``make_fx`` turns that off. A gradient is then added up in another dtype: in that of the
+    readers where they share a cast, in that of the parameter where they do not.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(True)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(before)
 
 
 def feed(model: nn.Module, inputs: Any, targets: Any = None, loss_fn: Loss | None = None) -> Feed:

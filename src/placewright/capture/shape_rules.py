@@ -1,36 +1,107 @@
-"""Shape rules of operations whose rule in PyTorch is narrower than their kernel."""
+"""Shape rules of operations whose rule in PyTorch differs from their kernel for CPUs (torch 2.13).
+
+A program says shape and dtype of every value before anything runs, and tensors travel as it says.
+
+- ``_grouped_mm`` takes every dtype; PyTorch's rule admits bfloat16 alone (experts in float32).
+- The gradient of a layer normalisation's input is row-major.
+- Normalisation of a bfloat16 input with float32 parameters, as under autocast, keeps its
+  statistics in float32 and gives the input a gradient of the input's dtype; PyTorch's rules say
+  otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor, _meta_registrations
+from torch import Tensor, _decomp, _meta_registrations
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-_RULE = "_meta_grouped_mm_common"
+aten = torch.ops.aten
+
+_GROUPED = "_meta_grouped_mm_common"
 
 
 @contextmanager
 def shape_rules() -> Iterator[None]:
-    """Grouped matrix products of every dtype, as the kernels for CPUs take them.
+    """The rules of this module in the place of PyTorch's."""
+    with (
+        patch.object(_meta_registrations, _GROUPED, _grouped(_meta_registrations)),
+        patch.dict(fake_impls.op_implementations_dict, _NORMS),
+        patch.dict(_decomp.meta_table, _NORMS),  # else a decomposition goes first
+    ):
+        yield
 
-    PyTorch's own rule admits bfloat16 alone, though experts in float32 run eagerly
-    (torch 2.13, ``meta_grouped_mm``).
-    """
-    narrow = getattr(_meta_registrations, _RULE)
+
+def _grouped(rules: Any) -> Callable[..., Tensor]:
+    narrow = getattr(rules, _GROUPED)
 
     def grouped_mm(mat_a: Tensor, mat_b: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs.get("scale_a") is not None or mat_a.dtype == torch.bfloat16:
             made: Tensor = narrow(mat_a, mat_b, *args, **kwargs)
             return made
-        like: Any = _meta_registrations._create_grouped_mm_output_tensor
-        room: Tensor = like(mat_a, mat_b, kwargs.get("offs"), kwargs.get("out_dtype"))
+        room: Tensor = rules._create_grouped_mm_output_tensor(
+            mat_a, mat_b, kwargs.get("offs"), kwargs.get("out_dtype")
+        )
         return room
 
-    setattr(_meta_registrations, _RULE, grouped_mm)
-    try:
-        yield
-    finally:
-        setattr(_meta_registrations, _RULE, narrow)
+    return grouped_mm
+
+
+def _statistics(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The output has the input's dtype, the statistics that of the parameters."""
+    given, *others = [part for part in args if isinstance(part, Tensor)]
+    kept = next((other.dtype for other in others), given.dtype)
+    return _made(mode, operation, args, kwargs, (given.dtype, kept, kept))
+
+
+def _as_suggested(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `_statistics`; the output has channels last where the input has, else it is row-major."""
+    first, *others = _statistics(mode, operation, *args, **kwargs)
+    with mode:
+        suggested = torch._prims_common.suggest_memory_format(args[0])
+        first = torch.empty_like(first, memory_format=suggested)
+    return (first, *others)
+
+
+def _gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The gradient of the input has the input's dtype, the others are as PyTorch says."""
+    return _made(mode, operation, args, kwargs, (args[1].dtype,))
+
+
+def _row_major_gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The gradient of the input is row-major, whatever the strides of the input."""
+    first, *others = _gradients(mode, operation, *args, **kwargs)
+    if first is not None:
+        with mode:
+            first = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+    return (first, *others)
+
+
+_NORMS = {
+    aten.native_group_norm.default: _statistics,
+    aten.native_layer_norm.default: _statistics,
+    aten._native_batch_norm_legit.default: _as_suggested,
+    aten._native_batch_norm_legit_functional.default: _as_suggested,
+    aten._native_batch_norm_legit.no_stats: _as_suggested,
+    aten._native_batch_norm_legit_no_training.default: _as_suggested,
+    aten.native_group_norm_backward.default: _gradients,
+    aten.native_layer_norm_backward.default: _row_major_gradients,
+}
+
+
+def _made(
+    mode: Any, operation: Any, args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...]
+) -> tuple[Any, ...]:
+    """What PyTorch's rule makes, the first parts in `dtypes`."""
+    with in_kernel_invocation_manager(mode):
+        made = list(operation(*args, **kwargs))
+        for k, dtype in enumerate(dtypes):
+            if made[k] is not None and made[k].dtype != dtype:
+                made[k] = torch.empty_like(made[k], dtype=dtype)
+    device = next(part.device for part in args if isinstance(part, Tensor))
+    return tuple(part if part is None else FakeTensor(mode, part, device) for part in made)

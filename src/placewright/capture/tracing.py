@@ -27,9 +27,11 @@ from placewright.capture.batch_norm import FUNCTIONAL_BATCH_NORM
 from placewright.capture.constants import check_constants
 from placewright.capture.draws import is_draw, is_mask, mask
 from placewright.capture.feed import Feed, Slot
+from placewright.capture.known_values import KNOWN_SCALARS, known_values_seen
 from placewright.capture.refusal import OUTSIDE, changed_in_place, refusal
 from placewright.capture.rewinds import Rewinds, followed_generator
 from placewright.capture.shape_rules import shape_rules
+from placewright.capture.strided import strided_updates, update
 from placewright.errors import PlacewrightError, UnsupportedError
 
 Step = Callable[..., Sequence[Tensor]]
@@ -87,12 +89,13 @@ def _record(
             _modules_named(model, path),
             shape_rules(),
             followed_generator() as rewinds,
+            known_values_seen(),
             _quiet(),
         ):
             recorded = make_fx(
                 step,
                 tracing_mode="fake",
-                decomposition_table=FUNCTIONAL_BATCH_NORM,
+                decomposition_table=FUNCTIONAL_BATCH_NORM | KNOWN_SCALARS,
                 _allow_non_fake_inputs=True,
             )(*values)
     except PlacewrightError:
@@ -157,6 +160,7 @@ class _Replay(fx.Interpreter):
         super().__init__(recorded)
         self.repeats = repeats
         self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
+        self.strided = strided_updates(recorded.graph)
         self.at: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
@@ -172,6 +176,8 @@ class _Replay(fx.Interpreter):
     def _run(self, n: fx.Node) -> Any:
         if is_mask(n):
             return mask(*self.fetch_args_kwargs_from_env(n)[0])
+        if n in self.strided:
+            return update(n, *self.fetch_args_kwargs_from_env(n))
         return super().run_node(n)
 
 

@@ -10,6 +10,7 @@ from functools import cache
 
 import torch
 
+from placewright.errors import RunError
 from placewright.graph.graph import TensorSpec
 
 
@@ -26,7 +27,13 @@ def wire(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """The tensor's bytes in memory order, in the layout that `spec` promises.
 
     Shares memory with `tensor` where that has the layout already.
+
+    Raises
+    ------
+    RunError
+        It has another shape or dtype: the other end would take its bytes for something else.
     """
+    _check_as_promised(tensor, spec)
     if tensor.numel() == 0:
         return torch.zeros(1, dtype=torch.uint8, device=tensor.device)
     tensor = tensor.detach()
@@ -45,6 +52,17 @@ def tensor_of(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     return shaped if is_dense(spec) else _spread(shaped, spec)
 
 
+def _check_as_promised(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    if tensor.dtype != _dtype(spec) or tuple(tensor.shape) != spec.shape:
+        raise RunError(
+            "an operator made another tensor than its shape rule says",
+            where="a tensor on its way to another device",
+            by=f"{tuple(tensor.shape)} {tensor.dtype}, the program has {spec.shape} {spec.dtype}",
+            hint="keep the operator and those that read its result on one device, and report the "
+            "model",
+        )
+
+
 @cache
 def is_dense(spec: TensorSpec) -> bool:
     """Whether the strides are a permutation of a contiguous layout, without gaps or overlap."""
@@ -57,6 +75,7 @@ def is_dense(spec: TensorSpec) -> bool:
     return True
 
 
+@cache
 def _dtype(spec: TensorSpec) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, spec.dtype)
     return dtype

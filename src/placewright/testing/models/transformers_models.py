@@ -77,7 +77,9 @@ def words(**more: Tensor) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(3, VOCABULARY, (BATCH, LENGTH)), **more}
 
 
-def causal(class_name: str, settings: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
+def causal(
+    class_name: str, settings: Mapping[str, Any], dtype: torch.dtype | None = None
+) -> Callable[[], ModelSource]:
     """A language model, its tokens, and the loss that it computes itself from labels."""
 
     def make() -> ModelSource:
