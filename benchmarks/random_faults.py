@@ -53,6 +53,11 @@ STEPS = 150
 PHASES = ("begin", "start", "steady", "ending")
 SIGNALS = ("KILL", "KILL", "STOP", "STOP", "INT", "INT2", "TERM")
 RESUMED_AFTER_S = 8.0
+PYTHON_S = 1.0
+"""Before the first line of the command Python itself prints a traceback at Ctrl-C."""
+
+COMMANDS = ("launcher", "agent", "lead")
+
 SETTLE_S = 8.0
 """Processes may end so much later than the command."""
 
@@ -367,13 +372,14 @@ def shoot(
     chance: random.Random,
 ) -> None:
     """Wait for the moment, then send the signal."""
+    first = "worker" if shot.target in COMMANDS else shot.target
     if shot.phase == "begin":
-        _sleep(process, shot.when * 0.5 * usual_s)
+        _sleep(process, PYTHON_S + shot.when * 0.5 * usual_s)
     elif shot.phase == "start":
-        _until(process, lambda: find(shot.target, mark, process.pid, chance) is not None)
+        _until(process, lambda: find(first, mark, process.pid, chance) is not None)
         _sleep(process, 1.5 * shot.when)
     elif shot.phase == "steady":
-        _until(process, lambda: find(shot.target, mark, process.pid, chance) is not None)
+        _until(process, lambda: find(first, mark, process.pid, chance) is not None)
         _sleep(process, shot.when * 0.5 * usual_s)
     else:
         _sleep(process, (0.8 + 0.25 * shot.when) * usual_s)
@@ -395,7 +401,7 @@ def send(shot: Shot, pid: int, process: subprocess.Popen[str]) -> None:
                 os.killpg(process.pid, signal.SIGINT)
         return
     os.kill(pid, getattr(signal, f"SIG{shot.signal}"))
-    if shot.signal == "STOP" and shot.target in ("launcher", "agent", "lead"):
+    if shot.signal == "STOP" and shot.target in COMMANDS:
         time.sleep(RESUMED_AFTER_S)
         os.kill(pid, signal.SIGCONT if shot.resumed else signal.SIGKILL)
 
@@ -654,7 +660,7 @@ def main() -> None:
 
 
 def _then(shot: Shot) -> str:
-    if shot.signal != "STOP" or shot.target not in ("launcher", "agent", "lead"):
+    if shot.signal != "STOP" or shot.target not in COMMANDS:
         return ""
     return ", CONT" if shot.resumed else ", KILL"
 
