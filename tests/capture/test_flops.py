@@ -177,7 +177,9 @@ def products() -> list[tuple[str, Any, Any, int]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "args", "made", "count"), products(), ids=[case[0] for case in products()])
+@pytest.mark.parametrize(
+    ("name", "args", "made", "count"), products(), ids=[case[0] for case in products()]
+)
 def test_products_by_hand(name: str, args: Any, made: Any, count: int) -> None:
     """Two for each multiplication."""
     assert work_of(getattr(aten, name).default, args, {}, made).flops == 2 * count

@@ -13,6 +13,7 @@ from torch.fx import traceback
 from placewright.capture.feed import Feed, feed
 from placewright.capture.mode import in_mode
 from placewright.capture.named_state import Loss, modules_in
+from placewright.capture.parameters import check_parameters
 from placewright.capture.rebound import write_back
 from placewright.capture.tracing import Traced, trace
 from placewright.errors import InputError, UnsupportedError
@@ -69,6 +70,7 @@ def _traced(model: nn.Module, fed: Feed, loss_fn: Loss, differentiate: Any) -> T
         return [loss.detach(), *(gradient for _, gradient in used)]
 
     _check_trained(model, trained)
+    check_parameters(model, loss_fn)
     with in_mode(model, *modules_in(loss_fn), training=True):
         module = trace(step, fed)
     return Traced(module, fed.slots, ("loss",), tuple(reached))
