@@ -156,6 +156,9 @@ class _Movers:
                 )
             for i in self._still.look(range(len(self.processes)), passed_s):
                 self.processes[i].kill()
+            for i in set(self.sent) - open_nodes:  # others may still send to it
+                if self.processes[i].ended():
+                    self._again(i)
             open_nodes = {i for i in open_nodes if not self._done(i)}
 
     def sample_s(self) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -51,7 +52,8 @@ def _run(target: Callable[..., None], spec: Any, told: Connection, lifeline: Con
     """The first line of every node's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(lifeline)
-    target(spec, told)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
+        target(spec, told)
 
 
 def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -> list[Any]:
