@@ -28,5 +28,23 @@ def test_parameters_that_share_memory_are_refused() -> None:
     model[1].weight = nn.Parameter(flat[16:].view(4, 4))
     capture(model, torch.ones(2, 4), training=True)
     model[1].weight = nn.Parameter(flat[15:31].view(4, 4))
-    with pytest.raises(UnsupportedError, match=r"'0\.weight' and '1\.weight' share memory"):
+    with pytest.raises(
+        UnsupportedError, match=r"'parameter:0\.weight' and 'parameter:1\.weight' share"
+    ):
         capture(model, torch.ones(2, 4), training=True)
+
+
+class _Doubling(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + y
+
+
+def test_an_input_that_is_changed_and_shares_memory_is_refused() -> None:
+    """Eager sees the change in both; inputs beside each other in one tensor are fine."""
+    batch = torch.arange(12.0)
+    capture(_Doubling(), (batch[:6], batch[6:]))
+    capture(nn.Bilinear(6, 6, 2), (batch[:6].view(1, 6), batch[:6].view(1, 6)))
+    for x, y in ((batch[:6], batch[5:11]), (batch, batch)):
+        with pytest.raises(UnsupportedError, match="'input:0' and 'input:1' share memory"):
+            capture(_Doubling(), (x, y))

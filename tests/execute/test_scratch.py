@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,25 +95,44 @@ def test_cleaning_up_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_fork_servers_files_are_swept_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All that a killed process with children leaves are folders of ours."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def _killed(temporary: Path) -> None:
+    """A process with a fork server starts with this temporary folder and is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", FORK],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={"TMPDIR": str(tmp_path)},
+        env=os.environ | {"TMPDIR": str(temporary)},
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "started\n"
+    line = process.stdout.readline()
     process.kill()
     process.communicate()
-    assert [path.name.startswith("placewright-run-") for path in tmp_path.iterdir()] == [True]
+    assert line == "started\n"
+
+
+def test_the_fork_servers_files_are_swept_too(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a killed process with children leaves are folders of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    _killed(short)
+    assert [path.name.startswith("placewright-run-") for path in short.iterdir()] == [True]
     sweep()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short.iterdir()) == []
+
+
+def test_a_temporary_folder_with_a_long_path_will_do(short: Path) -> None:
+    """Sockets have paths of 107 bytes at most; the fork server's is put elsewhere."""
+    long = short / ("x" * 100)
+    long.mkdir()
+    _killed(long)
+    sweep("/tmp")
 
 
 def test_what_was_broken_off_while_it_was_made_goes_when_it_is_old(

@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from placewright.capture.model import capture_source
+from placewright.capture.source import ModelSource, mean_square
+from placewright.capture.state import initial_state
 from placewright.cluster.cluster import Device
+from placewright.execute.eager import run_eager
 from placewright.operators.exactness import EXACT, tolerance
 from placewright.testing.small_zoo import small
+from tests.capture.reference_interpreter import run
 
 
 def test_equal_cores_promise_every_bit() -> None:
     """Whatever else the devices differ in: speed, memory, node."""
-    graph = capture_source(small("alexnet"), training=True)
+    source = small("alexnet")
+    graph = capture_source(source, training=True)
     devices = [Device("a", cores=2), Device("b", cores=2, speed=0.5, node="other")]
-    assert tolerance(graph, devices) is EXACT
+    assert tolerance(graph, devices, source) is EXACT
     assert EXACT.absolute("parameter", 1e9, 3) == 0.0
     assert EXACT.steps is None
 
@@ -30,11 +38,45 @@ def test_equal_cores_promise_every_bit() -> None:
 )
 def test_other_kernels_get_half_of_the_digits(other: Device, roundoff: float, why: str) -> None:
     """Relative to the largest value; Adam adds its rate in either direction; one step."""
-    graph = capture_source(small("alexnet"), training=True, lr=1e-2)
-    allowed = tolerance(graph, [Device("a", cores=2), other])
+    source = small("alexnet")
+    graph = capture_source(source, training=True, lr=1e-2)
+    allowed = tolerance(graph, [Device("a", cores=2), other], source)
     assert allowed.relative == math.sqrt(roundoff)
     assert allowed.absolute("output", 3.0, 1) == pytest.approx(3.0 * math.sqrt(roundoff))
     assert allowed.absolute("parameter", 0.0, 1) == pytest.approx(2e-2)
     assert allowed.steps == 1
     assert why in allowed.reason
-    assert tolerance(capture_source(small("alexnet")), [Device("a"), other]).steps is None
+    assert tolerance(capture_source(source), [Device("a"), other], source).steps is None
+
+
+def encoder() -> ModelSource:
+    """Fused by eager in evaluation mode."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return ModelSource(layer, (torch.randn(2, 5, 16),), mean_square, name="encoder")
+
+
+def masked(mask: torch.Tensor) -> ModelSource:
+    """A decoder of transformers with an attention mask."""
+    settings = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(**settings, **heads, use_cache=False))
+    ids = torch.arange(12).view(2, 6)
+    return ModelSource(model, {"input_ids": ids, "attention_mask": mask}, mean_square)
+
+
+def test_kernels_that_eager_chooses_by_mode_or_values_get_half_of_the_digits() -> None:
+    """Eager does differ, by less than that; where it cannot, every bit is promised."""
+    ones = torch.ones(2, 6, dtype=torch.int64)
+    for source, why in ((encoder(), "fuses"), (masked(ones), "mask that hides nothing")):
+        graph = capture_source(source)
+        allowed = tolerance(graph, [Device("a")], source)
+        assert why in allowed.reason
+        eager = run_eager(source, training=False, steps=1).outputs[0]
+        placed = run(graph, initial_state(source, graph.program))["output"]
+        assert (eager - placed).abs().max() < allowed.relative * eager.abs().max()
+    hiding = ones.clone()
+    hiding[0, 0] = 0
+    exact = masked(hiding)
+    assert tolerance(capture_source(exact), [Device("a")], exact) is EXACT
+    trained = encoder()
+    assert tolerance(capture_source(trained, training=True), [Device("a")], trained) is EXACT

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+
+class CaptureWarning(UserWarning):
+    """A program may compute something else than the model in later steps, and why."""
 
 
 @contextmanager
@@ -17,6 +22,11 @@ def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[No
     A forward pass may leave things behind: a cache, a count, a weight computed anew. During a
     trace those are fakes, which would break the model for whoever uses it next. A plain tensor
     that is changed by numbers alone (``self.calls += 1``) changes for real.
+
+    Warns
+    -----
+    CaptureWarning
+        A number that a module keeps as an attribute has changed: a program has the first value.
     """
     modules = [module for whole in (model, *others) for module in whole.modules()]
     before = [_snapshot(module) for module in modules]
@@ -24,6 +34,10 @@ def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[No
     set_mode(model, training=training)
     try:
         yield
+        for (name, module), (_, attributes, _) in zip(model.named_modules(), before, strict=False):
+            _warn_of_changed_numbers(
+                f"module {name!r}" if name else "the model", module, attributes
+            )
     finally:
         for own, attributes, held in before:
             own.clear()
@@ -34,6 +48,22 @@ def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[No
             if tensor._version != version:
                 with torch.no_grad():
                     tensor.copy_(content)
+
+
+def _warn_of_changed_numbers(where: str, module: nn.Module, before: dict[str, Any]) -> None:
+    """Name the attributes that are numbers and that a forward pass has changed."""
+    for key, old in before.items():
+        new = vars(module).get(key)
+        plain = isinstance(old, int | float) and isinstance(new, int | float)
+        if plain and new != old and key != "training":
+            warnings.warn(
+                f"{where} changes its attribute {key!r} from {old!r} to {new!r} in a forward pass: "
+                f"where it computes with it, every step of the program has the value of the first "
+                "one; make it a buffer (register_buffer) that is changed in place, and run with "
+                "--check to compare the first steps with eager PyTorch",
+                CaptureWarning,
+                stacklevel=2,
+            )
 
 
 def set_mode(model: nn.Module, *, training: bool) -> None:

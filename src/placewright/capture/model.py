@@ -19,6 +19,7 @@ from placewright.capture.inference import trace_inference
 from placewright.capture.lower import lower
 from placewright.capture.modules import module_tree
 from placewright.capture.optimizer import append_updates
+from placewright.capture.parameters import check_memory
 from placewright.capture.source import ModelSource, load_model, mean_square
 from placewright.capture.training import trace_training
 
@@ -61,6 +62,11 @@ def capture(
     InputError
         The model does not run on these inputs.
 
+    Warns
+    -----
+    CaptureWarning
+        A module counts steps in an attribute that is a number: a program has its first value.
+
     Notes
     -----
     What is captured is what eager PyTorch runs on the CPU, operator by operator, with two known
@@ -75,6 +81,7 @@ def capture(
         settings = append_updates(sketch, optimizer, lr)
     else:
         sketch = lower(trace_inference(model, inputs))
+    check_memory(sketch.changed(), model, loss_fn if training else None, inputs, targets)
     return _with_modules(assemble(sketch, name, training=training, optimizer=settings), model)
 
 

@@ -107,10 +107,11 @@ def load_graph(ask: Ask, face: Face, *, weights: bool = False) -> tuple[Graph, M
     """Build and capture the model that SOURCE names."""
     if ":" not in ask.source:
         raise _unknown_scheme(ask.source, "is neither a file nor a model")
+    from placewright.capture.mode import CaptureWarning
     from placewright.capture.model import capture_source
     from placewright.capture.source import load_model
 
-    with face.meter(f"capturing {ask.source}"):
+    with face.noted(CaptureWarning), face.meter(f"capturing {ask.source}"):
         model = load_model(ask.source, ask.batch, ask.training, weights=weights)
         return capture_source(model, training=ask.training), model
 

@@ -22,6 +22,11 @@ from typing import IO, Any
 PREFIX = "placewright-run-"
 LOCK = "lock"
 
+SOCKET_PATH_BYTES = 107
+"""Longest path of a Unix socket on Linux."""
+
+SHORT = "/tmp"
+
 HALF_MADE_S = 3600.0
 """A folder without a lock is being made or removed; one that is older was broken off."""
 
@@ -29,15 +34,21 @@ HALF_MADE_S = 3600.0
 class Scratch:
     """A temporary folder that does not outlive a killed process for long; a context manager.
 
+    Parameters
+    ----------
+    parent
+        Where it is made; the temporary folder by default.
+
     Attributes
     ----------
     name
         Its path; what ``with`` gives.
     """
 
-    def __init__(self) -> None:
-        sweep()
-        self.name = tempfile.mkdtemp(prefix=PREFIX)
+    def __init__(self, parent: str | None = None) -> None:
+        parent = parent or tempfile.gettempdir()
+        sweep(parent)
+        self.name = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         lock = _held(Path(self.name))
         self._end = weakref.finalize(self, _end, Path(self.name), lock, os.getpid())
 
@@ -59,17 +70,26 @@ def keep_multiprocessing_here() -> None:
     """Let the files that `multiprocessing` makes for this process lie in a `Scratch`.
 
     They stay until the process ends. Nothing changes where it has made some already, or has been
-    given a folder by its parent.
+    given a folder by its parent. Where the temporary folder's path is too long for a socket, they
+    lie in ``/tmp``.
     """
     config: dict[str, Any] = current_process()._config  # type: ignore[attr-defined]
     if config.get("tempdir") is None:
-        _of_multiprocessing.append(Scratch())
+        longest = os.path.join(tempfile.gettempdir(), f"{PREFIX}12345678", "listener-12345678")
+        fits = len(os.fsencode(longest)) <= SOCKET_PATH_BYTES
+        _of_multiprocessing.append(Scratch(None if fits else SHORT))
         config["tempdir"] = _of_multiprocessing[-1].name
 
 
-def sweep() -> None:
-    """Remove this user's folders of processes that have ended without doing so."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def sweep(parent: str | None = None) -> None:
+    """Remove this user's folders of processes that have ended without doing so.
+
+    Parameters
+    ----------
+    parent
+        Where they are looked for; the temporary folder by default.
+    """
+    for folder in Path(parent or tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.lstat().st_uid == os.geteuid():
                 _remove_abandoned(folder)

@@ -86,7 +86,7 @@ class Comparison:
             lr=program.optimizer.get("lr", 1e-3),
         )
         initial = {name: tensor.clone() for name, tensor in eager.state().items()}
-        return cls(program, eager, tolerance(graph, devices), initial)
+        return cls(program, eager, tolerance(graph, devices, source), initial)
 
     def step(self, outputs: Outputs, state: State | None) -> None:
         """Do the eager step that belongs to what is given.

@@ -10,17 +10,29 @@ The one place that says how far a placed run may be from plain eager PyTorch.
   divides a gradient by its own size, so that a gradient that is all rounding moves a parameter by
   the learning rate, in either direction: twice the rate is added for parameters. Only the first
   training step is compared, because later ones start from parameters that differ.
+- Eager PyTorch chooses some kernels by more than shapes, which a captured program cannot: in
+  evaluation mode ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` are replaced by one
+  fused kernel, and transformers leaves out an attention mask that hides nothing. There half of the
+  digits must agree as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
+from placewright.capture.containers import leaves_of
 from placewright.checking import Tolerance
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+
+if TYPE_CHECKING:
+    from placewright.capture.source import ModelSource
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Unit roundoff of the types that a program computes in."""
@@ -28,10 +40,13 @@ ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bflo
 TF32 = 2.0**-11
 """What a GPU may round the factors of a product of float32 to."""
 
+FUSED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Replaced by one kernel each in evaluation mode."""
+
 EXACT = Tolerance(0.0, 0.0, "every bit, since all devices call eager's own kernels")
 
 
-def tolerance(graph: Graph, devices: Sequence[Device]) -> Tolerance:
+def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> Tolerance:
     """How far a placed run of a captured program may be from eager on the first device's cores.
 
     Parameters
@@ -40,25 +55,52 @@ def tolerance(graph: Graph, devices: Sequence[Device]) -> Tolerance:
         With its program.
     devices
         That the placement uses.
+    source
+        The model that was captured, with its inputs.
     """
     gpus = any(device.kind == "gpu" for device in devices)
     cores = sorted({device.cores for device in devices})
-    if not gpus and len(cores) < 2:
-        return EXACT
     program = graph.program
     assert isinstance(program, Program)
+    other_kernels = _kernels_by_values(source, training=program.training)
+    if not gpus and len(cores) < 2 and not other_kernels:
+        return EXACT
     roundoff = max(_coarsest(graph), TF32 if gpus else 0.0)
-    reason = (
-        "GPU kernels add up in another order and may round to TF32"
-        if gpus
-        else f"sums are divided between other numbers of threads ({_listed(cores)} cores)"
-    )
+    if gpus:
+        reason = "GPU kernels add up in another order and may round to TF32"
+    elif len(cores) > 1:
+        reason = f"sums are divided between other numbers of threads ({_listed(cores)} cores)"
+    else:
+        reason = other_kernels
     return Tolerance(
         relative=math.sqrt(roundoff),
         update=2.0 * float(program.optimizer.get("lr", 0.0)),
         reason=reason,
         steps=1 if program.training else None,
     )
+
+
+def _kernels_by_values(source: ModelSource, *, training: bool) -> str:
+    """Why eager calls kernels that a captured program does not have; empty where it does not."""
+    modules = list(source.model.modules())
+    fast = not training and torch.backends.mha.get_fastpath_enabled()
+    if fast and any(
+        isinstance(m, nn.TransformerEncoderLayer | nn.MultiheadAttention) for m in modules
+    ):
+        return "eager fuses attention layers of torch.nn in evaluation mode"
+    of_transformers = any(type(m).__module__.startswith("transformers.") for m in modules)
+    if of_transformers and _idle_mask(source.inputs):
+        return "transformers leaves out an attention mask that hides nothing"
+    return ""
+
+
+def _idle_mask(inputs: object) -> bool:
+    """Whether a tensor of whole numbers or truth values among keyword arguments is all ones."""
+    if not isinstance(inputs, dict):
+        return False
+    masks = [value for name, value in inputs.items() if "mask" in name]
+    tensors = [leaf for mask in masks for _, leaf in leaves_of(mask)]
+    return any(isinstance(t, torch.Tensor) and not t.is_meta and bool(t.all()) for t in tensors)
 
 
 def _coarsest(graph: Graph) -> float:
