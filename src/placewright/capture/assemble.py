@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from placewright.capture.costs import bytes_accessed, signature, spec_bytes
-from placewright.capture.draft import Draft, Sketch
+from placewright.capture.costs import bytes_accessed, held_bytes, signature, spec_bytes
+from placewright.capture.draft import Draft, Sketch, reads
 from placewright.capture.flow import Flow, flow_of, is_view, view_of
 from placewright.capture.groups import colocation
 from placewright.capture.ordering import orders
@@ -81,17 +81,39 @@ def _inputs(sketch: Sketch, flow: Flow, homes: Mapping[str, str]) -> tuple[Progr
 
 def _tensors(sketch: Sketch, flow: Flow) -> list[Tensor]:
     names = [draft.call.name for draft in sketch.drafts]
+    held = _held_bytes(sketch, flow)
     return [
         Tensor(
             value,
             names[flow.producer[value]],
-            spec_bytes(sketch.specs[value]),
+            held[value],
             tuple(names[k] for k in flow.consumers[value]),
             view_of(sketch.drafts[flow.producer[value]], flow),
         )
         for value in flow.producer
         if value in flow.consumers
     ]
+
+
+def _held_bytes(sketch: Sketch, flow: Flow) -> dict[str, int]:
+    """Bytes of memory behind each value: gaps count, which do not travel; an upper limit of that.
+
+    A view counts its elements, which is what is sent of it. ``aten.copy`` into a strided view
+    copies all the memory that the view is in.
+    """
+    held: dict[str, int] = {}
+    for value, k in flow.producer.items():
+        draft, spec = sketch.drafts[k], sketch.specs[value]
+        if view_of(draft, flow):
+            held[value] = spec_bytes(spec)
+            continue
+        held[value] = held_bytes(spec)
+        if draft.call.target == "aten.copy.default" and held[value] > spec_bytes(spec):
+            base = reads(draft)[0]
+            while base in flow.producer and view_of(sketch.drafts[flow.producer[base]], flow):
+                base = view_of(sketch.drafts[flow.producer[base]], flow)
+            held[value] = max(held[value], held.get(base, spec_bytes(sketch.specs[base])))
+    return held
 
 
 def _order_only(flow: Flow) -> list[Tensor]:

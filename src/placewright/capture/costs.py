@@ -31,6 +31,15 @@ def spec_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * dtype.itemsize
 
 
+def held_bytes(spec: TensorSpec) -> int:
+    """Bytes of memory that a value of its own takes, gaps between its elements included."""
+    elements = spec_bytes(spec)
+    if not elements or not spec.stride:
+        return elements
+    last = sum((n - 1) * step for n, step in zip(spec.shape, spec.stride, strict=True))
+    return max(elements, (last + 1) * elements // math.prod(spec.shape))
+
+
 def bytes_accessed(draft: Draft, specs: Mapping[str, TensorSpec]) -> float:
     """Bytes read and written, every argument and every result once.
 
