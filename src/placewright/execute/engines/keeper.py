@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from contextlib import suppress
 
 from placewright.execute import limits
@@ -27,8 +29,21 @@ def is_lead() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def end_with_agent() -> None:
+    """Get a SIGTERM when torchrun's agent, our parent, is gone: one that was killed sends none."""
+    agent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == agent:
+            time.sleep(limits.LOOK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
 def serve() -> None:
     """Keep this rank's worker until the lead is gone."""
+    end_with_agent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever is in front gets it and ends us
     keep(*find())
 

@@ -29,7 +29,7 @@ from placewright.execute.engines.dialling import (
     on_one_machine,
     warn_of_open_rendezvous,
 )
-from placewright.execute.engines.keeper import keep
+from placewright.execute.engines.keeper import end_with_agent, keep
 from placewright.execute.engines.seating import seating
 from placewright.execute.engines.torchrun_group import TorchrunGroup
 from placewright.execute.host import Host, loopback
@@ -63,6 +63,7 @@ class Torchrun:
         self._cluster, self._emulate = cluster, emulate
         self._world = _world(cluster)
         known_secret()
+        end_with_agent()
         warn_of_open_rendezvous()
         self._sessions = 0
         self._seats: dict[str, int] = {}
