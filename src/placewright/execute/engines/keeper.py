@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from placewright.execute import limits
 from placewright.execute.connections.channel import Channel, wait
@@ -34,11 +35,21 @@ def end_with_agent() -> None:
     agent = os.getppid()
 
     def look() -> None:
-        while os.getppid() == agent:
+        while os.getppid() == agent and not _is_init(agent):
             time.sleep(limits.LOOK_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+def _is_init(pid: int) -> bool:
+    """Whether it is who adopts orphans: the agent was gone before we looked for the first time.
+
+    In a container the agent itself may be the first process.
+    """
+    with suppress(OSError):
+        return pid == 1 and b"torch" not in Path("/proc/1/cmdline").read_bytes()
+    return False
 
 
 def serve() -> None:
