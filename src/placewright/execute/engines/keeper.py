@@ -31,13 +31,18 @@ def is_lead() -> bool:
 
 
 def end_with_agent() -> None:
-    """Get a SIGTERM when torchrun's agent, our parent, is gone: one that was killed sends none."""
+    """Get a SIGTERM when torchrun's agent, our parent, is gone: one that was killed sends none.
+
+    A SIGKILL follows where that does not help: a wait for torchrun's store answers no signal.
+    """
     agent = os.getppid()
 
     def look() -> None:
         while os.getppid() == agent and not _is_init(agent):
             time.sleep(limits.LOOK_S)
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(limits.patience(limits.END_S))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=look, daemon=True).start()
 
