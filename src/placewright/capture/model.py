@@ -69,10 +69,9 @@ def capture(
 
     Notes
     -----
-    What is captured is what eager PyTorch runs on the CPU, operator by operator, with two known
-    departures in the last digits: in evaluation mode eager replaces a whole
-    ``nn.TransformerEncoderLayer`` by one fused kernel, and transformers looks at the values of an
-    attention mask to leave out one that hides nothing.
+    What is captured is what eager PyTorch runs on the CPU, operator by operator, with one known
+    departure in the last digits: in evaluation mode eager replaces a whole
+    ``nn.TransformerEncoderLayer`` by one fused kernel.
     """
     name = name or type(model).__name__
     settings: Mapping[str, Any] = {}
@@ -81,7 +80,8 @@ def capture(
         settings = append_updates(sketch, optimizer, lr)
     else:
         sketch = lower(trace_inference(model, inputs))
-    check_memory(sketch.changed(), model, loss_fn if training else None, inputs, targets)
+    source = ModelSource(model, inputs, loss_fn if training else None, targets)
+    check_memory(sketch.changed(), source)
     return _with_modules(assemble(sketch, name, training=training, optimizer=settings), model)
 
 

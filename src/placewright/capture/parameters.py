@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from placewright.capture.containers import leaves_of
 from placewright.capture.draft import input_name
-from placewright.capture.feed import as_arguments
 from placewright.capture.named_state import Loss, named_state
+from placewright.capture.source import ModelSource
+from placewright.capture.state import named_values
 from placewright.errors import UnsupportedError
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -35,9 +34,7 @@ def check_parameters(model: nn.Module, loss_fn: Loss | None) -> None:
             )
 
 
-def check_memory(
-    changed: Collection[str], model: nn.Module, loss_fn: Loss | None, inputs: Any, targets: Any
-) -> None:
+def check_memory(changed: Collection[str], source: ModelSource) -> None:
     """Refuse a change that would have to show in another tensor, which shares its memory.
 
     Parameters
@@ -50,25 +47,16 @@ def check_memory(
     UnsupportedError
         Names both tensors.
     """
-    parameters, buffers = named_state(model, loss_fn)
-    arguments = as_arguments(inputs, type(model).__name__)
-    groups: dict[str, Iterable[tuple[str, Any]]] = {
-        "parameter": [(member.key, member.value) for member in parameters],
-        "buffer": [(member.key, member.value) for member in buffers],
-        "input": leaves_of(arguments),
-        "target": leaves_of(targets),
-    }
     held = [
         (input_name(role, key), value)
-        for role, group in groups.items()
-        for key, value in group
+        for (role, key), value in named_values(source).items()
         if isinstance(value, Tensor)
     ]
     for one, other in _overlapping(held):
         if one in changed or other in changed:
             raise UnsupportedError(
                 f"{one!r} and {other!r} share memory, and a step changes both at once",
-                where=f"model {type(model).__name__}",
+                where=f"model {type(source.model).__name__}",
                 hint="make one of them a copy (clone), or give one tensor both names",
             )
 

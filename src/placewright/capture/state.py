@@ -36,12 +36,13 @@ def initial_state(
     InputError
         The program was captured from another model, or the model has no weights.
     """
-    found = _values(source)
+    found = named_values(source)
     wanted = [e for e in program.inputs if only is None or e.name in only]
     return {entry.name: _value(entry, found, program) for entry in wanted}
 
 
-def _values(source: ModelSource) -> dict[tuple[str, str], object]:
+def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
+    """What a model is and is given, by role and key: parameters, buffers, inputs, targets."""
     parameters, buffers = named_state(source.model, source.loss_fn)
     inputs = as_arguments(source.inputs, type(source.model).__name__)
     groups: dict[str, list[tuple[str, object]]] = {

@@ -10,10 +10,9 @@ The one place that says how far a placed run may be from plain eager PyTorch.
   divides a gradient by its own size, so that a gradient that is all rounding moves a parameter by
   the learning rate, in either direction: twice the rate is added for parameters. Only the first
   training step is compared, because later ones start from parameters that differ.
-- Eager PyTorch chooses some kernels by more than shapes, which a captured program cannot: in
-  evaluation mode ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` are replaced by one
-  fused kernel, and transformers leaves out an attention mask that hides nothing. There half of the
-  digits must agree as well.
+- In evaluation mode eager PyTorch replaces ``nn.TransformerEncoderLayer`` and
+  ``nn.MultiheadAttention`` by one fused kernel, which a captured program does not have. There half
+  of the digits must agree as well.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from placewright.capture.containers import leaves_of
 from placewright.checking import Tolerance
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
@@ -62,8 +60,7 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
     cores = sorted({device.cores for device in devices})
     program = graph.program
     assert isinstance(program, Program)
-    other_kernels = _kernels_by_values(source, training=program.training)
-    if not gpus and len(cores) < 2 and not other_kernels:
+    if not gpus and len(cores) < 2 and not _fuses(source, training=program.training):
         return EXACT
     roundoff = max(_coarsest(graph), TF32 if gpus else 0.0)
     if gpus:
@@ -71,7 +68,7 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
     elif len(cores) > 1:
         reason = f"sums are divided between other numbers of threads ({_listed(cores)} cores)"
     else:
-        reason = other_kernels
+        reason = "eager fuses attention layers of torch.nn in evaluation mode"
     return Tolerance(
         relative=math.sqrt(roundoff),
         update=2.0 * float(program.optimizer.get("lr", 0.0)),
@@ -80,27 +77,10 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
     )
 
 
-def _kernels_by_values(source: ModelSource, *, training: bool) -> str:
-    """Why eager calls kernels that a captured program does not have; empty where it does not."""
-    modules = list(source.model.modules())
+def _fuses(source: ModelSource, *, training: bool) -> bool:
+    """Whether eager calls fused kernels that a captured program does not have."""
     fast = not training and torch.backends.mha.get_fastpath_enabled()
-    if fast and any(
-        isinstance(m, nn.TransformerEncoderLayer | nn.MultiheadAttention) for m in modules
-    ):
-        return "eager fuses attention layers of torch.nn in evaluation mode"
-    of_transformers = any(type(m).__module__.startswith("transformers.") for m in modules)
-    if of_transformers and _idle_mask(source.inputs):
-        return "transformers leaves out an attention mask that hides nothing"
-    return ""
-
-
-def _idle_mask(inputs: object) -> bool:
-    """Whether a tensor of whole numbers or truth values among keyword arguments is all ones."""
-    if not isinstance(inputs, dict):
-        return False
-    masks = [value for name, value in inputs.items() if "mask" in name]
-    tensors = [leaf for mask in masks for _, leaf in leaves_of(mask)]
-    return any(isinstance(t, torch.Tensor) and not t.is_meta and bool(t.all()) for t in tensors)
+    return fast and any(isinstance(module, FUSED) for module in source.model.modules())
 
 
 def _coarsest(graph: Graph) -> float:
