@@ -24,20 +24,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from placewright.arrays import IntArray
-from placewright.capture.model import capture
+from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.module_maps.placement import placement
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
-from placewright.profile.build import profile
-from placewright.result import Result, Status
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.result import Result, Status
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
 
 GIB = 2.0**30
 PCIE, NVLINK, ETHERNET = 25e9, 300e9, 1.25e9
@@ -162,7 +162,7 @@ def copied(problem: OperatorProblem, place: IntArray) -> float:
     copies = held * problem.seconds_per_byte[cpu, gpu] + (held > 0) * problem.latency_s[cpu, gpu]
     seconds = problem.compute_s.copy()
     seconds[:, gpu] += copies
-    there = problem.asked(
+    there = problem.replace(
         compute_s=seconds,
         resident_bytes=np.where(moved, 0.0, problem.resident_bytes),
         memory_bytes=np.full(problem.m, np.inf),

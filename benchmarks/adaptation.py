@@ -23,18 +23,18 @@ import numpy as np
 
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
-from placewright.capture.model import capture_source
-from placewright.capture.source import load_model
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import load_model
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.execute.engines.local import Local
-from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
-from placewright.profile.build import profile
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
 from placewright.report.history import QUIET, told
-from placewright.solve import solve
+from placewright.runtime.engines.local import Local
+from placewright.runtime.session import Session
 from placewright.testbed.testbed import Testbed
 
 LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
@@ -52,8 +52,8 @@ def running(name: str, steps: int) -> Iterator[tuple[Testbed, Job, AdaptiveRun]]
     state = initial_state(source, graph.program)
     problem = profile(graph, DUO, state=state)
     with Testbed.up(DUO) as bed, tempfile.TemporaryDirectory() as folder:
-        seats = {d.name: bed.seat(d.name) for d in DUO.devices}
-        job = Job(graph, DUO, problem, state, open=partial(Session, engine=Local(seats)))
+        handles = {d.name: bed.handle(d.name) for d in DUO.devices}
+        job = Job(graph, DUO, problem, state, open=partial(Session, engine=Local(handles)))
         plan = solve(problem, "ceft+pbqp").plan
         with AdaptiveRun(
             job, Path(folder), plan=plan, steps=steps + 1000, snapshot_every=10**6
@@ -64,7 +64,7 @@ def running(name: str, steps: int) -> Iterator[tuple[Testbed, Job, AdaptiveRun]]
 def beside_optimum_s(job: Job, adapted: OperatorPlan, slower: float) -> tuple[float, float]:
     """Median steps of a plan and of the one solved with perfect knowledge, in turns."""
     factors = np.array([slower, 1.0])
-    problem = job.problem.asked(compute_s=job.problem.compute_s * factors)
+    problem = job.problem.replace(compute_s=job.problem.compute_s * factors)
     plans = adapted, solve(problem, "ceft+pbqp").plan
     times: tuple[list[float], list[float]] = ([], [])
     with job.open(job.graph, job.cluster, job.state) as session:

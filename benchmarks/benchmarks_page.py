@@ -32,8 +32,8 @@ from page_tables import page
 from placewright.errors import InfeasibleError
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.result import Candidate, Status
-from placewright.solve import solve
+from placewright.planning.result import Candidate, Status
+from placewright.planning.solving import solve
 
 HOUSE = Path(__file__).resolve().parents[1]
 ROOT = HOUSE.parent / "shared" / "data"
@@ -59,12 +59,12 @@ def problems(wanted: list[str]) -> Iterator[OperatorProblem]:
     """Those named."""
     for name, (path, links) in published().items():
         if name in wanted:
-            yield read_dag(path, links).asked(name=name)
+            yield read_dag(path, links).replace(name=name)
     for cluster, batch in CLUSTERS.items():
         names = tuple(f"{model}@{cluster}" for model in MODELS)
         for problem in captured(tuple(name for name in names if name in wanted), batch):
             limit = np.inf if cluster == LIFTED else problem.memory_bytes
-            yield problem.asked(memory_bytes=np.broadcast_to(limit, problem.m))
+            yield problem.replace(memory_bytes=np.broadcast_to(limit, problem.m))
 
 
 def every_instance() -> list[str]:

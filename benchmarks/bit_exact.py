@@ -12,12 +12,12 @@ import argparse
 
 import numpy as np
 
-from placewright.capture.model import capture_source
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import compare_with_eager, running
-from placewright.profile.build import profile
+from placewright.profiling.build import profile
 from placewright.testing.small_zoo import SIZES, small
 
 

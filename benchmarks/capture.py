@@ -12,8 +12,8 @@ import argparse
 import time
 import warnings
 
-from placewright.capture.model import capture_source, load_model
-from placewright.capture.zoo import FACTORIES
+from placewright.capturing.model import capture_source, load_model
+from placewright.capturing.zoo import FACTORIES
 from placewright.graph.graph import Graph
 
 COLUMNS = ("model", "step", "operators", "groups", "signatures", "GFLOP", "resident MB", "seconds")

@@ -21,7 +21,7 @@ from placewright.operators.planners import planners
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
 
@@ -54,10 +54,10 @@ def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[Opera
     """Training steps of the zoo; a model that cannot be captured is named on stderr."""
     import torch
 
-    from placewright.capture.model import capture
-    from placewright.capture.zoo import factory
+    from placewright.capturing.model import capture
+    from placewright.capturing.zoo import factory
     from placewright.cluster.cluster import Cluster
-    from placewright.profile.build import profile
+    from placewright.profiling.build import profile
 
     for name in names:
         model_name, _, cluster = name.partition("@")
@@ -88,7 +88,7 @@ def value(problem: OperatorProblem, name: str) -> float:
 def changed(problem: OperatorProblem) -> OperatorProblem:
     """One device in two has slowed down to a half."""
     factor = np.where(np.arange(problem.m) % 2 == 0, 2.0, 1.0)
-    return problem.asked(compute_s=problem.compute_s * factor)
+    return problem.replace(compute_s=problem.compute_s * factor)
 
 
 def row(problem: OperatorProblem) -> str:

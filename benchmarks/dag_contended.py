@@ -17,8 +17,8 @@ from placewright.operators.judge import judge
 from placewright.operators.planners.heft import Heft
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "60"))

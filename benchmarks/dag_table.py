@@ -18,8 +18,8 @@ from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context, Planner
-from placewright.result import relative_gap
+from placewright.planning.contract import Context, Planner
+from placewright.planning.result import relative_gap
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 QUICK = 20.0
@@ -41,7 +41,7 @@ def table(free: OperatorProblem, names: list[str]) -> None:
     """One row per planner."""
     print("| planner | free | gap | plan s | contended | gap | plan s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    contended = free.asked(links=Links.CONTENDED)
+    contended = free.replace(links=Links.CONTENDED)
     for name in names or list(planners(free)):
         cells = [" | ".join(cell(asked, name)) for asked in (free, contended)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

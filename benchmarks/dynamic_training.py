@@ -9,8 +9,8 @@ steps each, so that all of them meet the same noise; there are more rounds where
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
 tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
 was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
-(`placewright.profile.together`). `auto` may say that one board alone is faster, and tries its plan
-beside those of that board and of CEFT+PBQP in two turns or more (`placewright.adapt.finals`).
+(`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
+plan beside those of that board and of CEFT+PBQP in two turns or more (`placewright.adapt.finals`).
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
@@ -39,22 +39,22 @@ from placewright.adapt.decide import Policy
 from placewright.adapt.finals import finals
 from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
-from placewright.capture.model import capture_source
-from placewright.capture.source import load_model
-from placewright.capture.state import initial_state
-from placewright.capture.zoo import FACTORIES
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import load_model
+from placewright.capturing.state import initial_state
+from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
-from placewright.execute.engines.local import Local
-from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
-from placewright.profile.build import profile
-from placewright.profile.calibration import calibrated
-from placewright.profile.table import ProfileTable
-from placewright.profile.together import Paces, paces
-from placewright.solve import compare, solve
+from placewright.planning.solving import compare, solve
+from placewright.profiling.build import profile
+from placewright.profiling.calibration import calibrated
+from placewright.profiling.interference import InterferenceProfile, interference
+from placewright.profiling.table import ProfileTable
+from placewright.runtime.engines.local import Local
+from placewright.runtime.session import Session
 from placewright.testbed.testbed import Testbed
 
 STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-split")
@@ -74,7 +74,7 @@ COLD = 2
 
 NAN = float("nan")
 
-Turns: TypeAlias = list[list[float]]
+MeasuringRounds: TypeAlias = list[list[float]]
 """Step seconds of a plan, a list for each of its turns."""
 
 
@@ -107,7 +107,9 @@ CLUSTERS = {
 }
 
 
-def plans_of(known: Paces, session: Session, seconds: float) -> dict[str, OperatorPlan]:
+def plans_of(
+    known: InterferenceProfile, session: Session, seconds: float
+) -> dict[str, OperatorPlan]:
     """Every plan by the name in the table; that of `auto` as `operators run` finds it."""
     single = compare(known.alone, [f"only:{name}" for name in known.alone.device_names])
     plans = {"best single": single.plan}
@@ -126,7 +128,7 @@ def plans_of(known: Paces, session: Session, seconds: float) -> dict[str, Operat
 
 def dynamic_plan(
     job: Job,
-    known: Paces,
+    known: InterferenceProfile,
     plan: OperatorPlan,
     at_hand: Iterable[OperatorPlan],
     asked: argparse.Namespace,
@@ -147,7 +149,7 @@ def dynamic_plan(
             Path(folder),
             plan=plan,
             rivals=others,
-            paces=known,
+            interference=known,
             policy=policy,
             snapshot_every=10**6,
             steps=asked.run_steps,
@@ -167,7 +169,7 @@ def measured(
     plans: Mapping[str, OperatorPlan],
     values: Mapping[str, float],
     asked: argparse.Namespace,
-) -> dict[str, Turns]:
+) -> dict[str, MeasuringRounds]:
     """Step seconds of every plan, in turns, forwards and backwards.
 
     Names of one placement are measured once; one far behind has only the first turn.
@@ -177,7 +179,7 @@ def measured(
     for name in sorted((n for n in plans if values[n] < limit), key=values.__getitem__):
         names.setdefault(plans[name].placement.tobytes(), []).append(name)
     turns = [group[0] for group in names.values()]
-    found: dict[str, Turns] = {name: [] for name in turns}
+    found: dict[str, MeasuringRounds] = {name: [] for name in turns}
     done, best, end_s = 0, float("inf"), 0.0
     with job.open(job.graph, job.cluster, job.state) as session:
         while done < asked.rounds or time.perf_counter() < end_s:
@@ -193,7 +195,7 @@ def measured(
     return {name: found[group[0]] for group in names.values() for name in group}
 
 
-def median(turns: Turns) -> float:
+def median(turns: MeasuringRounds) -> float:
     """Of all steps of these turns."""
     return float(np.median(np.concatenate(turns)))
 
@@ -206,7 +208,7 @@ def one_turn(session: Session, steps: int, far_s: float) -> list[float]:
     return times
 
 
-def over_fastest(times: Mapping[str, Turns], name: str) -> float:
+def over_fastest(times: Mapping[str, MeasuringRounds], name: str) -> float:
     """How far the plan is above the fastest, each half of the rounds judging the other's choice."""
     rounds = max(map(len, times.values()))
     late = {n: t for n, t in times.items() if len(t) == rounds}
@@ -229,13 +231,13 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
     for cluster in clusters:
         problem = profile(graph, cluster, state=state, table=table)
         with Testbed.up(cluster) as bed:
-            seats = {d.name: bed.seat(d.name) for d in cluster.devices}
-            workers = partial(Session, engine=Local(seats))
+            handles = {d.name: bed.handle(d.name) for d in cluster.devices}
+            workers = partial(Session, engine=Local(handles))
             with workers(graph, cluster, state) as session:
                 problem = calibrated(problem, session).problem
                 first = solve(problem, "auto", time_limit_s=asked.auto_seconds).plan
                 single = compare(problem, [f"only:{n}" for n in problem.device_names]).plan
-                known = paces(problem, session, first, single)
+                known = interference(problem, session, first, single)
                 print(f"  side by side, beside alone: {known}", flush=True)
                 plans = plans_of(known, session, asked.auto_seconds)
             job = Job(graph, cluster, known.alone, state, open=workers)
@@ -247,7 +249,12 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
 
 
 def row(
-    model: str, cluster: str, name: str, value: float, times: Mapping[str, Turns], moves: int
+    model: str,
+    cluster: str,
+    name: str,
+    value: float,
+    times: Mapping[str, MeasuringRounds],
+    moves: int,
 ) -> Row:
     """What came of one plan."""
     moves = moves if name == "dynamic" else 0

@@ -24,17 +24,17 @@ from pathlib import Path
 
 import torch
 
-from placewright.adapt.reach import all_talk
+from placewright.adapt.connectivity import all_talk
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.execute.eager import run_eager
-from placewright.execute.engines.local import Local
-from placewright.execute.session import Session
-from placewright.profile.build import profile
+from placewright.profiling.build import profile
+from placewright.runtime.eager import run_eager
+from placewright.runtime.engines.local import Local
+from placewright.runtime.session import Session
 from placewright.testbed.testbed import Testbed
 
 LINKS = tuple(Link(a, b, 1.25e8, 2e-4) for a in "abc" for b in "abc" if a != b)
@@ -73,14 +73,14 @@ def job_on(bed: Testbed | None, source: ModelSource) -> Job:
     problem = profile(graph, TRIO, method="analytic")
     if bed is None:
         return Job(graph, TRIO, problem, state)
-    seats = {d.name: bed.seat(d.name) for d in TRIO.devices}
+    handles = {d.name: bed.handle(d.name) for d in TRIO.devices}
     return Job(
         graph,
         TRIO,
         problem,
         state,
-        open=partial(Session, engine=Local(seats)),
-        reachable=lambda names: all_talk([seats[n] for n in names]),
+        open=partial(Session, engine=Local(handles)),
+        reachable=lambda names: all_talk([handles[n] for n in names]),
     )
 
 

@@ -32,11 +32,11 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from placewright.capture.model import capture
+from placewright.capturing.model import capture
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
-from placewright.profile.analytic import analytic_seconds
-from placewright.profile.uncounted import uncounted_shares
+from placewright.profiling.analytic import analytic_seconds
+from placewright.profiling.uncounted import uncounted_shares
 
 aten = torch.ops.aten
 CLOSE = 0.01

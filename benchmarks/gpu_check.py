@@ -26,17 +26,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import load_model
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import load_model
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.detect import gpu_texts
-from placewright.execute.engines.local import Local
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single, compare_with_eager, running
-from placewright.profile.build import profile
-from placewright.profile.links import measure_links
-from placewright.solve import solve
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
+from placewright.profiling.links import measure_links
+from placewright.runtime.engines.local import Local
 from placewright.testing.small_zoo import small
 
 MODELS = ("alexnet", "resnet50", "rnnlm", "bert")

@@ -26,7 +26,7 @@ from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_placement, tiny
 
 SIZES = ((500, 4), (5000, 4), (500, 16))
@@ -133,7 +133,7 @@ def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
 def short(problem: OperatorProblem) -> OperatorProblem:
     """The same with devices that hold 0.6 of all bytes, so that these have to be counted."""
     every = problem.tensor_bytes.sum() + problem.resident_bytes.sum()
-    return problem.asked(memory_bytes=np.full(problem.m, 0.6 * every))
+    return problem.replace(memory_bytes=np.full(problem.m, 0.6 * every))
 
 
 def lines(problem: OperatorProblem) -> Lines:

@@ -22,20 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import IntArray
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import PlacewrightError
-from placewright.execute.session import Session
 from placewright.graph.graph import Graph
+from placewright.numerics.arrays import IntArray
 from placewright.operators.check import check_session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
-from placewright.profile.build import profile
+from placewright.profiling.build import profile
+from placewright.runtime.session import Session
 from placewright.testing.models.cases import CASES, Case
 
 SEED = 3

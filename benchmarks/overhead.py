@@ -18,13 +18,13 @@ import time
 import numpy as np
 import torch
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import load_model
-from placewright.capture.state import initial_state
-from placewright.capture.zoo import FACTORIES
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import load_model
+from placewright.capturing.state import initial_state
+from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device
-from placewright.execute.eager import Stepper
-from placewright.execute.session import Session
+from placewright.runtime.eager import Stepper
+from placewright.runtime.session import Session
 
 WARM_UP = 2
 

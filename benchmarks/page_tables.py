@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from placewright.result import relative_gap
+from placewright.planning.result import relative_gap
 
 HEAD = """# Planners, instance by instance
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.result import relative_gap
+from placewright.planning.result import relative_gap
 from placewright.solvers.iopddl import read_iopddl
 from placewright.solvers.memory_pbqp import MemoryPbqp
 from placewright.solvers.memory_search import solve_pbqp_memory

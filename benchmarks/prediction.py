@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import load_model
-from placewright.capture.state import initial_state
-from placewright.capture.zoo import FACTORIES
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import load_model
+from placewright.capturing.state import initial_state
+from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
-from placewright.execute.specs import emulated
 from placewright.operators.run import running
-from placewright.profile.build import profile
-from placewright.solve import compare
+from placewright.planning.solving import compare
+from placewright.profiling.build import profile
+from placewright.runtime.specs import emulated
 
 PLANNERS = ("ceft+pbqp", "heft", "topological-split", "random")
 """A good plan, an optimistic one, a split and a wild one."""

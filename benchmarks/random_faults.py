@@ -454,7 +454,7 @@ def look(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
 
 
 def _next_start(temporary: Path) -> None:
-    code = "from placewright.execute.scratch import Scratch; Scratch().cleanup()"
+    code = "from placewright.runtime.scratch import Scratch; Scratch().cleanup()"
     environment = os.environ | {"TMPDIR": str(temporary)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
@@ -549,8 +549,8 @@ def _of_snapshot(folder: Path) -> tuple[int, float]:
 
 @cache
 def _captured() -> Any:
-    from placewright.capture.model import capture_source
-    from placewright.capture.source import load_model
+    from placewright.capturing.model import capture_source
+    from placewright.capturing.source import load_model
 
     source = load_model("random_faults:small", None, True, weights=True)
     return source, capture_source(source, training=True)
@@ -558,7 +558,7 @@ def _captured() -> Any:
 
 @cache
 def _eager(step: int) -> dict[str, Any]:
-    from placewright.execute.eager import run_eager
+    from placewright.runtime.eager import run_eager
 
     source, graph = _captured()
     found = run_eager(source, training=True, steps=step).state

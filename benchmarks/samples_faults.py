@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from placewright.errors import RunError
+from placewright.planning.solving import solve
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.generate import generate
 from placewright.samples.moving.move import move
 from placewright.samples.moving.mover import Fault
-from placewright.solve import solve
 
 NODES, SPEED = 6, 100.0
 
@@ -28,7 +28,7 @@ def main(first: int, runs: int) -> None:
     """Run and count."""
     fine = restarts = cuts = samples = 0
     for seed in range(first, first + runs):
-        problem = generate("moderate", NODES, seed).asked(relay=True)
+        problem = generate("moderate", NODES, seed).replace(relay=True)
         plan = solve(problem, "lp").plan
         rng = np.random.default_rng(seed)
         faults = {

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.planning import Context
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
 from placewright.report.text import percent, plain_table, seconds
 from placewright.samples.files import problem_from
 from placewright.samples.measuring.speeds import measure
@@ -33,14 +34,13 @@ from placewright.samples.planners import planners
 from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
 from placewright.samples.training.recipe import Recipe
-from placewright.solve import solve
+from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.requirements import missing
-from placewright.testbed.seat import NodeSeat
 
 ROUNDS = 2
 RESULTS = Path(__file__).parent / "results" / "samples_run.jsonl"
 PLANNED = ("auto", "proportional", "greedy", "nic", "lp", "ilp", "ilp-cp-sat")
-PEERS = ("none", "lb-bsp", "fedavg")
+BASELINES = ("none", "lb-bsp", "fedavg")
 
 SAMPLES = (640, 160, 120, 80)
 FAVOURITES = ((0, 1, 2, 3, 4), (5, 6), (7, 8), (9,))
@@ -100,12 +100,12 @@ def one_round(number: int, names: Sequence[str]) -> None:
     with nodes_up(problem) as up:
         shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
         print(f"round {number + 1} of {ROUNDS}: measuring speeds; cores: {shares}", flush=True)
-        measured = measure(problem, RECIPE, up.seats).of(problem, RECIPE.batch)
-        carry_out(measured, names, up.seats, number)
+        measured = measure(problem, RECIPE, up.handles).of(problem, RECIPE.batch)
+        carry_out(measured, names, up.handles, number)
 
 
 def carry_out(
-    problem: SampleProblem, names: Sequence[str], seats: Sequence[NodeSeat], number: int
+    problem: SampleProblem, names: Sequence[str], handles: Sequence[NodeHandle], number: int
 ) -> None:
     """Each of `names` on files of its own; results are kept."""
     print(np.round(1e3 * problem.seconds_per_sample, 2), "ms per sample")
@@ -113,7 +113,12 @@ def carry_out(
     for name in names:
         plans = {name: planned(problem, name)} if name in PLANNED else {}
         [one] = run(
-            problem, None, others=plans, peers=() if plans else (name,), recipe=RECIPE, seats=seats
+            problem,
+            None,
+            others=plans,
+            baselines=() if plans else (name,),
+            recipe=RECIPE,
+            handles=handles,
         )
         told = {"round": number, "real": one.real, "profile": profile(problem)}
         with RESULTS.open("a", encoding="utf-8") as file:
@@ -133,7 +138,7 @@ def planned(problem: SampleProblem, name: str) -> SamplePlan:
     if name == "auto":
         best: SamplePlan = solve(problem, time_limit_s=10).plan
         return best
-    asked = problem.asked(overlap=Overlap.STAGGERED) if name == "nic" else problem
+    asked = problem.replace(overlap=Overlap.STAGGERED) if name == "nic" else problem
     plan: SamplePlan = planners(problem)[name](asked, Context())
     return plan
 
@@ -149,7 +154,7 @@ def profile(problem: SampleProblem) -> dict[str, Any]:
 
 def show() -> None:
     """Medians of every name."""
-    rows = {name: [row for row in kept() if row["name"] == name] for name in (*PLANNED, *PEERS)}
+    rows = {name: [row for row in kept() if row["name"] == name] for name in (*PLANNED, *BASELINES)}
     header = (
         "",
         "runs",
@@ -215,4 +220,4 @@ if __name__ == "__main__":
         if asked[:1] == ["fresh"]:
             RESULTS.unlink(missing_ok=True)
             asked = asked[1:]
-        main(asked or (*PLANNED, *PEERS))
+        main(asked or (*PLANNED, *BASELINES))

@@ -87,7 +87,7 @@ def row(problem: SampleProblem, up: Nodes, name: str, data: Images, test: Images
     before = sent_bytes(up, problem.n)
     with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
         shards, _ = deal(problem, data, Path(folder))
-        trained = train(problem, shards, recipe, test, seats=up.seats)
+        trained = train(problem, shards, recipe, test, handles=up.handles)
     each = (sent_bytes(up, problem.n) - before) / recipe.epochs
     last = trained.epochs[-1]
     return (

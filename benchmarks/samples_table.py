@@ -14,14 +14,14 @@ import time
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.planning import Context
-from placewright.samples.bounds import late_bounds
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
+from placewright.samples.bounds import refined_bounds
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.judge import judge
 from placewright.samples.planners import planners
 from placewright.samples.problem import SampleProblem
-from placewright.solve import solve
 
 SIZES = (5, 10, 20, 50, 100, 200, 500)
 SEEDS = range(5)
@@ -79,7 +79,7 @@ def large() -> None:
     for regime in REGIMES:
         problem = generate(regime, LARGE, 0)
         value, took_s = plan(problem, "lp")
-        gap = value / late_bounds(problem)["lp"] - 1
+        gap = value / refined_bounds(problem)["lp"] - 1
         print(f"| {regime} | {took_s:.1f} | {100 * gap:.2f} % |", flush=True)
 
 
@@ -92,7 +92,7 @@ def row(regime: str, nodes: int) -> tuple[str, FloatArray, FloatArray]:
         greedy, greedy_s = plan(problem, "greedy")
         lp, lp_s = plan(problem, "lp")
         shared, _ = plan(problem, "proportional")
-        bound = late_bounds(problem)["lp"]
+        bound = refined_bounds(problem)["lp"]
         gains.append([still / value for value in (bound, greedy, lp, shared)])
         gaps.append([greedy / bound - 1, lp / bound - 1])
         times.append([greedy_s, lp_s])
@@ -125,7 +125,7 @@ def slowed(regime: str, seed: int, exchange: float) -> float:
     """Speed-up where an epoch also takes `exchange` times its balanced compute."""
     problem = generate(regime, 100, seed)
     balanced_s = problem.held.sum() / (1.0 / problem.seconds_per_sample).sum()
-    asked = problem.asked(sync_s=float(exchange * balanced_s))
+    asked = problem.replace(sync_s=float(exchange * balanced_s))
     return plan(asked, "none")[0] / plan(asked, "lp")[0]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from placewright.operators.judge import judge
 from placewright.operators.planners.heft import Heft
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 DEVICES = 4
 

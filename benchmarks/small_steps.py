@@ -24,18 +24,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
-from placewright.execute.specs import emulated
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import best_single, running
-from placewright.profile.build import profile
-from placewright.profile.table import ProfileTable
-from placewright.result import Result
-from placewright.solve import compare
+from placewright.planning.result import Result
+from placewright.planning.solving import compare
+from placewright.profiling.build import profile
+from placewright.profiling.table import ProfileTable
+from placewright.runtime.specs import emulated
 
 SPLITTING = ("heft", "cpop", "peft", "topological-split")
 """Fast planners that may use several devices."""

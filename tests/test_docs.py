@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.capture.zoo import FACTORIES
+from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.presets import preset_names
 from placewright.operators.planners import planners
 from placewright.testing.instances import tiny

@@ -26,11 +26,11 @@ def test_each_name_can_be_had(name: str) -> None:
 
 
 def test_verbs_are_functions_whatever_was_imported_before() -> None:
-    """Files and folders of the same name do not take their place."""
+    """No module of the package shares its name with a verb."""
     code = (
-        "import placewright, placewright.capture.model, placewright.profile.build\n"
-        "import placewright.place, placewright.solve\n"
-        "from placewright.solve import solve\n"
+        "import placewright, placewright.capturing.model, placewright.profiling.build\n"
+        "import placewright.placed_model, placewright.planning.solving\n"
+        "from placewright.planning.solving import solve\n"
         "for _ in range(2):\n"
         "    for verb in ('capture', 'compare', 'place', 'profile', 'run', 'solve'):\n"
         "        assert type(getattr(placewright, verb)).__name__ == 'function', verb\n"

@@ -5,25 +5,23 @@ Public names are loaded when they are first used, so that ``import placewright``
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from placewright._version import __version__
-
 if TYPE_CHECKING:
-    from placewright.capture.model import capture
+    from placewright.capturing.model import capture
     from placewright.cluster.cluster import Cluster, Device, Link, Node
     from placewright.errors import InfeasibleError, InputError, PlacewrightError
     from placewright.graph.graph import Graph
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
     from placewright.operators.run import run
-    from placewright.place import place
-    from placewright.profile.build import profile
-    from placewright.result import Measurement, Result, Status
-    from placewright.solve import compare, solve
+    from placewright.placed_model import place
+    from placewright.planning.result import Measurement, Result, Status
+    from placewright.planning.solving import compare, solve
+    from placewright.profiling.build import profile
+
+__version__ = "0.1.0"
 
 _HOME = {
     "Cluster": "placewright.cluster.cluster",
@@ -32,19 +30,19 @@ _HOME = {
     "InfeasibleError": "placewright.errors",
     "InputError": "placewright.errors",
     "Link": "placewright.cluster.cluster",
-    "Measurement": "placewright.result",
+    "Measurement": "placewright.planning.result",
     "Node": "placewright.cluster.cluster",
     "OperatorPlan": "placewright.operators.plan",
     "OperatorProblem": "placewright.operators.problem",
     "PlacewrightError": "placewright.errors",
-    "Result": "placewright.result",
-    "Status": "placewright.result",
-    "capture": "placewright.capture.model",
-    "compare": "placewright.solve",
-    "place": "placewright.place",
-    "profile": "placewright.profile.build",
+    "Result": "placewright.planning.result",
+    "Status": "placewright.planning.result",
+    "capture": "placewright.capturing.model",
+    "compare": "placewright.planning.solving",
+    "place": "placewright.placed_model",
+    "profile": "placewright.profiling.build",
     "run": "placewright.operators.run",
-    "solve": "placewright.solve",
+    "solve": "placewright.planning.solving",
 }
 
 __all__ = [
@@ -69,21 +67,6 @@ __all__ = [
     "run",
     "solve",
 ]
-
-
-class _House(ModuleType):
-    """Keeps the verbs that share their name with a file or folder.
-
-    Python binds ``placewright.solve`` to the module as soon as anything imports it, and the
-    function of that name would be gone.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _House
 
 
 def __getattr__(name: str) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from placewright.adapt.run import Job
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.profile.build import profile
+from placewright.profiling.build import profile
 
 LINKS = tuple(Link(a, b, 1e9, 5e-5) for a in "abc" for b in "abc" if a != b)
 TRIO = Cluster(tuple(Device(n, node=n) for n in "abc"), LINKS, name="trio")

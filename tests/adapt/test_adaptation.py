@@ -10,14 +10,14 @@ import torch
 from placewright.adapt.decide import Policy
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.execute.eager import run_eager
 from placewright.graph.program import Program
 from placewright.operators.plan import OperatorPlan
-from placewright.profile.build import profile
+from placewright.profiling.build import profile
+from placewright.runtime.eager import run_eager
 
 DUO = Cluster(
     (Device("a", node="a"), Device("b", node="b", speed=0.5)),

@@ -12,13 +12,13 @@ from placewright.adapt.decide import WARM_UP_STEPS
 from placewright.adapt.finals import ROUNDS, STEPS, Finals, finalists, finals
 from placewright.adapt.rivals import CLOSE
 from placewright.errors import WorkerError
-from placewright.execute.step_record import StepRecord
 from placewright.operators.plan import OperatorPlan
-from placewright.profile.together import Paces
+from placewright.profiling.interference import InterferenceProfile
+from placewright.runtime.step_record import StepRecord
 from placewright.testing.instances import tiny
 
 PROBLEM = tiny([[1.0, 1.05, 1.1, 2.9], [1.0, 1.05, 1.1, 2.9]], [(0, 0.0, [1])])
-KNOWN = Paces.alike(PROBLEM)
+KNOWN = InterferenceProfile.alike(PROBLEM)
 
 
 @dataclass
@@ -86,8 +86,8 @@ def test_one_plan_is_not_tried() -> None:
     """Nor is one that is slow."""
     session = Acted((6.0, 6.0, 6.0, 1.0))
     assert held(session, 0, 0, 3).best == 0
-    slow = PROBLEM.asked(compute_s=100 * PROBLEM.compute_s)
-    found = finals(session, Paces.alike(slow), [plan(1), plan(0)])  # type: ignore[arg-type]
+    slow = PROBLEM.replace(compute_s=100 * PROBLEM.compute_s)
+    found = finals(session, InterferenceProfile.alike(slow), [plan(1), plan(0)])  # type: ignore[arg-type]
     assert (found.best, session.steps) == (0, 0)
     assert found.step_s == (float("inf"),)
 

@@ -11,9 +11,9 @@ import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import WorkerError
-from placewright.execute.engines.local import LocalGroup
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+from placewright.runtime.engines.local import LocalGroup
 from tests.adapt.jobs import job
 
 

@@ -13,8 +13,8 @@ from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.profile.together import Paces
-from placewright.solve import solve
+from placewright.planning.solving import solve
+from placewright.profiling.interference import InterferenceProfile
 from placewright.testing.instances import tiny
 from tests.adapt.jobs import job
 from tests.adapt.test_run import equal_to_eager
@@ -24,7 +24,7 @@ def test_rivals_are_judged_nearly_as_good_and_differ() -> None:
     """Every rival is within `CLOSE` of the best, no placement comes twice, the best come first."""
     _, given = job()
     plan = solve(given.problem, "round-robin").plan
-    others = rivals(Paces.alike(given.problem), plan, float("inf"))
+    others = rivals(InterferenceProfile.alike(given.problem), plan, float("inf"))
     values = [judge(given.problem, other).value for other in others]
     assert values == sorted(values)
     assert 1 <= len(others) < MOST
@@ -38,8 +38,8 @@ def test_those_known_have_a_place() -> None:
     links = tuple(Link(a, b, 1e3, 1e-2) for a in names for b in names if a != b)
     _, given = job(Cluster(tuple(Device(n, node=n) for n in names), links, name="equal"))
     plan, known = (solve(given.problem, f"only:{name}").plan for name in "ah")
-    assert len(rivals(Paces.alike(given.problem), plan, float("inf"))) == MOST - 1
-    others = rivals(Paces.alike(given.problem), plan, float("inf"), at_hand=[known])
+    assert len(rivals(InterferenceProfile.alike(given.problem), plan, float("inf"))) == MOST - 1
+    others = rivals(InterferenceProfile.alike(given.problem), plan, float("inf"), at_hand=[known])
     assert len(others) == MOST - 1
     assert known.placement.tolist() in [other.placement.tolist() for other in others]
 
@@ -50,27 +50,27 @@ def test_a_short_run_tries_nothing_and_an_endless_one_everything() -> None:
     plan = solve(given.problem, "only:a").plan
     plans = [plan, solve(given.problem, "only:b").plan, solve(given.problem, "only:c").plan]
     tried = [
-        len(worth_trying(Paces.alike(given.problem), plans, steps))
+        len(worth_trying(InterferenceProfile.alike(given.problem), plans, steps))
         for steps in (0.0, 40.0, 1e5, float("inf"))
     ]
     assert tried == sorted(tried)
     assert tried[:2] == [1, 1]
     assert tried[-1] == 3
-    assert rivals(Paces.alike(given.problem), plan, 50) == ()
+    assert rivals(InterferenceProfile.alike(given.problem), plan, 50) == ()
 
 
 def test_each_kind_of_plan_is_judged_at_its_own_pace() -> None:
     """A split at 4 s that company makes 5.6 s leaves one device of 6 s in the race."""
     split = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
-    together = split.asked(compute_s=1.4 * split.compute_s)
+    together = split.replace(compute_s=1.4 * split.compute_s)
     plan, single = OperatorPlan(np.array([0, 1])), OperatorPlan(np.array([0, 0]))
-    for paces, tried in (
-        (Paces(split, together, np.full(2, 1.4)), True),
-        (Paces.alike(split), False),
+    for interference, tried in (
+        (InterferenceProfile(split, together, np.full(2, 1.4)), True),
+        (InterferenceProfile.alike(split), False),
     ):
-        others = rivals(paces, plan, 1e6, at_hand=[single])
+        others = rivals(interference, plan, 1e6, at_hand=[single])
         assert ([0, 0] in [o.placement.tolist() for o in others]) == tried
-        assert len(worth_trying(paces, (plan, single), 1e6)) == 1 + tried
+        assert len(worth_trying(interference, (plan, single), 1e6)) == 1 + tried
 
 
 def test_a_run_tries_its_rivals_and_trains_as_if_it_had_not(tmp_path: Path) -> None:

@@ -18,18 +18,18 @@ import torch
 
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.check import check_run
-from placewright.adapt.past import Past
+from placewright.adapt.replay_log import ReplayLog
 from placewright.adapt.run import AdaptiveRun, Batch, Job
 from placewright.adapt.timeline import Kind
-from placewright.capture.source import ModelSource
+from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, RunError
-from placewright.execute.eager import run_eager
-from placewright.execute.engines import piped
-from placewright.execute.session import Session
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.plan import OperatorPlan
+from placewright.runtime.eager import run_eager
+from placewright.runtime.engines import piped
+from placewright.runtime.session import Session
 from tests.adapt.jobs import job
 
 
@@ -395,7 +395,7 @@ def test_a_recovery_that_is_broken_off_is_begun_again(
             run.step(batch)
         kill(run, 0)
         with monkeypatch.context() as moment:
-            moment.setattr(Past, "counted_after", _broken_off)
+            moment.setattr(ReplayLog, "counted_after", _broken_off)
             with pytest.raises(KeyboardInterrupt):
                 run.step(batches[3])
         assert run.done == 3
@@ -404,6 +404,6 @@ def test_a_recovery_that_is_broken_off_is_begun_again(
     assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
-def _broken_off(past: Past, step: int) -> Iterator[tuple[int, Batch | None]]:
+def _broken_off(past: ReplayLog, step: int) -> Iterator[tuple[int, Batch | None]]:
     yield step + 1, past.batch(step + 1)
     raise KeyboardInterrupt

@@ -7,9 +7,9 @@ import torch
 
 from placewright.adapt.job import Job
 from placewright.adapt.same_model import check_same_model
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from tests.adapt.jobs import TRIO, net

@@ -14,7 +14,7 @@ import pytest
 
 import placewright.operators
 from placewright.cli import sources
-from placewright.execute.scratch import Scratch
+from placewright.runtime.scratch import Scratch
 from tests.cli.speak import speak
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from placewright._version import __version__
+from placewright import __version__
 from placewright.cli import sources
 from placewright.cli.main import app, main
 from placewright.errors import PlacewrightError
 from tests.cli.speak import speak
 
-HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.boundary")
+HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.io.boundary")
 
 
 def verbs() -> dict[str, typer.models.CommandInfo]:

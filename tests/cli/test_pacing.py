@@ -10,28 +10,28 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.operators.pacing import judged, planned, tried
-from placewright.execute import session
-from placewright.execute.step_record import StepRecord
-from placewright.profile.together import Paces
-from placewright.result import Result, Status
-from placewright.solve import solve
+from placewright.planning.result import Result, Status
+from placewright.planning.solving import solve
+from placewright.profiling.interference import InterferenceProfile
+from placewright.runtime import session
+from placewright.runtime.step_record import StepRecord
 from placewright.testing.instances import tiny
 
 SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
 """Alone 6 s on the first device; side by side 4 s, if company cost nothing."""
 
 
-def slowed(times: float) -> Paces:
+def slowed(times: float) -> InterferenceProfile:
     """Company makes everything so many times slower."""
-    together = SPLIT.asked(compute_s=times * SPLIT.compute_s)
-    return Paces(SPLIT, together, np.full(SPLIT.m, times))
+    together = SPLIT.replace(compute_s=times * SPLIT.compute_s)
+    return InterferenceProfile(SPLIT, together, np.full(SPLIT.m, times))
 
 
-def asked(known: Paces, planner: str) -> Result:
+def asked(known: InterferenceProfile, planner: str) -> Result:
     """In silence."""
-    return planned(Face("table", None, True, 0), known, planner, time_limit_s=5.0, seed=0)[0]
+    return planned(Console("table", None, True, 0), known, planner, time_limit_s=5.0, seed=0)[0]
 
 
 @pytest.mark.parametrize(("times", "value", "devices"), [(1.2, 4.8, 2), (2.0, 6.0, 1)])
@@ -45,7 +45,9 @@ def test_auto_weighs_company_against_one_device(times: float, value: float, devi
 def test_a_proof_at_one_pace_is_none_at_the_other() -> None:
     """The best plan in company is one device: alone it is worth less than what was proved there."""
     one = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 9.0, [1])], latency_s=9.0)
-    found = asked(Paces(one, one.asked(compute_s=2 * one.compute_s), np.full(2, 2.0)), "exact")
+    found = asked(
+        InterferenceProfile(one, one.replace(compute_s=2 * one.compute_s), np.full(2, 2.0)), "exact"
+    )
     assert found.value == pytest.approx(6.0)
     assert found.lower_bound <= 6.0
 
@@ -89,12 +91,12 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
 ) -> None:
     """The split is said to take 5.6 s, one device 6 s: it is the other way round for real."""
     monkeypatch.setattr(session, "Session", Workers)
-    face, known = Face("table", None, False, 0), slowed(1.4)
-    results = planned(face, known, "auto", time_limit_s=5.0, seed=0)
+    console, known = Console("table", None, False, 0), slowed(1.4)
+    results = planned(console, known, "auto", time_limit_s=5.0, seed=0)
     assert [r.value for r in results] == pytest.approx([5.6, 6.0])
     loaded: Any = SimpleNamespace(graph=1, cluster=1, state={})
     named: Any = SimpleNamespace(name=engine)
-    found = tried(face, loaded, known, results, named)
+    found = tried(console, loaded, known, results, named)
     assert len(set(found.plan.placement.tolist())) == devices
     told = capsys.readouterr().err
     assert ("only:dev0 5" in told) == (engine == "testbed")
@@ -110,12 +112,12 @@ def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run(
     def pressed(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    face, known = Face("table", None, True, 0), slowed(1.4)
-    results = planned(face, known, "auto", time_limit_s=5.0, seed=0)
+    console, known = Console("table", None, True, 0), slowed(1.4)
+    results = planned(console, known, "auto", time_limit_s=5.0, seed=0)
     loaded: Any = SimpleNamespace(graph=1, cluster=1, state={})
     named: Any = SimpleNamespace(name="testbed")
     monkeypatch.setattr(session, "Session", pressed)
-    assert tried(face, loaded, known, results, named) is results[0]
+    assert tried(console, loaded, known, results, named) is results[0]
     second = replace(results[1], status=Status.INTERRUPTED)
     monkeypatch.delattr(session, "Session")
-    assert tried(face, loaded, known, (results[0], second), named) is results[0]
+    assert tried(console, loaded, known, (results[0], second), named) is results[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.cli import quickstart
-from placewright.trace import Trace
+from placewright.planning.trace import Trace
 from tests.cli.speak import speak
 
 

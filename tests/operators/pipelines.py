@@ -33,7 +33,7 @@ def piped(seed: int, **changes: Any) -> OperatorProblem:
         cluster=tuple(clusters),
         cluster_seconds_per_byte=tuple(rng.choice([0.0, 0.25, 2.0], p.m)[keep][: len(clusters)]),
     )
-    return p.asked(
+    return p.replace(
         **{
             "compute_s": compute,
             "pinned": np.full(p.n, -1),

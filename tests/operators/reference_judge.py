@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass
-class Played:
+class PortTimes:
     """What happened."""
 
     start: dict[int, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Reference:
             order = sorted(range(p.n), key=lambda i: (-rank[i], i))
         self.order = order
         self.place_in_order = {i: x for x, i in enumerate(order)}
-        self.played = Played()
+        self.played = PortTimes()
 
     def moves_of(self, i: int) -> list[tuple[int, int]]:
         """(tensor, target) of all that has to be sent after operator `i`, best consumer first."""
@@ -88,7 +88,7 @@ class Reference:
                 return False
         return True
 
-    def parallel(self, contended: bool) -> Played:
+    def parallel(self, contended: bool) -> PortTimes:
         """Round after round: what ends now, then channels, then devices."""
         p, played = self.p, self.played
         self.running: set[int] = set()
@@ -137,7 +137,7 @@ class Reference:
         self.played.start[i] = now
         self.played.end[i] = now + float(self.p.compute_s[i, self.place[i]])
 
-    def serial(self) -> Played:
+    def serial(self) -> PortTimes:
         """One operator or transfer at a time."""
         p, played, now = self.p, self.played, 0.0
         before: dict[int, set[int]] = {i: set() for i in range(p.n)}
@@ -156,14 +156,14 @@ class Reference:
         return played
 
 
-def play(p: Any, plan: Any) -> Played:
+def play(p: Any, plan: Any) -> PortTimes:
     """The plan on the problem, as the problem asks."""
     order = None if plan.order is None else [int(i) for i in plan.order]
     reference = Reference(p, [int(d) for d in plan.placement], order, plan.dispatch == "in-order")
     return reference.serial() if p.overlap == "serial" else reference.parallel(p.links != "free")
 
 
-def last_use(p: Any, place: list[int], played: Played, k: int, d: int) -> float:
+def last_use(p: Any, place: list[int], played: PortTimes, k: int, d: int) -> float:
     """When the copy of tensor `k` on device `d` is needed no more, by views of it either."""
     ends = [played.end[j] for j in readers(p, k) if place[j] == d]
     maker = int(p.tensor_producer[k])
@@ -175,7 +175,7 @@ def last_use(p: Any, place: list[int], played: Played, k: int, d: int) -> float:
     return max(ends)
 
 
-def peaks(p: Any, plan: Any, played: Played) -> list[int]:
+def peaks(p: Any, plan: Any, played: PortTimes) -> list[int]:
     """Most bytes held on each device: every moment at which an interval starts, summed."""
     place = [int(d) for d in plan.placement]
     lives: list[tuple[int, float, float, int]] = []
@@ -196,7 +196,7 @@ def peaks(p: Any, plan: Any, played: Played) -> list[int]:
     return result
 
 
-def throughput(p: Any, plan: Any, played: Played) -> float:
+def throughput(p: Any, plan: Any, played: PortTimes) -> float:
     """Largest load of a device."""
     place = [int(d) for d in plan.placement]
     load = [0.0] * p.m

@@ -24,9 +24,9 @@ def star(seed: int, **changes: Any) -> OperatorProblem:
     alike = rng.random() < 0.5
     if alike:  # devices of one kind are where symmetry has to be broken rightly
         first = np.where(np.isfinite(p.compute_s[:, :1]), p.compute_s[:, :1], 2.0)
-        p = p.asked(compute_s=np.repeat(first, p.m, axis=1), pinned=np.full(p.n, -1))
+        p = p.replace(compute_s=np.repeat(first, p.m, axis=1), pinned=np.full(p.n, -1))
         rates = np.full(p.m, 1.0)
-    return p.asked(**({"host_seconds_per_byte": rates, "is_backward": late} | changes))
+    return p.replace(**({"host_seconds_per_byte": rates, "is_backward": late} | changes))
 
 
 def best_value(problem: OperatorProblem) -> float:

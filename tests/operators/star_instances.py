@@ -36,7 +36,7 @@ def star_problem(
     room = float(np.ceil(resident.sum() * rng.choice([0.4, 0.7, 2.0])))
     host = [1.0] * accelerators if alike else rng.choice([0.5, 1.0], accelerators).tolist()
     blank: dict[str, Any] = {"latency_s": np.zeros((m, m)), "seconds_per_byte": np.zeros((m, m))}
-    return tiny(compute.tolist()).asked(
+    return tiny(compute.tolist()).replace(
         tensor_names=graph.tensor_names,
         tensor_producer=graph.tensor_producer,
         tensor_bytes=rng.choice([0.0, 0.25, 0.5, 1.0], graph.t),

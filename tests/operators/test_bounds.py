@@ -117,7 +117,7 @@ def test_what_can_not_fit_is_told_in_bytes() -> None:
     one = tiny([[1.0, 1.0]] * 2, chain, resident_bytes=[9.0, 1.0], memory_bytes=[7.0, 8.0])
     with pytest.raises(InfeasibleError, match="1 bytes more than 'dev1' has"):
         bounds(one)
-    together = one.asked(resident_bytes=[5.0, 5.0], colocation=[0, 0])
+    together = one.replace(resident_bytes=[5.0, 5.0], colocation=[0, 0])
     with pytest.raises(InfeasibleError, match="2 bytes more than 'dev1' has"):
         bounds(together)
 

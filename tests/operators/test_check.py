@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource
-from placewright.capture.state import initial_state
-from placewright.checking import Check
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError
-from placewright.execute.session import Session
 from placewright.operators.check import Comparison, difference
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import Runner, execution_order, running
-from placewright.profile.build import profile
+from placewright.planning.check import Check
+from placewright.profiling.build import profile
+from placewright.runtime.session import Session
 
 PAIR = Cluster((Device("a"), Device("b")), name="pair")
 

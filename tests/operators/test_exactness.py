@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Device
-from placewright.execute.eager import run_eager
 from placewright.operators.exactness import EXACT, tolerance
+from placewright.runtime.eager import run_eager
 from placewright.testing.small_zoo import small
 from tests.capture.reference_interpreter import run
 

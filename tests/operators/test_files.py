@@ -19,7 +19,7 @@ from placewright.operators.files import (
 )
 from placewright.operators.judge import judge
 from placewright.operators.problem import OperatorProblem
-from placewright.solve import solve
+from placewright.planning.solving import solve
 from placewright.testing.instances import named_instances, random_problem, with_random_views
 
 
@@ -50,8 +50,8 @@ def test_views_count_in_the_hash_only_where_there_are_any() -> None:
     """So that problems from before views keep their hash, which is written down here."""
     diamond = named_instances()["diamond"]
     assert diamond.hash() == "ba2efd0117dad4b0e547df6410b1673309fcc5cb88e3a72a1893e4927c7b4e4d"
-    assert diamond.asked(alias_of=[-1, -1, -1]).hash() == diamond.hash()
-    assert diamond.asked(alias_of=[-1, 0, -2]).hash() != diamond.hash()
+    assert diamond.replace(alias_of=[-1, -1, -1]).hash() == diamond.hash()
+    assert diamond.replace(alias_of=[-1, 0, -2]).hash() != diamond.hash()
 
 
 @pytest.mark.parametrize("planner", ["heft", "random"])
@@ -152,7 +152,7 @@ def test_a_bad_problem_is_refused(tmp_path: Path, change: dict[str, object], tol
 def test_star_problems_are_read_back_equal(tmp_path: Path) -> None:
     """Who pays, what is backward, contiguity and calls survive, and change the hash."""
     plain = random_problem(3, most_operators=8)
-    star = plain.asked(
+    star = plain.replace(
         communication="star",
         host_seconds_per_byte=np.arange(plain.m) * 0.5,
         contiguous=True,

@@ -122,10 +122,10 @@ def test_two_transfers_share_a_channel() -> None:
     contended = judge(problem, OperatorPlan([0, 0, 1, 1]))
     assert contended.transfers.start_s.tolist() == [1.0, 6.0]
     assert contended.value == 12.0
-    free = judge(problem.asked(links="free"), OperatorPlan([0, 0, 1, 1]))
+    free = judge(problem.replace(links="free"), OperatorPlan([0, 0, 1, 1]))
     assert free.transfers.start_s.tolist() == [1.0, 2.0]
     assert free.value == 8.0
-    serial = judge(problem.asked(overlap="serial"), OperatorPlan([0, 0, 1, 1]))
+    serial = judge(problem.replace(overlap="serial"), OperatorPlan([0, 0, 1, 1]))
     assert serial.value == 14.0
 
 
@@ -165,7 +165,7 @@ def test_views_by_hand() -> None:
     """A chain of views holds its base as long as its last reader; sent, a view is a tensor."""
     chain = [(0, 8.0, [1]), (1, 8.0, [2]), (2, 4.0, [3]), (3, 1.0, [4])]
     problem = tiny([[1.0, 1.0]] * 5, chain)
-    shared = problem.asked(alias_of=[-1, 0, 1, -1])
+    shared = problem.replace(alias_of=[-1, 0, 1, -1])
     assert judge(problem, OperatorPlan([0] * 5)).peak_bytes.tolist() == [16, 0]
     played = judge(shared, OperatorPlan([0] * 5))
     assert played.peak_bytes.tolist() == [9, 0]
@@ -174,7 +174,7 @@ def test_views_by_hand() -> None:
     assert away.peak_bytes.tolist() == [8, 5]
     received = judge(shared, OperatorPlan([0, 1, 1, 1, 1]))
     assert received.peak_bytes.tolist() == [8, 9]
-    weight = problem.asked(alias_of=[-2, 0, 1, -1])
+    weight = problem.replace(alias_of=[-2, 0, 1, -1])
     assert judge(weight, OperatorPlan([0] * 5)).peak_bytes.tolist() == [1, 0]
 
 
@@ -191,7 +191,7 @@ def test_a_view_of_what_its_producer_does_not_read_is_refused() -> None:
 
 def test_half_open_intervals_make_room_first() -> None:
     """In a chain the input goes when the output's reader starts: never three at a time."""
-    problem = named_instances()["chain"].asked(tensor_bytes=[4.0, 4.0, 4.0, 4.0])
+    problem = named_instances()["chain"].replace(tensor_bytes=[4.0, 4.0, 4.0, 4.0])
     assert judge(problem, OperatorPlan([0] * 5)).peak_bytes.tolist() == [8, 0]
 
 
@@ -220,7 +220,7 @@ def test_what_can_not_be_played_is_told() -> None:
     for overlap in Overlap:
         with pytest.raises(InputError, match="order contradicts the graph: 'op1' waits"):
             judge(
-                chain.asked(overlap=overlap),
+                chain.replace(overlap=overlap),
                 OperatorPlan([0] * 5, [1, 0, 2, 3, 4], Dispatch.IN_ORDER),
             )
     refused = named_instances()["unsupported"]

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from placewright.operators.measuring import SHORT_S, Turns
+from placewright.operators.measuring import SHORT_S, MeasuringRounds
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_short_steps_are_warmed_up_in_every_block(
     seen_s: list[float], warmup: int, cold: int
 ) -> None:
     """Long ones in the first block, and one step after another plan; none where none is asked."""
-    turns = Turns(cast(Any, None), [cast(Any, None)])
+    turns = MeasuringRounds(cast(Any, None), [cast(Any, None)])
     turns.step_s[0] = [seen_s]
     assert turns._cold_steps(0, warmup) == cold

@@ -16,7 +16,7 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.search import Search
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_placement, random_problem, tiny
 from tests.operators.pipelines import all_plans, best_pipeline, piped, slow_value
 
@@ -89,7 +89,7 @@ def test_batches_add_up_passes_as_the_judge_does() -> None:
     for seed in range(40):
         p = random_problem(seed, objective="throughput")
         rng = np.random.default_rng(seed)
-        p = p.asked(is_backward=rng.random(p.n) < 0.5, pipeline=Pipeline(diffmaxima=True))
+        p = p.replace(is_backward=rng.random(p.n) < 0.5, pipeline=Pipeline(diffmaxima=True))
         rows = np.stack([random_placement(p, rng) for _ in range(5)])
         wanted = [judge(p, OperatorPlan(row)).value for row in rows]
         assert evaluate_many(p, rows)[0] == pytest.approx(wanted, rel=1e-12)

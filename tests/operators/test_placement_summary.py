@@ -69,7 +69,7 @@ def test_one_device_has_the_whole_model_and_unknown_modules_have_no_column() -> 
     summary = placement_summary(judge(problem, OperatorPlan(np.zeros(problem.n))))
     assert summary.devices[0].modules == ("the whole model",)
     assert summary.crossings == ()
-    bare = problem.asked(operator_modules=())
+    bare = problem.replace(operator_modules=())
     text = str(placement_summary(judge(bare, OperatorPlan(np.arange(bare.n) % 2))))
     assert "modules" not in text
     assert len(text.splitlines()) == 5

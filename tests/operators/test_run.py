@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import as_json, best_single, compare_with_eager, running
-from placewright.profile.build import profile
-from placewright.solve import compare
+from placewright.planning.solving import compare
+from placewright.profiling.build import profile
 from placewright.testing.small_zoo import SIZES, small
 
 WORKERS = Cluster((Device("a"), Device("b"), Device("c")), name="workers")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import Runner, execution_order, measured_trace, running
-from placewright.profile.build import profile
-from placewright.trace import Trace
+from placewright.planning.trace import Trace
+from placewright.profiling.build import profile
 
 NAMES = "abc"
 TRIO = Cluster(
@@ -72,7 +72,7 @@ def test_no_two_operators_overlap_and_every_bit_is_eagers() -> None:
     source = branches()
     graph = capture_source(source, training=True)
     parallel = profile(graph, TRIO, method="analytic")
-    serial = parallel.asked(overlap=Overlap.SERIAL)
+    serial = parallel.replace(overlap=Overlap.SERIAL)
     tower = {f"towers.{k}": k for k in range(3)}
     home = np.array([tower.get(op.module[:8], 0) for op in graph.operators])
     groups = {g: home[i] for i, g in reversed(list(enumerate(parallel.colocation.tolist())))}

@@ -9,7 +9,7 @@ from placewright.errors import InputError
 from placewright.operators.judge import judge
 from placewright.operators.planners.search import Search
 from placewright.operators.whole_bytes import UNLIMITED, room_bytes
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_problem, tiny
 
 
@@ -17,8 +17,8 @@ def test_a_limit_past_64_bits_is_none() -> None:
     """The same plan as without a limit, not the one of least bytes."""
     for seed in range(3):
         free = random_problem(seed + 20, most_operators=12, most_devices=3)
-        free = free.asked(memory_bytes=np.full(free.m, np.inf))
-        huge = free.asked(memory_bytes=np.full(free.m, 1e20))
+        free = free.replace(memory_bytes=np.full(free.m, np.inf))
+        huge = free.replace(memory_bytes=np.full(free.m, 1e20))
         plans = [Search(effort=2e5, first=2e4)(p, Context(seed=1)) for p in (free, huge)]
         assert np.array_equal(plans[0].placement, plans[1].placement)
         assert judge(huge, plans[1]).feasible

@@ -10,9 +10,9 @@ import numpy as np
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.result import Baseline, Candidate, Measurement, Provenance, Result, Status
+from placewright.planning.result import Baseline, Candidate, Measurement, Provenance, Result, Status
+from placewright.planning.trace import Trace
 from placewright.testing.instances import tiny
-from placewright.trace import Trace
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"
 """A name that must stay a name."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright.comparison import MachineLoad
 from placewright.graph.graph import Graph, Operator
+from placewright.planning.comparison import MachineLoad
+from placewright.planning.result import Status
 from placewright.report.page import result_fragment, result_page, write_page
-from placewright.result import Status
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -119,7 +119,7 @@ def test_a_busy_machine_is_on_the_page() -> None:
 def test_hostile_names_stay_names() -> None:
     """No name of an operator, device, tensor, problem or note becomes markup."""
     problem = chain()
-    problem = problem.asked(
+    problem = problem.replace(
         operator_names=tuple(f"{HOSTILE}{k}" for k in range(problem.n)),
         tensor_names=tuple(f"{HOSTILE}{k}" for k in range(problem.t)),
         device_names=(f"{HOSTILE}a", f"{HOSTILE}b"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from placewright.planning.solving import solve
 from placewright.report.samples_epochs_page import samples_epochs_page
 from placewright.report.samples_run_page import samples_run_page
 from placewright.samples.moving.move import Moved
@@ -18,7 +19,6 @@ from placewright.samples.run import SampleRun
 from placewright.samples.run_trace import run_trace
 from placewright.samples.training.train import Trained
 from placewright.samples.training.trainer import Epoch
-from placewright.solve import solve
 from tests.report.examples import HOSTILE
 from tests.report.test_page import check
 from tests.samples.tiny import tiny

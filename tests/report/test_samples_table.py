@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewright.planning.solving import solve
 from placewright.report.samples_table import moves_table
-from placewright.solve import solve
 from tests.samples.tiny import tiny
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.comparison import MachineLoad
 from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.planning.comparison import MachineLoad
+from placewright.planning.result import Baseline
 from placewright.report.terminal import compare_table, run_table
 from placewright.report.text import percent, plain_table, shorten
-from placewright.result import Baseline
 from tests.report.examples import beside, chain, measured, result_of
 
 
@@ -40,7 +40,7 @@ def test_a_graph_shows_its_kinds() -> None:
 
 def test_a_problem_shows_each_device_alone() -> None:
     """What doing everything on one device would take; a dash where it cannot."""
-    problem = chain(3).asked(compute_s=[[1.0, 2.0], [1.0, np.inf], [1.0, 2.0]])
+    problem = chain(3).replace(compute_s=[[1.0, 2.0], [1.0, np.inf], [1.0, 2.0]])
     lines = repr(problem).splitlines()
     assert "3 operators" in lines[0]
     assert lines[2].split()[:3] == ["dev0", "3", "s"]

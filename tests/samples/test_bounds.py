@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning import Known
-from placewright.samples.bounds import bounds, late_bounds
+from placewright.planning.contract import BoundContext
+from placewright.planning.solving import solve
+from placewright.samples.bounds import bounds, refined_bounds
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.problem import Batches, Overlap
 from placewright.samples.relaxation import columns
@@ -20,7 +21,6 @@ from placewright.samples.relaxation.generation import generate_columns
 from placewright.samples.relaxation.master import Master, Prices
 from placewright.samples.relaxation.pricing import bound_and_columns, price
 from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
-from placewright.solve import solve
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 
@@ -30,7 +30,7 @@ def test_no_plan_is_below_a_bound(seed: int) -> None:
     problem = random_tiny(seed)
     best = best_of(seed)
     try:
-        proved = bounds(problem) | late_bounds(problem)
+        proved = bounds(problem) | refined_bounds(problem)
     except InfeasibleError:
         assert best == np.inf
         return
@@ -60,7 +60,7 @@ def test_any_multipliers_bound(seed: int) -> None:
 @pytest.mark.parametrize("batches", Batches)
 def test_value_and_bound_meet(regime: str, overlap: Overlap, batches: Batches) -> None:
     """Column generation ends where the program with all columns does (strong duality)."""
-    problem = generate(regime, 70, 1).asked(overlap=overlap, batches=batches)
+    problem = generate(regime, 70, 1).replace(overlap=overlap, batches=batches)
     relaxed = relaxation(problem)
     whole = Master(program_of(problem))
     whole.add(all_moves(problem))
@@ -76,7 +76,7 @@ def test_relays_beat_direct_moves() -> None:
     pair[0, 1] = pair[1, 0] = pair[1, 2] = pair[2, 1] = 0.01
     pair[0, 2] = pair[2, 0] = 1.0
     direct = tiny([90, 0, 0], send_s=pair)
-    assert relaxation(direct.asked(relay=True)).value_s < 0.99 * relaxation(direct).lower_bound_s
+    assert relaxation(direct.replace(relay=True)).value_s < 0.99 * relaxation(direct).lower_bound_s
 
 
 def test_a_mix_that_nobody_can_reach_is_infeasible() -> None:
@@ -104,7 +104,7 @@ def test_no_relaxation_is_solved_without_the_limit(
     assert result.bound_names["lp"] > 0.9 * result.value
     cut = generate("moderate", 80, 1)
     begun = relaxation(cut, time.perf_counter() + 0.02)
-    known = Known(1e9, 0.0, time.perf_counter(), auto=planner == "auto")
-    assert late_bounds(cut, known) == {"lp": begun.lower_bound_s}
+    known = BoundContext(1e9, 0.0, time.perf_counter(), auto=planner == "auto")
+    assert refined_bounds(cut, known) == {"lp": begun.lower_bound_s}
     assert len(asked) == 2
-    assert late_bounds(generate("mild", 9, 2), replace(known, auto=True)) == {}
+    assert refined_bounds(generate("mild", 9, 2), replace(known, auto=True)) == {}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, PlacewrightError, UnknownNameError
+from placewright.planning.solving import solve
 from placewright.samples.files import read_plan, read_problem, write_problem
 from placewright.samples.generate import REGIMES, generate
-from placewright.solve import solve
 from tests.samples.tiny import random_tiny, tiny
 
 GOOD = """
@@ -142,7 +142,7 @@ def test_plans_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
     assert back.source.tolist() == result.plan.source.tolist()
     assert back.count.tolist() == result.plan.count.tolist()
     assert back.lower_bound_s == result.plan.lower_bound_s
-    other = random_tiny(0).asked(node_names=("n0", "n1", "x"))
+    other = random_tiny(0).replace(node_names=("n0", "n1", "x"))
     with pytest.raises(PlacewrightError, match="plan"):
         read_plan(path, other)
 
@@ -151,7 +151,7 @@ def test_what_was_proved_of_another_problem_is_no_bound(tmp_path: Path) -> None:
     """The same names, half the work."""
     problem = generate("moderate", 10, 1)
     path = solve(problem, "lp").save(tmp_path / "plan.json")
-    other = problem.asked(seconds_per_sample=problem.seconds_per_sample / 2)
+    other = problem.replace(seconds_per_sample=problem.seconds_per_sample / 2)
     assert read_plan(path, other).lower_bound_s == 0.0
 
 

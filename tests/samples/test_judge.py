@@ -87,7 +87,7 @@ def test_played_transfers_hold_ports_alone(seed: int, relay: bool, half: bool) -
             start, end = played.start_s[mine][order], played.end_s[mine][order]
             assert (start[1:] >= end[:-1] - 1e-12).all()
     assert judged.played_value() >= judged.value - 1e-12
-    queued = judge(problem.asked(ports=Ports.QUEUED), judged.plan)
+    queued = judge(problem.replace(ports=Ports.QUEUED), judged.plan)
     assert queued.value == judged.played_value()
 
 

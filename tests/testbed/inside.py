@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 
-from placewright.testbed import NodeSeat
+from placewright.testbed import NodeHandle
 
 _ENTER = (
     "import os, socket, sys, time; from placewright.testbed.probe import seat_from; "
@@ -15,9 +15,9 @@ _ENTER = (
 )
 
 
-def start(seat: NodeSeat, code: str, *arguments: object) -> subprocess.Popen[str]:
+def start(handle: NodeHandle, code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start `code` as a process of the seat; `sys.argv[2:]` are the arguments."""
-    words = [sys.executable, "-c", _ENTER + code, json.dumps(asdict(seat)), *map(str, arguments)]
+    words = [sys.executable, "-c", _ENTER + code, json.dumps(asdict(handle)), *map(str, arguments)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -28,6 +28,6 @@ def said(process: subprocess.Popen[str]) -> str:
     return out.strip()
 
 
-def run(seat: NodeSeat, code: str, *arguments: object) -> str:
+def run(handle: NodeHandle, code: str, *arguments: object) -> str:
     """Both."""
-    return said(start(seat, code, *arguments))
+    return said(start(handle, code, *arguments))

@@ -79,7 +79,7 @@ def test_a_run_on_anothers_testbed_outlives_it(up: Up) -> None:
         assert f"with the last of processes {first.pid}, {os.getpid()}" in testbed_table(
             status(bed)
         )
-        sleeper = inside.start(bed.seat("right"), "print('in', flush=True); time.sleep(60)")
+        sleeper = inside.start(bed.handle("right"), "print('in', flush=True); time.sleep(60)")
         assert sleeper.stdout
         assert sleeper.stdout.readline() == "in\n"
         assert answer(first, "leave\n") == "left\n"

@@ -33,7 +33,7 @@ def test_gloo_exchanges_a_tensor_at_the_shaped_rate(duo: Testbed, tmp_path: Path
     duo.set_device("right", memory_bytes=float("inf"))
     meeting = f"file://{tmp_path / 'meeting'}"
     processes = [
-        inside.start(duo.seat(name), EXCHANGE, rank, meeting, SIZE)
+        inside.start(duo.handle(name), EXCHANGE, rank, meeting, SIZE)
         for rank, name in enumerate(("left", "right"))
     ]
     took_s, equal = inside.said(processes[0]).split()

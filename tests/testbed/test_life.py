@@ -74,7 +74,7 @@ class Life(RuleBasedStateMachine):
     def lose(self, device: str) -> None:
         """Somebody deletes a namespace."""
         assert self.bed
-        subprocess.run(["ip", "netns", "del", self.bed.seat(device).namespace], check=True)
+        subprocess.run(["ip", "netns", "del", self.bed.handle(device).namespace], check=True)
         self.whole = False
 
     @precondition(lambda self: self.bed)

@@ -46,10 +46,10 @@ except OSError as error:
 
 def conversation_s(bed: Testbed, source: str, target: str) -> float:
     """Seconds of five round trips."""
-    server = inside.start(bed.seat(target), ECHO)
+    server = inside.start(bed.handle(target), ECHO)
     assert server.stdout is not None
     server.stdout.readline()
-    took_s = float(inside.run(bed.seat(source), ASK, bed.address(target)))
+    took_s = float(inside.run(bed.handle(source), ASK, bed.address(target)))
     inside.said(server)
     return took_s
 
@@ -98,7 +98,7 @@ def test_a_killed_emulator_is_seen_and_revived(duo: Testbed) -> None:
     while duo.alive:
         time.sleep(0.01)
     assert status(duo).emulator_pid == 0
-    assert inside.run(duo.seat("left"), UNREACHABLE, duo.address("right"))
+    assert inside.run(duo.handle("left"), UNREACHABLE, duo.address("right"))
     Testbed.up(duo.cluster)
     assert duo.alive
     duo.kill_emulator()
@@ -109,7 +109,7 @@ def test_a_killed_emulator_is_seen_and_revived(duo: Testbed) -> None:
 
 def test_a_lost_namespace_is_made_again(duo: Testbed) -> None:
     """As after somebody's ``ip netns del``."""
-    subprocess.run(["ip", "netns", "del", duo.seat("right").namespace], check=True)
+    subprocess.run(["ip", "netns", "del", duo.handle("right").namespace], check=True)
     assert not duo.alive
     Testbed.up(duo.cluster)
     assert duo.alive
@@ -119,7 +119,7 @@ def test_a_lost_namespace_is_made_again(duo: Testbed) -> None:
 def test_a_cut_link_carries_nothing_until_it_is_restored(duo: Testbed) -> None:
     """And the others know what they asked for in vain."""
     duo.cut("left", "right")
-    assert inside.run(duo.seat("left"), UNREACHABLE, duo.address("right")) == "TimeoutError"
+    assert inside.run(duo.handle("left"), UNREACHABLE, duo.address("right")) == "TimeoutError"
     assert status(duo).ways[0].cut
     assert status(duo).ways[0].dropped > 0
     duo.restore("left", "right")
@@ -151,8 +151,8 @@ time.sleep(60)
 
 def test_a_node_without_power_is_silent(duo: Testbed) -> None:
     """Its process is dead, and its peer hears neither data nor an end; then it is back."""
-    peer = inside.start(duo.seat("left"), LISTEN)
-    lost = inside.start(duo.seat("right"), SPEAK, duo.address("left"))
+    peer = inside.start(duo.handle("left"), LISTEN)
+    lost = inside.start(duo.handle("right"), SPEAK, duo.address("left"))
     assert peer.stdout is not None
     assert peer.stdout.readline() == "met\n"
     duo.power_off("right")
@@ -192,7 +192,7 @@ def test_what_others_made_stays(duo: Testbed) -> None:
 def test_devices_without_a_link_cannot_talk(up: Up) -> None:
     """They are told at once; a link cannot be made by `set`."""
     bed = up(cluster("devices: [{name: a, node: x}, {name: b, node: y}]"))
-    assert inside.run(bed.seat("a"), UNREACHABLE, bed.address("b")) == "OSError"
+    assert inside.run(bed.handle("a"), UNREACHABLE, bed.address("b")) == "OSError"
     with pytest.raises(InputError, match="no link joins 'a' and 'b'"):
         bed.set_link("a", "b", bandwidth=1e6)
 
@@ -206,7 +206,7 @@ def test_another_cluster_of_the_same_name_is_refused(duo: Testbed) -> None:
 
 def test_down_ends_the_processes_inside(duo: Testbed) -> None:
     """Groups go only when they are empty; sleepers do not hold them."""
-    sleeper = inside.start(duo.seat("right"), "print('in', flush=True); time.sleep(60)")
+    sleeper = inside.start(duo.handle("right"), "print('in', flush=True); time.sleep(60)")
     assert sleeper.stdout is not None
     sleeper.stdout.readline()
     assert status(duo).devices[1].processes == 1
@@ -234,7 +234,7 @@ def test_a_revival_that_was_broken_off_is_not_taken_over(
     duo: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The namespace is there again, but not what belongs into it."""
-    subprocess.run(["ip", "netns", "del", duo.seat("right").namespace], check=True)
+    subprocess.run(["ip", "netns", "del", duo.handle("right").namespace], check=True)
     with monkeypatch.context() as patch:
         patch.setattr(namespaces, "address", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ import pytest
 from placewright.errors import PlacewrightError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 
 

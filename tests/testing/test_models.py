@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.capture.model import capture_source
-from placewright.capture.state import initial_state
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
-from placewright.execute.session import Session
 from placewright.operators.check import check_session
+from placewright.runtime.session import Session
 from placewright.testing.models.cases import CASES
 
 PAIR = Cluster((Device("a"), Device("b")), name="pair")

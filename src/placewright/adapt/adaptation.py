@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from placewright.adapt.decide import WARM_UP_STEPS, Offer, Policy, move_cost
 from placewright.adapt.drift import Drift
-from placewright.adapt.lookout import Lookout
 from placewright.adapt.observed import Observed
+from placewright.adapt.online_profile import RECENT, OnlineProfile
+from placewright.adapt.recovery_probe import RecoveryProbe
 from placewright.adapt.replan import Replanner
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
-from placewright.adapt.watch import RECENT, Watch
-from placewright.execute.session import Session
-from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import execution_order
+from placewright.runtime.session import Session
+from placewright.runtime.step_record import StepRecord
 
 LATE = 10.0
 """A migration that takes so many times what was predicted is stuck."""
@@ -58,8 +58,8 @@ class Adaptation:
     replanner: Replanner
     tryout: Tryout | None = None
     observed: Observed = field(default_factory=Observed)
-    watch: Watch = field(init=False)
-    lookout: Lookout = field(init=False)
+    watch: OnlineProfile = field(init=False)
+    recovery_probe: RecoveryProbe = field(init=False)
     drift: Drift = field(init=False)
     trial: Trial | None = None
     _alarm: int = 0
@@ -68,8 +68,8 @@ class Adaptation:
     _refused: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.problem, self.observed)
-        self.lookout = Lookout(self.session, self.watch, self.policy.look_share)
+        self.watch = OnlineProfile(self.problem, self.observed)
+        self.recovery_probe = RecoveryProbe(self.session, self.watch, self.policy.look_share)
         self.drift = Drift(self.policy.tolerance)
 
     @property
@@ -138,12 +138,12 @@ class Adaptation:
             now_s=self.drift.recent_s,
         )
         self.watch.forget()
-        self.lookout.all_round(self.plan)
+        self.recovery_probe.all_round(self.plan)
         self._begin_anew()
 
     def _look_again(self, step: int, remaining: float) -> None:
         """While steps are as they were: what was left for being slow may be fast again."""
-        faster = self.lookout.recovered(self.plan)
+        faster = self.recovery_probe.recovered(self.plan)
         if not faster:
             self._consider(step, remaining, alarmed=False)
             return

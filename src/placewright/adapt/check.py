@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.checking import Check
 from placewright.operators.check import Comparison
+from placewright.planning.check import Check
 
 if TYPE_CHECKING:
     from placewright.adapt.run import AdaptiveRun
-    from placewright.capture.source import ModelSource
+    from placewright.capturing.source import ModelSource
 
 
 def check_run(run: AdaptiveRun, source: ModelSource) -> Check:

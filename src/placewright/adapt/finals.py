@@ -17,13 +17,13 @@ from placewright.adapt.decide import WARM_UP_STEPS
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.rivals import CLOSE
 from placewright.errors import WorkerError
-from placewright.execute.session import Session
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Overlap
 from placewright.operators.run import execution_order
-from placewright.profile.calibration import LONGEST_S
-from placewright.profile.together import Paces
+from placewright.profiling.calibration import LONGEST_S
+from placewright.profiling.interference import InterferenceProfile
+from placewright.runtime.session import Session
 
 STEPS, TURN_S = 4, 1.0
 """Of a turn: so many steps at least, and more of them until so much time is spent."""
@@ -70,11 +70,13 @@ class Finals:
         return f"{shown}: number {self.best + 1} is taken"
 
 
-def finalists(known: Paces, plans: Sequence[OperatorPlan]) -> tuple[OperatorPlan, ...]:
+def finalists(
+    known: InterferenceProfile, plans: Sequence[OperatorPlan]
+) -> tuple[OperatorPlan, ...]:
     """The first of `plans`, and others that are not said to be far behind, each placement once.
 
     The first one only, where its step is said to take more than
-    `placewright.profile.calibration.LONGEST_S`.
+    `placewright.profiling.calibration.LONGEST_S`.
     """
     apart: dict[bytes, OperatorPlan] = {}
     for plan in plans:
@@ -87,7 +89,7 @@ def finalists(known: Paces, plans: Sequence[OperatorPlan]) -> tuple[OperatorPlan
     return favourite, *[o for o, value in zip(others, values[1:], strict=True) if value <= limit]
 
 
-def _said_s(known: Paces, plan: OperatorPlan) -> float:
+def _said_s(known: InterferenceProfile, plan: OperatorPlan) -> float:
     """What the judge says, ``inf`` of a plan that does not fit."""
     judgement = judge(known.of(plan), plan)
     return judgement.value if judgement.feasible else float("inf")
@@ -95,7 +97,7 @@ def _said_s(known: Paces, plan: OperatorPlan) -> float:
 
 def finals(
     session: Session,
-    known: Paces,
+    known: InterferenceProfile,
     plans: Sequence[OperatorPlan],
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -139,7 +141,7 @@ class _Contest:
     """Plans that take turns."""
 
     session: Session
-    known: Paces
+    known: InterferenceProfile
     plans: tuple[OperatorPlan, ...]
     progress: Callable[[str], None]
     loaded: int = -1

@@ -10,10 +10,10 @@ import torch
 
 from placewright.adapt.survivors import cluster_of
 from placewright.cluster.cluster import Cluster
-from placewright.execute.session import Session
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.operators.problem import OperatorProblem
+from placewright.runtime.session import Session
 
 Batch = Mapping[str, torch.Tensor]
 """Inputs and targets by program input."""

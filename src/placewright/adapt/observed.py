@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 
 
 @dataclass(slots=True)
 class Observed:
-    """Written by `placewright.adapt.watch.Watch`, one after the other for every set of workers.
+    """Written by the `OnlineProfile` of every set of workers, one after the other.
 
     Attributes
     ----------

@@ -10,8 +10,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp, CeftPbqpState
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import LAST, planners
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
-from placewright.profile.together import Paces
+from placewright.planning.contract import Context
+from placewright.profiling.interference import InterferenceProfile
 
 CLOSE = 0.2
 """Predictions that differ by less than this may well be in another order in reality."""
@@ -33,7 +33,7 @@ QUICK = ("ceft+pbqp",)
 
 
 def rivals(
-    paces: Paces,
+    interference: InterferenceProfile,
     plan: OperatorPlan,
     steps: float,
     *,
@@ -44,7 +44,7 @@ def rivals(
     Parameters
     ----------
     paces
-        What each kind of plan is judged by; `Paces.alike` where they do not differ.
+        What each kind of plan is judged by; `InterferenceProfile.alike` where they do not differ.
     steps
         Of the run, which may be too short to pay even for one rival that moves nothing.
     at_hand
@@ -55,15 +55,15 @@ def rivals(
     Without `plan` itself, each placement once, at most ``MOST - 1``: those `at_hand`, the best
     single device and those of `NAMED` planners first, then others of the quick planners.
     """
-    value = judge(paces.of(plan), plan).value
+    value = judge(interference.of(plan), plan).value
     if likely_gain(0.0, PREDICTION_ERROR) * steps * value <= _turn_s(value, CLOSE):
         return ()
-    first, others = _quick_plans(paces.alone)
+    first, others = _quick_plans(interference.alone)
     seen = {plan.placement.tobytes()}
     fitting: list[tuple[int, float, int, OperatorPlan]] = []
     for wanted, made in enumerate(((*at_hand, *first), others)):
         for each in made:
-            judged = judge(paces.of(each), each)
+            judged = judge(interference.of(each), each)
             if judged.feasible and each.placement.tobytes() not in seen:
                 seen.add(each.placement.tobytes())
                 fitting.append((wanted, judged.value, len(fitting), each))
@@ -73,15 +73,15 @@ def rivals(
 
 
 def worth_trying(
-    paces: Paces, plans: Sequence[OperatorPlan], remaining_steps: float
+    interference: InterferenceProfile, plans: Sequence[OperatorPlan], remaining_steps: float
 ) -> tuple[OperatorPlan, ...]:
     """Those of `plans`, the first in force, that a run of so many steps can afford to try.
 
     What a rival may gain, from its predicted value and `PREDICTION_ERROR`, must pay for the move
     to it and back and for a turn that is as much slower as predicted.
     """
-    problem = paces.alone
-    values = [judge(paces.of(plan), plan).value for plan in plans]
+    problem = interference.alone
+    values = [judge(interference.of(plan), plan).value for plan in plans]
     tried = [plans[0]]
     for plan, value in zip(plans[1:], values[1:], strict=True):
         behind = value / values[0] - 1.0

@@ -14,26 +14,26 @@ from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.decide import Policy
 from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.job import Batch, Job
+from placewright.adapt.membership import Membership
 from placewright.adapt.observed import Observed
-from placewright.adapt.past import Past
-from placewright.adapt.patience import Patience
+from placewright.adapt.online_profile import OnlineProfile
 from placewright.adapt.replan import Replanner
+from placewright.adapt.replay_log import ReplayLog
 from placewright.adapt.rivals import worth_trying
-from placewright.adapt.roster import Roster
 from placewright.adapt.saving import Saving
 from placewright.adapt.snapshot import SnapshotFolder
+from placewright.adapt.step_timeout import StepTimeout
 from placewright.adapt.survivors import problem_of
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.tryout import Tryout
-from placewright.adapt.watch import Watch
 from placewright.errors import InfeasibleError, PlacewrightError, RunError, WorkerError
-from placewright.execute.session import Session
-from placewright.execute.step_record import StepRecord
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import execution_order
-from placewright.profile.together import Paces
+from placewright.profiling.interference import InterferenceProfile
+from placewright.runtime.session import Session
+from placewright.runtime.step_record import StepRecord
 
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
@@ -71,7 +71,7 @@ class AdaptiveRun:
     folder: Path
     plan: OperatorPlan | None = None
     rivals: Sequence[OperatorPlan] = ()
-    paces: Paces | None = None
+    interference: InterferenceProfile | None = None
     policy: Policy = field(default_factory=Policy)
     adapt: bool = True
     snapshot_every: int = 50
@@ -85,15 +85,15 @@ class AdaptiveRun:
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
     observed: Observed = field(default_factory=Observed)
-    roster: Roster = field(init=False)
-    patience: Patience = field(init=False)
-    past: Past = field(init=False)
+    membership: Membership = field(init=False)
+    patience: StepTimeout = field(init=False)
+    past: ReplayLog = field(init=False)
     saving: Saving = field(init=False)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.job, self.rejoin_every)
-        self.patience = Patience(self.patience_s)
-        self.past = Past.of(self.folder, self.job)
+        self.membership = Membership(self.job, self.rejoin_every)
+        self.patience = StepTimeout(self.patience_s)
+        self.past = ReplayLog.of(self.folder, self.job)
         self.saving = Saving(self.past, self.job, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
 
@@ -120,7 +120,7 @@ class AdaptiveRun:
 
     def alive(self) -> tuple[str, ...]:
         """Devices that are not lost."""
-        return self.roster.alive()
+        return self.membership.alive()
 
     def step(self, batch: Batch | None = None) -> float:
         """One step of training, on `batch` or on what the model was captured with; its seconds.
@@ -186,15 +186,15 @@ class AdaptiveRun:
             try:
                 if self.session is None:
                     self._start()
-                    self.roster.started()
+                    self.membership.started()
                 while self.done < goal:
                     self._advance(self.past.batch(goal))
                 if self.session is not None:
                     found = then()
-                    self.roster.tries = 0
+                    self.membership.tries = 0
                     return found
             except PlacewrightError as error:
-                if not (isinstance(error, WorkerError) or self.roster.newcomers):
+                if not (isinstance(error, WorkerError) or self.membership.newcomers):
                     raise
                 self._fault(error)
 
@@ -208,7 +208,7 @@ class AdaptiveRun:
         """Workers on what is left, brought up from the last snapshot to where the run was."""
         start = time.perf_counter()
         problem = problem_of(self.job.problem, self.alive())
-        plan = self._first_plan(Watch(problem, self.observed).problem())
+        plan = self._first_plan(OnlineProfile(problem, self.observed).problem())
         snapshot = self.snapshots.latest()
         state = snapshot.state if snapshot else {}
         session = self.job.session(self.alive(), state)
@@ -235,19 +235,19 @@ class AdaptiveRun:
             self.observed,
         )
         self._replay(session, step)
-        self.adaptation.lookout.baseline()
+        self.adaptation.recovery_probe.baseline()
 
     def _tryout(self, problem: OperatorProblem, plan: OperatorPlan) -> Tryout | None:
         """Only in the beginning, and with as many plans as the steps that are left pay for."""
         if not self.adapt or not self.rivals or self.timeline.plans > 1:
             return None
-        paces = self.paces or Paces.alike(problem)
-        plans = worth_trying(paces, (plan, *self.rivals), self.steps - self.done)
+        interference = self.interference or InterferenceProfile.alike(problem)
+        plans = worth_trying(interference, (plan, *self.rivals), self.steps - self.done)
         return Tryout(plans) if len(plans) > 1 else None
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""
-        if self.plan is not None and not self.roster.lost:
+        if self.plan is not None and not self.membership.lost:
             return self.plan
         return self.replanner.whole(problem)
 
@@ -267,7 +267,7 @@ class AdaptiveRun:
         self.timeline.stepped(record.duration_s, record.scalars)
         if self.adapt:
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
-            if self.rivals and adaptation.tryout is None and not self.roster.lost:
+            if self.rivals and adaptation.tryout is None and not self.membership.lost:
                 self.plan, self.rivals = adaptation.plan, ()
         self._rejoin()
 
@@ -289,8 +289,8 @@ class AdaptiveRun:
         """Find out who is gone; the next `_start` goes on with the others."""
         dead = set() if self.session is None else self.session.lost()
         self._dismiss()
-        gone = self.roster.missed(dead, error, self.done)
-        who = self.roster.told(gone) if gone else "nobody is gone: tried again"
+        gone = self.membership.missed(dead, error, self.done)
+        who = self.membership.told(gone) if gone else "nobody is gone: tried again"
         self.timeline.note(self.done, Kind.FAULT, f"{who} ({error.where}: {error.what})")
         if not self.alive():
             raise InfeasibleError(
@@ -299,10 +299,10 @@ class AdaptiveRun:
 
     def _rejoin(self) -> None:
         """Take lost devices back that answer again."""
-        back = self.roster.back(self.done)
+        back = self.membership.back(self.done)
         if not back:
             return
         self.saving.save(*self._crew())
         self._dismiss()
-        self.roster.rejoin(back, self.done)
+        self.membership.rejoin(back, self.done)
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))

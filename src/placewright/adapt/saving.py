@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from placewright.adapt.adaptation import Adaptation
 from placewright.adapt.job import Job
-from placewright.adapt.past import Past
+from placewright.adapt.replay_log import ReplayLog
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.errors import WorkerError
-from placewright.execute.session import Session
+from placewright.runtime.session import Session
 
 TRIES = 2
 """Times that one snapshot is begun where workers are lost over it."""
@@ -26,7 +26,7 @@ class Saving:
         Steps between two snapshots.
     """
 
-    past: Past
+    past: ReplayLog
     job: Job
     timeline: Timeline
     every: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 
 LEAST_SCATTER = 0.01
 """Of steps; four that happen to agree do not prove that a machine is silent."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.checking import Check
-from placewright.stored import write_file
+from placewright.io.stored import write_file
+from placewright.planning.check import Check
 
 
 class Kind(StrEnum):

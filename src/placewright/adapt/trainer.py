@@ -13,16 +13,16 @@ from placewright.adapt.replan import Replanner
 from placewright.adapt.rivals import rivals
 from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Timeline
-from placewright.capture.containers import leaves_of
-from placewright.capture.model import capture_source
-from placewright.capture.source import ModelSource, mean_square
-from placewright.capture.state import initial_state
+from placewright.capturing.containers import leaves_of
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.plan import OperatorPlan
-from placewright.profile.build import profile
-from placewright.profile.together import Paces
+from placewright.profiling.build import profile
+from placewright.profiling.interference import InterferenceProfile
 
 
 class Trainer:
@@ -97,7 +97,7 @@ class Trainer:
         others: tuple[OperatorPlan, ...] = ()
         if adapt and steps is not None:
             plan = plan or Replanner().whole(problem)
-            others = rivals(Paces.alike(problem), plan, steps)
+            others = rivals(InterferenceProfile.alike(problem), plan, steps)
         self.run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph
-    from placewright.result import Measurement, Result
+    from placewright.planning.result import Measurement, Result
 
 
 def give(
-    face: Face,
+    console: Console,
     result: Result,
     *,
     report: Path | None = None,
@@ -24,27 +24,27 @@ def give(
     table: Callable[[], Any] | None = None,
 ) -> None:
     """Show a plan and keep what was asked for."""
-    from placewright.result import Status
+    from placewright.planning.result import Status
 
     if result.status is Status.INTERRUPTED:
-        face.note("interrupted: this is the best plan so far")
-    tell_compiling(face, result)
-    face.show(result.as_json, table or (lambda: repr(result)))
-    if face.output is not None:
-        face.kept(result.save(face.output))
-    keep_pictures(face, result, report=report, trace=trace, graph=graph)
+        console.note("interrupted: this is the best plan so far")
+    tell_compiling(console, result)
+    console.show(result.as_json, table or (lambda: repr(result)))
+    if console.output is not None:
+        console.kept(result.save(console.output))
+    keep_pictures(console, result, report=report, trace=trace, graph=graph)
     for name, value in result.bound_names.items():
-        face.detail(f"bound {name}: {value:.6g} s")
+        console.detail(f"bound {name}: {value:.6g} s")
 
 
-def tell_compiling(face: Face, result: Result) -> None:
+def tell_compiling(console: Console, result: Result) -> None:
     """Why the first run was so slow, where it was."""
     if result.compile_s > 1.0:
-        face.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
+        console.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
 
 
 def keep_pictures(
-    face: Face,
+    console: Console,
     result: Result,
     *,
     report: Path | None,
@@ -57,6 +57,6 @@ def keep_pictures(
     from placewright.report.page import write_page
 
     if report is not None:
-        face.kept(write_page(result, report, measurement, graph, run))
+        console.kept(write_page(result, report, measurement, graph, run))
     if trace is not None:
-        face.kept(result.trace(trace, measurement))
+        console.kept(result.trace(trace, measurement))

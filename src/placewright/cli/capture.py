@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -31,11 +31,11 @@ def capture(
 
     [cyan]placewright capture mypackage.models:make --training --batch 8 -o graph.json[/cyan]
     """
-    from placewright.cli.sources import Ask, load_graph
+    from placewright.cli.sources import SourceOptions, load_graph
     from placewright.graph.files import graph_json, write_graph
 
-    face = Face(format, output, quiet, verbose)
-    graph, _ = load_graph(Ask(model, training=training, batch=batch), face)
-    face.show(lambda: graph_json(graph), lambda: repr(graph))
+    console = Console(format, output, quiet, verbose)
+    graph, _ = load_graph(SourceOptions(model, training=training, batch=batch), console)
+    console.show(lambda: graph_json(graph), lambda: repr(graph))
     if output is not None:
-        face.kept(write_graph(graph, output))
+        console.kept(write_graph(graph, output))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.cli.face import Face, write
+from placewright.cli.console import Console, write
 from placewright.cli.options import (
     FormatOption,
     OnOption,
@@ -31,11 +31,11 @@ def devices(
     from placewright.cluster.files import cluster_data, cluster_to_text
     from placewright.cluster.presets import preset_names
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     cluster = find_cluster(on)
-    face.show(lambda: cluster_data(cluster), lambda: repr(cluster))
+    console.show(lambda: cluster_data(cluster), lambda: repr(cluster))
     if output is not None and output.suffix in (".yaml", ".yml"):
-        face.kept(write(output, cluster_to_text(cluster)))
+        console.kept(write(output, cluster_to_text(cluster)))
     else:
-        face.keep(lambda: cluster_data(cluster))
-    face.detail(f"presets: {', '.join(preset_names())}")
+        console.keep(lambda: cluster_data(cluster))
+    console.detail(f"presets: {', '.join(preset_names())}")

@@ -9,8 +9,8 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from placewright._version import __version__
-from placewright.cli.face import Face
+from placewright import __version__
+from placewright.cli.console import Console
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 
 PACKAGES = (
@@ -44,10 +44,10 @@ def doctor(
 
     [cyan]placewright doctor -f json[/cyan]
     """
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     findings = examine()
-    face.show(lambda: findings, lambda: _table(findings))
-    face.keep(lambda: findings)
+    console.show(lambda: findings, lambda: _table(findings))
+    console.keep(lambda: findings)
 
 
 def examine() -> dict[str, dict[str, str]]:

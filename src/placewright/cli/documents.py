@@ -27,8 +27,8 @@ as reading it."""
 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON or YAML file whose top is a mapping."""
-    from placewright.boundary import parse_json, parse_yaml
-    from placewright.stored import is_yaml, stored_text
+    from placewright.io.boundary import parse_json, parse_yaml
+    from placewright.io.stored import is_yaml, stored_text
 
     yaml, text = is_yaml(path), stored_text(path)
     if not yaml and len(text) >= LARGE:

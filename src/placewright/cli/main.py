@@ -66,7 +66,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from placewright._version import __version__
+        from placewright import __version__
 
         print(f"placewright {__version__}")
         raise typer.Exit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -63,23 +63,23 @@ def solve(
     from placewright.solvers.iopddl import read_iopddl
     from placewright.solvers.memory_search import solve_pbqp_memory
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     problem = read_iopddl(_path(source))
-    with face.meter(f"solving {problem.name}") as meter:
+    with console.meter(f"solving {problem.name}") as meter:
         found = solve_pbqp_memory(
             problem, deadline_s=began_s + time_limit, seed=seed, progress=meter
         )
     _must_fit(problem, found)
     if found.interrupted:
-        face.note("interrupted: this is the best choice so far")
+        console.note("interrupted: this is the best choice so far")
     if found.note:
-        face.note(f"note: {found.note}")
+        console.note(f"note: {found.note}")
     if found.compile_s > 1.0:
-        face.note(f"compiled kernels for {found.compile_s:.0f} s: once after an installation")
-    face.detail(f"{found.core} of {problem.n} nodes were left after reductions")
+        console.note(f"compiled kernels for {found.compile_s:.0f} s: once after an installation")
+    console.detail(f"{found.core} of {problem.n} nodes were left after reductions")
     data = _document(problem, found, seed, time.perf_counter() - began_s)
-    face.show(lambda: data, lambda: _table(data))
-    face.keep(lambda: data)
+    console.show(lambda: data, lambda: _table(data))
+    console.keep(lambda: data)
 
 
 def _path(source: str) -> str:
@@ -110,7 +110,7 @@ def _must_fit(problem: MemoryPbqp, found: MemoryPbqpSolution) -> None:
 def _document(
     problem: MemoryPbqp, found: MemoryPbqpSolution, seed: int, runtime_s: float
 ) -> dict[str, Any]:
-    from placewright.result import relative_gap
+    from placewright.planning.result import relative_gap
 
     status = "OPTIMAL" if found.proved else "INTERRUPTED" if found.interrupted else "FEASIBLE"
     return {

@@ -60,7 +60,7 @@ SpeedupOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineAsk:
+class PipelineOptions:
     """The options; what is not given leaves the problem as it is."""
 
     replication: bool = False
@@ -68,7 +68,7 @@ class PipelineAsk:
     clusters: int | None = None
     speedup: float | None = None
 
-    def asked(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
+    def replace(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
         """The problem with the pipeline that is asked for.
 
         Raises
@@ -91,7 +91,7 @@ class PipelineAsk:
         if not changes:
             return problem
         pipeline: Pipeline = replace(problem.pipeline, **changes)  # type: ignore[arg-type]
-        return problem.asked(objective="throughput", pipeline=pipeline)
+        return problem.replace(objective="throughput", pipeline=pipeline)
 
     def _refuse_unfit(self, objective: str | None) -> None:
         """Options that would be ignored."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -57,13 +57,15 @@ def profile(
 
     [cyan]placewright profile zoo:bert --on edge-quad --table here.json -o problem.json[/cyan]
     """
-    from placewright.cli.sources import Ask, load
+    from placewright.cli.sources import SourceOptions, load
     from placewright.operators.files import write_problem
     from placewright.operators.formats.writing import problem_json
 
-    face = Face(format, output, quiet, verbose)
-    ask = Ask(source, on, training, batch, objective, links, overlap, method=method, table=table)
-    problem = load(ask, face).problem
-    face.show(lambda: problem_json(problem), lambda: repr(problem))
+    console = Console(format, output, quiet, verbose)
+    ask = SourceOptions(
+        source, on, training, batch, objective, links, overlap, method=method, table=table
+    )
+    problem = load(ask, console).problem
+    console.show(lambda: problem_json(problem), lambda: repr(problem))
     if output is not None:
-        face.kept(write_problem(problem, output))
+        console.kept(write_problem(problem, output))

@@ -18,7 +18,7 @@ SHOWN_AFTER_S = 0.3
 
 
 class Meter:
-    """One line on stderr that keeps itself up to date; `placewright.planning.Progress`.
+    """One line on stderr that keeps itself up to date; `placewright.planning.contract.Progress`.
 
     Nothing is shown where stderr is no terminal. The line disappears at the end.
 
@@ -76,8 +76,8 @@ class Meter:
         return Spinner("dots", text=line)
 
     def _numbers(self) -> list[str]:
+        from placewright.planning.result import relative_gap
         from placewright.report.text import percent, seconds
-        from placewright.result import relative_gap
 
         numbers = []
         value, bound, between = self._names

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.cli.answer import tell_compiling
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import BatchOption, QuietOption
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
-    from placewright.result import Measurement, Result
+    from placewright.planning.result import Measurement, Result
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
 OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
@@ -50,11 +50,13 @@ def quickstart(
     """
     from placewright.cluster.files import load_cluster
 
-    face = Face(quiet=quiet)
+    console = Console(quiet=quiet)
     cluster = load_cluster(on)
     out.mkdir(parents=True, exist_ok=True)
     print(cluster)
-    outcomes = [_job(face, name, training, cluster, out, steps, batch) for name, training in JOBS]
+    outcomes = [
+        _job(console, name, training, cluster, out, steps, batch) for name, training in JOBS
+    ]
     print()
     for outcome in outcomes:
         print(_verdict(outcome))
@@ -64,7 +66,7 @@ def quickstart(
 
 
 def _job(
-    face: Face,
+    console: Console,
     name: str,
     training: bool,
     cluster: Cluster,
@@ -73,17 +75,17 @@ def _job(
     batch: int | None,
 ) -> Outcome:
     """One model from its source to its report."""
-    from placewright.capture.model import capture
-    from placewright.capture.source import load_model
-    from placewright.capture.state import initial_state
+    from placewright.capturing.model import capture
+    from placewright.capturing.source import load_model
+    from placewright.capturing.state import initial_state
     from placewright.operators.run import best_single, running
-    from placewright.profile.build import profile
-    from placewright.profile.caveats import ProfileWarning
+    from placewright.planning.solving import compare
+    from placewright.profiling.build import profile
+    from placewright.profiling.caveats import ProfileWarning
     from placewright.report.text import compare_table
-    from placewright.solve import compare
 
     title = f"{name} {'training step' if training else 'inference'}"
-    with face.noted(ProfileWarning), face.meter(title) as meter:
+    with console.noted(ProfileWarning), console.meter(title) as meter:
         meter.step("building the model")
         source = load_model(name, batch=batch, training=training)
         meter.step("capturing")
@@ -98,21 +100,21 @@ def _job(
         state = initial_state(source, graph.program)
         meter.step("profiling: executing the step and timing every operator")
         problem = profile(graph, cluster, state=state)
-    face.show(dict, lambda: f"\n{title}\n{graph}")
-    with face.meter(f"{title}: planning") as meter:
+    console.show(dict, lambda: f"\n{title}\n{graph}")
+    with console.meter(f"{title}: planning") as meter:
         result = compare(problem, progress=meter)
-    tell_compiling(face, result)
-    face.show(dict, lambda: compare_table(result))
+    tell_compiling(console, result)
+    console.show(dict, lambda: compare_table(result))
     single = best_single(problem)
     with (
-        face.meter(f"{title}: running") as meter,
+        console.meter(f"{title}: running") as meter,
         running(graph, cluster, state) as runner,
     ):
         measured = runner.measure(result, beside=single, steps=steps, check=source, progress=meter)
     stem = source.name + ("-training" if training else "")
-    face.kept(result.report(out / f"{stem}.html", measured, graph))
-    face.kept(result.trace(out / f"{stem}-trace.json.gz", measured))
-    face.kept(result.save(out / f"{stem}-plan.json"))
+    console.kept(result.report(out / f"{stem}.html", measured, graph))
+    console.kept(result.trace(out / f"{stem}-trace.json.gz", measured))
+    console.kept(result.save(out / f"{stem}-plan.json"))
     print(f"plan by {result.planner}\n{measured}")
     return Outcome(title, result, measured)
 

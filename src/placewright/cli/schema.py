@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 
 DocumentName = Annotated[
@@ -31,13 +31,13 @@ def schema(
 
     [cyan]placewright schema cluster -o cluster.schema.json[/cyan]
     """
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     models = _models()
     chosen = models if kind is None else {kind: models[kind]}
     schemas = {name: model.model_json_schema(by_alias=True) for name, model in chosen.items()}
     data = schemas if kind is None else schemas[kind]
-    face.show(lambda: data, lambda: _table(schemas))
-    face.keep(lambda: data)
+    console.show(lambda: data, lambda: _table(schemas))
+    console.keep(lambda: data)
 
 
 def _models() -> dict[str, Any]:

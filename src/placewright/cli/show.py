@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli.face import Face, write
+from placewright.cli.console import Console, write
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 
 ShownFile = Annotated[
@@ -39,11 +39,11 @@ def show(
     from placewright.cli.documents import kind_of, read_document
     from placewright.report.saved import saved_page
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     data = read_document(file)
     kind = kind_of(data, where=str(file))
     target = output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
     write(target, saved_page(kind, data, file))
-    face.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
+    console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):
-        face.note("no browser was found; open the page yourself")
+        console.note("no browser was found; open the page yourself")

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from placewright.cli.console import Console
 from placewright.cli.documents import document_kind
-from placewright.cli.face import Face
-from placewright.cli.pipelines import DIFFMAXIMA, PipelineAsk
+from placewright.cli.pipelines import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
-    from placewright.capture.source import ModelSource
+    from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
-    from placewright.profile.table import ProfileTable
+    from placewright.profiling.table import ProfileTable
 
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
@@ -33,7 +33,7 @@ LATER_FILES = (".onnx", ".xml", ".pb")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SourceOptions:
     """What the options say about the problem; ``None`` leaves it to the source."""
 
     source: str
@@ -44,7 +44,7 @@ class Ask:
     links: str | None = None
     overlap: str | None = None
     contiguous: bool = False
-    pipeline: PipelineAsk = field(default_factory=PipelineAsk)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     method: Method = "auto"
     table: Path | None = None
 
@@ -59,7 +59,7 @@ class Ask:
 
     def of(self, problem: OperatorProblem) -> OperatorProblem:
         """The problem that is asked for."""
-        return self.pipeline.asked(problem.asked(**self.changes), self.objective)
+        return self.pipeline.replace(problem.replace(**self.changes), self.objective)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ def find_cluster(spec: str | None) -> Cluster:
     return Cluster.detect() if spec is None else load_cluster(spec)
 
 
-def load(ask: Ask, face: Face) -> Loaded:
+def load(ask: SourceOptions, console: Console) -> Loaded:
     """The problem that SOURCE and the options ask for.
 
     Raises
@@ -99,19 +99,21 @@ def load(ask: Ask, face: Face) -> Loaded:
     if scheme == "pipedream":
         return _pipedream(rest, ask)
     if is_file(ask.source):
-        return _from_file(Path(ask.source), ask, face)
-    return _from_model(ask, face)
+        return _from_file(Path(ask.source), ask, console)
+    return _from_model(ask, console)
 
 
-def load_graph(ask: Ask, face: Face, *, weights: bool = False) -> tuple[Graph, ModelSource]:
+def load_graph(
+    ask: SourceOptions, console: Console, *, weights: bool = False
+) -> tuple[Graph, ModelSource]:
     """Build and capture the model that SOURCE names."""
     if ":" not in ask.source:
         raise _unknown_scheme(ask.source, "is neither a file nor a model")
-    from placewright.capture.mode import CaptureWarning
-    from placewright.capture.model import capture_source
-    from placewright.capture.source import load_model
+    from placewright.capturing.mode import CaptureWarning
+    from placewright.capturing.model import capture_source
+    from placewright.capturing.source import load_model
 
-    with face.noted(CaptureWarning), face.meter(f"capturing {ask.source}"):
+    with console.noted(CaptureWarning), console.meter(f"capturing {ask.source}"):
         model = load_model(ask.source, ask.batch, ask.training, weights=weights)
         return capture_source(model, training=ask.training), model
 
@@ -124,7 +126,7 @@ def is_file(source: str) -> bool:
     return path.name.endswith((".json", ".json.gz")) or path.is_file()
 
 
-def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
+def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
     _only_models(ask)
     kind = document_kind(path)
     if kind == "problem":
@@ -137,53 +139,53 @@ def _from_file(path: Path, ask: Ask, face: Face) -> Loaded:
         )
     from placewright.graph.files import read_graph
 
-    table = _kept_profile(ask, face)
+    table = _kept_profile(ask, console)
     graph, cluster = read_graph(path), find_cluster(ask.on)
-    with _profiling(face, graph, cluster):
+    with _profiling(console, graph, cluster):
         problem = _profiled(graph, cluster, ask, table)
     return Loaded(problem, graph, cluster)
 
 
-def _from_model(ask: Ask, face: Face) -> Loaded:
-    table, cluster = _kept_profile(ask, face), find_cluster(ask.on)
-    graph, model = load_graph(ask, face, weights=True)
-    from placewright.capture.state import initial_state
+def _from_model(ask: SourceOptions, console: Console) -> Loaded:
+    table, cluster = _kept_profile(ask, console), find_cluster(ask.on)
+    graph, model = load_graph(ask, console, weights=True)
+    from placewright.capturing.state import initial_state
 
-    with _profiling(face, graph, cluster):
+    with _profiling(console, graph, cluster):
         state = initial_state(model, graph.program)
         problem = _profiled(graph, cluster, ask, table, state)
     return Loaded(problem, graph, cluster, model, state)
 
 
 @contextmanager
-def _profiling(face: Face, graph: Graph, cluster: Cluster) -> Iterator[None]:
+def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[None]:
     """Progress while it is measured; notes on what its costs are not."""
-    from placewright.profile.caveats import ProfileWarning
+    from placewright.profiling.caveats import ProfileWarning
 
-    with face.noted(ProfileWarning), face.meter(f"profiling {graph.name} on {cluster.name}"):
+    with console.noted(ProfileWarning), console.meter(f"profiling {graph.name} on {cluster.name}"):
         yield
 
 
-def _kept_profile(ask: Ask, face: Face) -> ProfileTable:
+def _kept_profile(ask: SourceOptions, console: Console) -> ProfileTable:
     """The table that was asked for; one that cannot be written is refused before any work."""
-    from placewright.profile.table import OtherMachineWarning, ProfileTable
+    from placewright.profiling.table import OtherMachineWarning, ProfileTable
 
     if ask.table is None:
         return ProfileTable()
-    with face.noted(OtherMachineWarning):
+    with console.noted(OtherMachineWarning):
         return ProfileTable.kept(ask.table)
 
 
 def _profiled(
-    graph: Graph, cluster: Cluster, ask: Ask, table: ProfileTable, state: Any = None
+    graph: Graph, cluster: Cluster, ask: SourceOptions, table: ProfileTable, state: Any = None
 ) -> OperatorProblem:
     """The graph with its costs; what the table holds is not measured again."""
-    from placewright.profile.build import profile
+    from placewright.profiling.build import profile
 
     return ask.of(profile(graph, cluster, state=state, method=ask.method, table=table))
 
 
-def _dag(rest: str, ask: Ask) -> OperatorProblem:
+def _dag(rest: str, ask: SourceOptions) -> OperatorProblem:
     from placewright.operators.readers.dag import read_dag
 
     _only_models(ask)
@@ -192,7 +194,7 @@ def _dag(rest: str, ask: Ask) -> OperatorProblem:
     return ask.of(read_dag(rest, links=ask.links or "free"))
 
 
-def _msr(rest: str, ask: Ask) -> OperatorProblem:
+def _msr(rest: str, ask: SourceOptions) -> OperatorProblem:
     from placewright.operators.readers.msr import read_msr
 
     _only_models(ask)
@@ -216,7 +218,7 @@ def _cost_scale(query: str, where: str) -> float:
         raise InputError("cost_scale must be a number", where=where, by=f"got {value!r}") from None
 
 
-def _pipedream(rest: str, ask: Ask) -> Loaded:
+def _pipedream(rest: str, ask: SourceOptions) -> Loaded:
     from placewright.operators.readers.pipedream import read_pipedream
 
     _only_models(ask)
@@ -225,7 +227,7 @@ def _pipedream(rest: str, ask: Ask) -> Loaded:
     return Loaded(ask.of(read_pipedream(rest, cluster)), cluster=cluster)
 
 
-def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:
+def _kept_problem(path: Path, ask: SourceOptions) -> OperatorProblem:
     from placewright.operators.files import read_problem
 
     _only_profiled(ask)
@@ -233,7 +235,7 @@ def _kept_problem(path: Path, ask: Ask) -> OperatorProblem:
     return ask.of(read_problem(path))
 
 
-def _only_models(ask: Ask) -> None:
+def _only_models(ask: SourceOptions) -> None:
     for flag, given in (("--training", ask.training), ("--batch", ask.batch)):
         if given:
             raise InputError(
@@ -243,7 +245,7 @@ def _only_models(ask: Ask) -> None:
             )
 
 
-def _only_profiled(ask: Ask) -> None:
+def _only_profiled(ask: SourceOptions) -> None:
     for flag, given in (("--method", ask.method != "auto"), ("--table", ask.table is not None)):
         if given:
             raise InputError(
@@ -253,7 +255,7 @@ def _only_profiled(ask: Ask) -> None:
             )
 
 
-def _no_cluster(ask: Ask) -> None:
+def _no_cluster(ask: SourceOptions) -> None:
     if ask.on is not None:
         raise InputError(
             "--on is for models and graphs",

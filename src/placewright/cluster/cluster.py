@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InputError, UnknownNameError
+from placewright.numerics.arrays import FloatArray, IntArray
 
 WORK = (
     "matmul",

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field
 
-from placewright.boundary import FileModel, RefusedError, parse_yaml, read_text, validate
 from placewright.cluster.cluster import WORK, Cluster, Device, Link
 from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 from placewright.errors import InputError, UnknownNameError
-from placewright.stored import write_file
+from placewright.io.boundary import FileModel, RefusedError, parse_yaml, read_text, validate
+from placewright.io.stored import write_file
 
 SCHEMA_VERSION = 1
 

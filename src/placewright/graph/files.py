@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.boundary import FileModel, parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.check import check_program
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.graph.module_files import ModuleTreeEntry, tree_json
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
-from placewright.stored import write_file
+from placewright.io.boundary import FileModel, parse_json, read_text, validate
+from placewright.io.stored import write_file
 
 SCHEMA_VERSION = 1
 

@@ -91,7 +91,7 @@ class Graph:
     Attributes
     ----------
     program
-        How to execute the operators (JSON-like data, see `placewright.capture.program`),
+        How to execute the operators (JSON-like data, see `placewright.capturing.program`),
         ``None`` for graphs that can be planned and not run.
     modules
         The modules of the model, ``None`` where they are not known.

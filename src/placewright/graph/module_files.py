@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from placewright.boundary import FileModel
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
+from placewright.io.boundary import FileModel
 
 Bytes = Annotated[int, Field(ge=0, le=2**62)]
 

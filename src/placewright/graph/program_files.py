@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from placewright.boundary import FileModel, RefusedError
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.arguments import argument_from_json, argument_json
 from placewright.graph.dtypes import DTYPES
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Role
+from placewright.io.boundary import FileModel, RefusedError
 
 
 def _known_dtype(name: str) -> str:

@@ -1,10 +1,10 @@
 """Wing 1: operators -> devices."""
 
-from placewright.operators.bounds import bounds, late_bounds, late_s
+from placewright.operators.bounds import bounds, refined_bounds, refined_s
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Wing
+from placewright.planning.contract import Wing
 
 
 def _describe(problem: OperatorProblem) -> str:
@@ -20,6 +20,6 @@ WING = Wing(
     judge,
     bounds,
     _describe,
-    late_bounds=late_bounds,
-    late_s=late_s,
+    refined_bounds=refined_bounds,
+    refined_s=refined_s,
 )

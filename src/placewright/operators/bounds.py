@@ -36,7 +36,7 @@ takes seconds.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
-`placewright.operators.judging.star.latency.least_tails`.
+`placewright.operators.simulation.star.latency.least_tails`.
 
 **serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
 """
@@ -48,16 +48,16 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import BoolArray, FloatArray
+from placewright.operators.bounding.head_load_tail import head_load_tail_bound
 from placewright.operators.bounding.load import balanced_weights, load_bound
 from placewright.operators.bounding.relaxed.bound import relaxed_bounds
-from placewright.operators.bounding.squeezed import squeezed_bound
-from placewright.operators.judging.star.latency import is_star_latency, least_tails
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.operators.simulation.star.latency import is_star_latency, least_tails
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.planning import Known
+from placewright.planning.contract import BoundContext
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:
@@ -94,7 +94,7 @@ LATE_SHARE, LATE_S, LEAST_SHARE = 0.25, 5e-3, 0.05
 each operator; but this share at least."""
 
 
-def late_s(problem: OperatorProblem, limit_s: float) -> float:
+def refined_s(problem: OperatorProblem, limit_s: float) -> float:
     """Seconds of `limit_s` that are kept for `late_bounds`."""
     if not _can_relax(problem):
         return 0.0
@@ -104,7 +104,7 @@ def late_s(problem: OperatorProblem, limit_s: float) -> float:
     return min(LATE_SHARE * limit_s, max(needed_s, LEAST_SHARE * limit_s))
 
 
-def late_bounds(problem: OperatorProblem, known: Known) -> Iterator[tuple[str, float]]:
+def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tuple[str, float]]:
     """The relaxed schedule's bounds as they rise, for `auto`."""
     needed = np.isfinite(known.value) and known.lower_bound > 0
     if not known.auto or not needed or not _can_relax(problem):
@@ -174,7 +174,7 @@ def _squeezed(problem: OperatorProblem, tables: Ceft, group_work: FloatArray) ->
     tail = np.where(np.isfinite(work), tables.ceft_up_s - own, np.inf).min(axis=1)
     known = np.isfinite(tail)
     weights = [balanced_weights(group_work), balanced_weights(work)]
-    found = squeezed_bound(work[known], np.maximum(0.0, head[known]), tail[known], weights)
+    found = head_load_tail_bound(work[known], np.maximum(0.0, head[known]), tail[known], weights)
     return _rounded_down(found, problem.n)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judgement import HOST, OperatorJudgement
-from placewright.operators.judging.star.latency import accelerators, is_star_latency
 from placewright.operators.problem import Communication
+from placewright.operators.simulation.star.latency import accelerators, is_star_latency
 
 
 def causes(played: OperatorJudgement) -> list[set[int]]:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from placewright.checking import LISTED, Check, Difference, Role, Tolerance
 from placewright.cluster.cluster import Device
 from placewright.errors import InputError
-from placewright.execute.eager import EagerRun, EagerSteps
 from placewright.graph.graph import INPUT_MARK, Graph
 from placewright.graph.program import Program
 from placewright.operators.exactness import tolerance
+from placewright.planning.check import LISTED, Check, Difference, Role, Tolerance
+from placewright.runtime.eager import EagerRun, EagerSteps
 
 if TYPE_CHECKING:
-    from placewright.capture.source import ModelSource
-    from placewright.execute.session import Session
+    from placewright.capturing.source import ModelSource
+    from placewright.runtime.session import Session
 
 State = Mapping[str, torch.Tensor]
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from placewright.checking import Tolerance
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+from placewright.planning.check import Tolerance
 
 if TYPE_CHECKING:
-    from placewright.capture.source import ModelSource
+    from placewright.capturing.source import ModelSource
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Unit roundoff of the types that a program computes in."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError, UnknownNameError
+from placewright.numerics.arrays import BoolArray
+from placewright.operators.bottlenecks import Limit, limits
 from placewright.operators.causes import causes, turns
 from placewright.operators.judge import OperatorJudgement, judge
-from placewright.operators.limits import Limit, limits
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 

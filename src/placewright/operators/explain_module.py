@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray
+from placewright.numerics.arrays import BoolArray
 from placewright.operators.explain import Alternative, critical_operators, moved
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan

@@ -1,4 +1,4 @@
-"""Problems and plans of wing 1 as JSON or YAML, packed or not: see `placewright.stored`."""
+"""Problems and plans of wing 1 as JSON or YAML, packed or not: see `placewright.io.stored`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placewright.boundary import placed, validate
 from placewright.errors import InfeasibleError, InputError
+from placewright.io.boundary import placed, validate
+from placewright.io.stored import read_data, write_data
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
 from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
-from placewright.result import Result, head_json
-from placewright.stored import read_data, write_data
+from placewright.planning.result import Result, head_json
 
 
 def read_problem(path: str | Path) -> OperatorProblem:

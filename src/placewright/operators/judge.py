@@ -24,9 +24,10 @@ ends, each tensor once per pair of devices, latency included, channels not conte
 memory are then those of one sample played as for latency.
 
 **Star.** Where transfers go through host memory, throughput is the largest load as in
-`placewright.operators.judging.star.loads`, and memory is resident bytes. The trace shows one period
-of the pipeline: each device takes in its tensors, computes, and gives out its tensors. Latency is
-that of one sample, in which accelerators are called: `placewright.operators.judging.star.latency`.
+`placewright.operators.simulation.star.loads`, and memory is resident bytes. The trace shows one
+period of the pipeline: each device takes in its tensors, computes, and gives out its tensors.
+Latency is that of one sample, in which accelerators are called:
+`placewright.operators.simulation.star.latency`.
 
 **Pipelines.** Replicated stages, clusters of accelerators, and passes that do not mix
 (`OperatorProblem.pipeline`) are as in `judging.star.loads` and, over links, `judging.pair_loads`.
@@ -43,17 +44,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
-from placewright.operators.judging import scores
-from placewright.operators.judging.batches import NO_ORDER, checked_batch, parts_of_batch
-from placewright.operators.judging.modes import DONE, Mode
-from placewright.operators.judging.pipelines import as_pipeline, is_pipeline
-from placewright.operators.judging.play import kernels
-from placewright.operators.judging.play.board import Board, copy_board, make_board
-from placewright.operators.judging.refusals import refusal
-from placewright.operators.judging.star.judge import judge_star
-from placewright.operators.judging.swift.state import Swift, copy_swift, make_swift
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import (
     Communication,
@@ -62,6 +54,15 @@ from placewright.operators.problem import (
     OperatorProblem,
     Overlap,
 )
+from placewright.operators.simulation import scores
+from placewright.operators.simulation.batches import NO_ORDER, checked_batch, parts_of_batch
+from placewright.operators.simulation.fast.state import FastState, copy_fast_state, make_fast_state
+from placewright.operators.simulation.full import kernels
+from placewright.operators.simulation.full.state import SimulatorState, copy_state, make_state
+from placewright.operators.simulation.modes import DONE, Mode
+from placewright.operators.simulation.pipelines import as_pipeline, is_pipeline
+from placewright.operators.simulation.refusals import refusal
+from placewright.operators.simulation.star.judge import judge_star
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.operators.structure.costs import kernel_costs
 
@@ -104,7 +105,7 @@ class Judge:
     Attributes
     ----------
     board
-        What the kernels of `placewright.operators.judging.play.kernels` play on, for compiled
+        What the kernels of `placewright.operators.simulation.full.kernels` play on, for compiled
         searches: ``run(*judge.board, judge.mode(), placement, order)``.
     """
 
@@ -114,8 +115,8 @@ class Judge:
         self.problem = problem
         costs = kernel_costs(problem)
         later = problem.is_backward if problem.pipeline.diffmaxima else None
-        self.board = make_board(costs, len(problem.channel_names), later)
-        self.swift = make_swift(costs, len(problem.channel_names))
+        self.board = make_state(costs, len(problem.channel_names), later)
+        self.swift = make_fast_state(costs, len(problem.channel_names))
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks to be played."""
@@ -147,7 +148,7 @@ class Judge:
         mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT
 
-        def play(swift: Swift, board: Board, part: slice) -> None:
+        def play(swift: FastState, board: SimulatorState, part: slice) -> None:
             scores.run_many(
                 swift, *board, mode, throughput, rows[part], fixed, value_s[part], over[part]
             )
@@ -157,7 +158,7 @@ class Judge:
             play(self.swift, self.board, parts[0])
             return value_s, over
         with ThreadPoolExecutor(len(parts)) as pool:
-            own = [(copy_swift(self.swift), copy_board(self.board), part) for part in parts]
+            own = [(copy_fast_state(self.swift), copy_state(self.board), part) for part in parts]
             for done in [pool.submit(play, *arguments) for arguments in own]:
                 done.result()
         return value_s, over

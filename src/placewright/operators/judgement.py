@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.memory import memory_curves, resident_curves
 from placewright.operators.problem import Communication, OperatorProblem
-from placewright.trace import MemoryCurve, Trace
+from placewright.planning.trace import MemoryCurve, Trace
 
 HOST = -1
 """Source or target of a transfer: host memory, through which devices around it reach each other."""

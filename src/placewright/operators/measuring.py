@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.arrays import IntArray
-from placewright.comparison import MachineLoad
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.planning import Progress
-from placewright.result import Measurement, Result
-from placewright.trace import Trace
+from placewright.planning.comparison import MachineLoad
+from placewright.planning.contract import Progress
+from placewright.planning.result import Measurement, Result
+from placewright.planning.trace import Trace
 
 if TYPE_CHECKING:
-    from placewright.execute.session import Session
-    from placewright.execute.step_record import StepRecord
+    from placewright.runtime.session import Session
+    from placewright.runtime.step_record import StepRecord
 
 ROUNDS, FEW_ROUNDS = 5, 3
 """Blocks of steps of each plan; the second where the first round loads for `SLOW_LOAD_S`."""
@@ -33,7 +33,7 @@ SHORT_S = 0.05
 
 
 @dataclass(slots=True)
-class Turns:
+class MeasuringRounds:
     """Plans that are measured in turns.
 
     Attributes
@@ -82,7 +82,7 @@ class Turns:
         MachineLoad | None
             What other processes did meanwhile; ``None`` where the system does not say.
         """
-        from placewright.execute.machine_load import LoadMeter
+        from placewright.runtime.machine_load import LoadMeter
 
         meter, began = LoadMeter(self.session), time.perf_counter()
         rounds, done, turn = min(steps, ROUNDS), 0, 0

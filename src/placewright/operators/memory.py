@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.views import home_bytes, views
-from placewright.trace import MemoryCurve
+from placewright.planning.trace import MemoryCurve
 
 
 def memory_curves(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.judgement import OperatorJudgement
 
 MOST_ROWS = 16

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from placewright.arrays import IntArray, frozen_int
 from placewright.errors import InfeasibleError, InputError
+from placewright.numerics.arrays import IntArray, frozen_int
 from placewright.operators.problem import OperatorProblem
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import (
+from placewright.errors import InputError
+from placewright.graph.modules import ModuleTree
+from placewright.numerics.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
@@ -17,8 +19,6 @@ from placewright.arrays import (
     frozen_float,
     frozen_int,
 )
-from placewright.errors import InputError
-from placewright.graph.modules import ModuleTree
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.topology import Topology, build_topology
 from placewright.operators.views import NO_VIEW, check_views
@@ -193,7 +193,7 @@ class OperatorProblem:
         result: np.ndarray[Any, np.dtype[np.bool_]] = whole[group]
         return result
 
-    def asked(self, **changes: Any) -> OperatorProblem:
+    def replace(self, **changes: Any) -> OperatorProblem:
         """The same problem with some fields replaced, for example ``links="free"``."""
         return replace(self, **changes)
 

@@ -11,20 +11,20 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.operators.judge import judge
-from placewright.operators.measuring import Turns, execution_order, measured_trace
+from placewright.operators.measuring import MeasuringRounds, execution_order, measured_trace
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.planning import Progress, silent
-from placewright.result import Baseline, Measurement, Result
+from placewright.planning.contract import Progress, silent
+from placewright.planning.result import Baseline, Measurement, Result
 
 if TYPE_CHECKING:
     import torch
 
-    from placewright.capture.source import ModelSource
-    from placewright.checking import Check
-    from placewright.execute.engines.engine import Engine
-    from placewright.execute.session import Session
+    from placewright.capturing.source import ModelSource
+    from placewright.planning.check import Check
+    from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.session import Session
 
 CHECKED_STEPS = 3
 
@@ -51,7 +51,7 @@ def run(
     Parameters
     ----------
     state
-        A real tensor for every program input (`placewright.capture.state.initial_state`).
+        A real tensor for every program input (`placewright.capturing.state.initial_state`).
     beside
         Another plan, measured in turns on the same workers, so that a machine which changes
         changes both: `best_single(result.problem)` for `Measurement.speed_up`.
@@ -97,7 +97,7 @@ def running(
     engine
         Who starts the workers; children of this process by default.
     """
-    from placewright.execute.session import Session
+    from placewright.runtime.session import Session
 
     with Session(graph, cluster, state, engine) as session:
         yield Runner(session)
@@ -123,7 +123,7 @@ class Runner:
         """Execute a plan, and another one `beside` it in turns; see `run`."""
         _same_graph(result.problem, self.session.graph)
         rival = None if beside is None or _alike(result, beside) else beside
-        turns = Turns(self.session, [result, rival] if rival else [result], seed)
+        turns = MeasuringRounds(self.session, [result, rival] if rival else [result], seed)
         checked = None
         if check is not None:
             turns.load(0)
@@ -186,7 +186,7 @@ def compare_with_eager(
 def best_single(problem: OperatorProblem) -> Result | None:
     """The best single device that fits, by the judge; ``None`` if the model fits on none."""
     from placewright.errors import PlacewrightError
-    from placewright.solve import compare
+    from placewright.planning.solving import compare
 
     singles = [f"only:{name}" for name in problem.device_names]
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from placewright.operators.problem import OperatorProblem

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placewright.planning.result import Candidate
 from placewright.report.svg import number, tag, text
 from placewright.report.text import candidate_cells
-from placewright.result import Candidate
 
 EMPTY = "&#8203;"
 """A cell without text is still a cell."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewright.planning.trace import Trace
 from placewright.report.spans import Block, visible_blocks
 from placewright.report.svg import device_class, drawing, label, number, tag, ticks
 from placewright.report.text import percent, seconds
-from placewright.trace import Trace
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 58.0
 DEVICE_LANE, LINK_LANE, GAP = 30.0, 15.0, 6.0

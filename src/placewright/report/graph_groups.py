@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.arrays import BoolArray, IntArray
 from placewright.graph.program import ORDER_ONLY
+from placewright.numerics.arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from placewright.graph.graph import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.report.graph_groups import Edge, Node, Picture, picture
 from placewright.report.graph_layout import bands
 from placewright.report.svg import device_class, drawing, number, tag

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.trace import MemoryCurve, Trace
 from placewright.report.svg import device_class, drawing, label, number, tag
 from placewright.report.text import percent, seconds, size
-from placewright.trace import MemoryCurve, Trace
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 540.0, 150.0, 12.0, 12.0, 26.0, 20.0
 COLUMNS = 500

@@ -7,8 +7,8 @@ import numpy as np
 from placewright.report.svg import device_class, drawing, label, tag, ticks
 from placewright.report.text import seconds
 from placewright.samples.judge import SampleJudgement
-from placewright.samples.judging.ends import waits_for_all
 from placewright.samples.problem import Overlap
+from placewright.samples.simulation.ends import waits_for_all
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 150.0
 BAR, GAP = 9.0, 7.0

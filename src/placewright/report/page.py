@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewright.io.stored import write_file
+from placewright.planning.result import Candidate, Measurement, Result, Status
+from placewright.planning.trace import Trace
 from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.graph_view import graph_view
@@ -16,10 +19,7 @@ from placewright.report.samples_page import samples_fragment, samples_page
 from placewright.report.sheet import definitions, facts, fragment, heading, legend, section, sheet
 from placewright.report.svg import tag, text
 from placewright.report.text import machine_lines, percent, seconds, size, speed_up_text
-from placewright.result import Candidate, Measurement, Result, Status
 from placewright.samples.problem import SampleProblem
-from placewright.stored import write_file
-from placewright.trace import Trace
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline

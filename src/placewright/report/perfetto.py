@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from placewright.stored import write_file
-from placewright.trace import Trace
+from placewright.io.stored import write_file
+from placewright.planning.trace import Trace
 
 Event = dict[str, Any]
 

@@ -13,7 +13,7 @@ from placewright.report.text import percent, plain_table, seconds, shorten, size
 if TYPE_CHECKING:
     from placewright.operators.explain_module import ModuleExplanation
     from placewright.operators.placement_summary import PlacementSummary, Split
-    from placewright.trace import Trace
+    from placewright.planning.trace import Trace
 
 MOST_DEVICES = 16
 MOST_LINES = 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from placewright.planning.result import Result
 from placewright.report.candidates import Contest
 from placewright.report.gantt import gantt
 from placewright.report.node_bars import node_bars
@@ -11,7 +12,6 @@ from placewright.report.sample_map import sample_map
 from placewright.report.sheet import definitions, facts, fragment, heading, section, sheet
 from placewright.report.svg import tag, text
 from placewright.report.text import percent, seconds, size
-from placewright.result import Result
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import nothing
 

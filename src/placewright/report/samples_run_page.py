@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from placewright.planning.result import Result
 from placewright.report.gantt import gantt
 from placewright.report.loss_curves import Curve, loss_curves
 from placewright.report.node_bars import node_bars
@@ -13,7 +14,6 @@ from placewright.report.samples_runs import emulated, loss_to_reach
 from placewright.report.sheet import definitions, facts, heading, legend, section, sheet
 from placewright.report.svg import number, tag, text
 from placewright.report.text import percent, seconds, size
-from placewright.result import Result
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import nothing
 from placewright.samples.problem import Overlap, Ports
@@ -26,7 +26,7 @@ ENGINE = "torch.distributed gloo, one process per node"
 def samples_run_page(result: Result, runs: Sequence[SampleRun]) -> str:
     """The page as text; the first of `runs` is the plan of `result`."""
     ours = runs[0]
-    asked = result.problem.asked(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
+    asked = result.problem.replace(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
     judged, still = judge(asked, result.plan), judge(asked, nothing())
     body = [
         heading(asked.name, "samples run", _verdict(runs)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from placewright.planning.result import Result
 from placewright.report.text import percent, plain_table, result_table, seconds, size
-from placewright.result import Result
 from placewright.samples.judge import judge
 from placewright.samples.plan import nothing
 

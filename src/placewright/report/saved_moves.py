@@ -25,7 +25,7 @@ def saved_moves_page(data: Data, path: Path) -> str:
     InputError
         A field that is missing or wrong.
     """
-    from placewright.boundary import validate
+    from placewright.io.boundary import validate
     from placewright.samples.formats.schema import SamplePlanFile
 
     plan = validate(SamplePlanFile, data, where=str(path)).plan

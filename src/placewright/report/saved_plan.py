@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.errors import UnknownNameError
+from placewright.planning.trace import Trace
 from placewright.report.gantt import gantt
 from placewright.report.saved_result import (
     Data,
@@ -20,7 +21,6 @@ from placewright.report.saved_result import (
 )
 from placewright.report.sheet import facts, heading, legend, section, sheet
 from placewright.report.svg import tag
-from placewright.trace import Trace
 
 
 def saved_plan_page(data: Data, path: Path) -> str:
@@ -31,7 +31,7 @@ def saved_plan_page(data: Data, path: Path) -> str:
     InputError
         A field that is missing or wrong.
     """
-    from placewright.boundary import validate
+    from placewright.io.boundary import validate
     from placewright.operators.formats.schema import PlanFile
 
     validate(PlanFile, data, where=str(path))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placewright.planning.result import Candidate, Status
 from placewright.report.candidates import Contest
 from placewright.report.sheet import definitions, section
 from placewright.report.text import percent, seconds
-from placewright.result import Candidate, Status
 
 Data = dict[str, Any]
 """Checked by the wing's schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from placewright._version import __version__
+from placewright import __version__
 from placewright.report.svg import device_class, tag, text
 
 _MARK = (

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.trace import Trace
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

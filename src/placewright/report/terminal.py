@@ -6,6 +6,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from placewright.planning.result import Candidate, Measurement, Result
 from placewright.report.text import (
     candidate_cells,
     measurement_table,
@@ -14,7 +15,6 @@ from placewright.report.text import (
     seconds,
     speed_up_text,
 )
-from placewright.result import Candidate, Measurement, Result
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placewright.operators.explain import Explanation
     from placewright.operators.explain_module import ModuleExplanation
     from placewright.operators.placement_summary import PlacementSummary
-    from placewright.result import Candidate, Measurement, Result
+    from placewright.planning.result import Candidate, Measurement, Result
 
 Row = Sequence[str]
 
@@ -200,7 +200,7 @@ def compare_table(result: Result) -> Any:
 
 def candidate_cells(candidate: Candidate, lower_bound: float) -> tuple[str, ...]:
     """Planner, value, gap, time, status and note as text."""
-    from placewright.result import relative_gap
+    from placewright.planning.result import relative_gap
 
     return (
         candidate.planner,

@@ -1,7 +1,7 @@
 """Wing 3: training samples -> edge nodes."""
 
-from placewright.planning import Wing
-from placewright.samples.bounds import bounds, late_bounds
+from placewright.planning.contract import Wing
+from placewright.samples.bounds import bounds, refined_bounds
 from placewright.samples.judge import judge
 from placewright.samples.planners import planners, portfolio
 from placewright.samples.problem import SampleProblem
@@ -13,6 +13,6 @@ WING = Wing(
     portfolio,
     judge,
     bounds,
-    late_bounds=late_bounds,
+    refined_bounds=refined_bounds,
     files="placewright.samples.files",
 )

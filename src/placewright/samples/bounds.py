@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 from placewright.errors import InfeasibleError, MissingDependencyError
-from placewright.planning import Known
+from placewright.planning.contract import BoundContext
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import begun, relaxation
 
@@ -34,7 +34,7 @@ def bounds(problem: SampleProblem) -> dict[str, float]:
     return {"balance": _balance_s(problem) * (1 - SUMMED) + problem.epochs * problem.sync_s}
 
 
-def late_bounds(problem: SampleProblem, known: Known | None = None) -> dict[str, float]:
+def refined_bounds(problem: SampleProblem, known: BoundContext | None = None) -> dict[str, float]:
     """The relaxation's bound, where HiGHS is installed; as good as the time allows.
 
     Raises

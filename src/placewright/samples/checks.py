@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError, InputError
+from placewright.numerics.arrays import BoolArray
 
 if TYPE_CHECKING:
     from placewright.samples.problem import SampleProblem

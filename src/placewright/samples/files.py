@@ -1,4 +1,4 @@
-"""Problems and plans of wing 3 as YAML or JSON, packed or not: see `placewright.stored`."""
+"""Problems and plans of wing 3 as YAML or JSON, packed or not: see `placewright.io.stored`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from placewright.boundary import placed, validate
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
-from placewright.result import Result, head_json
+from placewright.io.boundary import placed, validate
+from placewright.io.stored import read_data, stem, write_data
+from placewright.planning.result import Result, head_json
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import MoveEntry, SampleFile, SamplePlanFile
 from placewright.samples.formats.writing import problem_json
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import SamplePlan, check_plan, nothing
 from placewright.samples.problem import SampleProblem
-from placewright.stored import read_data, stem, write_data
 
 SCHEMA_VERSION = 1
 

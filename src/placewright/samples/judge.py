@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.samples.judging.ends import node_end_s, training_s, transfer_s
-from placewright.samples.judging.ports import Played, play
-from placewright.samples.judging.timeline import timeline
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.trace import Trace
 from placewright.samples.plan import SamplePlan, check_plan, held_after
 from placewright.samples.problem import Ports, SampleProblem
-from placewright.trace import Trace
+from placewright.samples.simulation.ends import node_end_s, training_s, transfer_s
+from placewright.samples.simulation.ports import PortTimes, play
+from placewright.samples.simulation.timeline import timeline
 
 ONE_SAMPLE = 1.0
 """Samples are whole: a label mix may be missed by one."""
@@ -63,7 +63,7 @@ class SampleJudgement:
         """Whether every limit is kept."""
         return not self.violation
 
-    def transfers(self) -> Played:
+    def transfers(self) -> PortTimes:
         """The transfers played one after another."""
         return play(self.problem, self.plan)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_int
 from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_int
 from placewright.samples.problem import SampleProblem
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.samples.checks import check_problem
 
 
@@ -155,7 +155,7 @@ class SampleProblem:
         """What is minimised, in words."""
         return "training time"
 
-    def asked(self, **changes: Any) -> SampleProblem:
+    def replace(self, **changes: Any) -> SampleProblem:
         """The same problem with some fields replaced, for example ``overlap="C"``."""
         return replace(self, **changes)
 

@@ -15,8 +15,9 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import PlacewrightError, RunError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.solving import solve
 from placewright.samples.data.dealing import counted, held_by
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
@@ -29,8 +30,7 @@ from placewright.samples.subset import for_training, subset, with_rates
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Since, Trained, train
 from placewright.samples.training.trainer import Epoch
-from placewright.solve import solve
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 DRIFT = 0.15
 """Relative change of a node's seconds per sample that is acted on."""
@@ -137,13 +137,13 @@ class Adaptive:
         planner: str = "lp",
         planning_s: float = PLANNING_S,
         trouble: Sequence[Trouble] = (),
-        seats: Sequence[NodeSeat] = (),
+        handles: Sequence[NodeHandle] = (),
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
         self.recipe, self.test, self.speed = recipe, test, speed
         self.planner, self.planning_s, self.trouble = planner, planning_s, tuple(trouble)
-        self.seats, self.slow_down = tuple(seats), slow_down
+        self.handles, self.slow_down = tuple(handles), slow_down
         self.alive = list(range(problem.n))
         self._since = Since()
         self._real_s = problem.seconds_per_sample.copy()
@@ -186,7 +186,7 @@ class Adaptive:
     def _plan(self, epoch: int) -> _Change:
         """Plan from what is where, move if that is worth it."""
         try:
-            now = subset(self.problem, self.alive, self._counted()).asked(
+            now = subset(self.problem, self.alive, self._counted()).replace(
                 epochs=self.recipe.epochs - epoch
             )
             seed = self.recipe.seed
@@ -197,7 +197,9 @@ class Adaptive:
             return _Change(unplanned=str(error).splitlines()[0])
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
             return _Change(planned=True)
-        moved = move(now, plan, self._shards(), self.digests, speed=self.speed, seats=self._seats())
+        moved = move(
+            now, plan, self._shards(), self.digests, speed=self.speed, handles=self._seats()
+        )
         rates = np.full((self.problem.n, self.problem.n), np.nan)
         rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
         self.problem = with_rates(self.problem, rates)
@@ -211,7 +213,7 @@ class Adaptive:
                 self._slow_down(trouble)
             elif trouble.epoch == epoch:
                 dying.add(trouble.node)
-        real = self.problem.asked(seconds_per_sample=self._real_s)
+        real = self.problem.replace(seconds_per_sample=self._real_s)
         while True:
             try:
                 return train(
@@ -220,7 +222,7 @@ class Adaptive:
                     replace(self.recipe, epochs=1),
                     self.test,
                     self.speed,
-                    seats=self._seats(),
+                    handles=self._seats(),
                     since=self._since,
                     dying=frozenset(k for k, i in enumerate(self.alive) if i in dying),
                 )
@@ -230,7 +232,7 @@ class Adaptive:
     def _slow_down(self, trouble: Trouble) -> None:
         if self.slow_down is not None:
             self.slow_down(trouble.node, trouble.slower)
-        elif not self.seats:
+        elif not self.handles:
             self._real_s[trouble.node] *= trouble.slower
 
     def _forget(self, ranks: Sequence[int]) -> None:
@@ -250,7 +252,7 @@ class Adaptive:
         # False where nothing was measured; a node that was to take no time at all is news.
         drift = np.abs(measured - known) > DRIFT * known
         known[drift] = measured[drift]
-        self.problem = self.problem.asked(seconds_per_sample=known)
+        self.problem = self.problem.replace(seconds_per_sample=known)
         return bool(drift.any())
 
     def _counted(self) -> IntArray:
@@ -263,5 +265,5 @@ class Adaptive:
     def _shards(self) -> list[Shard]:
         return [self.shards[i] for i in self.alive]
 
-    def _seats(self) -> list[NodeSeat]:
-        return [self.seats[i] for i in self.alive] if self.seats else []
+    def _seats(self) -> list[NodeHandle]:
+        return [self.handles[i] for i in self.alive] if self.handles else []

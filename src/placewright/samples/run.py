@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from placewright.errors import UnknownNameError
-from placewright.execute.scratch import Scratch
-from placewright.planning import Context, Progress, silent
+from placewright.planning.contract import Context, Progress, silent
+from placewright.runtime.scratch import Scratch
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import Images
 from placewright.samples.data.pictures import pictures
@@ -27,11 +27,11 @@ from placewright.samples.planners.proportional import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Trained, train
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 EMULATED = "speeds of nodes and links"
 REAL = "nothing: CPU quotas and shaped links of a testbed"
-PEERS = ("none", "lb-bsp", "proportional", "fedavg")
+BASELINES = ("none", "lb-bsp", "proportional", "fedavg")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,10 +113,10 @@ def run(
     plan: SamplePlan | None,
     *,
     recipe: Recipe | None = None,
-    peers: Sequence[str] = PEERS,
+    baselines: Sequence[str] = BASELINES,
     others: Mapping[str, SamplePlan] = MappingProxyType({}),
     speed: float = 1.0,
-    seats: Sequence[NodeSeat] = (),
+    handles: Sequence[NodeHandle] = (),
     kind: str = "auto",
     progress: Progress = silent,
     ended: Callable[[SampleRun], None] = lambda run: None,
@@ -146,11 +146,11 @@ def run(
         A sample was lost, or a process died.
     """
     recipe = recipe or Recipe(epochs=problem.epochs)
-    asked = problem.asked(epochs=recipe.epochs)
+    asked = problem.replace(epochs=recipe.epochs)
     plans = dict(others) if plan is None else {"plan": plan, **others}
-    ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(seats))
+    ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(handles))
     done: list[SampleRun] = []
-    for name in (*plans, *peers):
+    for name in (*plans, *baselines):
         progress(what=f"running {name}", value=float("inf"), lower_bound=0.0, elapsed_s=0.0)
         moves = plans.get(name) or _moves(asked, name)
         done.append(ground.carry_out(name, moves))
@@ -158,7 +158,7 @@ def run(
     return done
 
 
-def known_peers(names: Sequence[str]) -> tuple[str, ...]:
+def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
     """The names, all of them known.
 
     Raises
@@ -167,8 +167,8 @@ def known_peers(names: Sequence[str]) -> tuple[str, ...]:
         With the nearest one.
     """
     for name in names:
-        if name not in PEERS:
-            raise UnknownNameError("peer", name, PEERS)
+        if name not in BASELINES:
+            raise UnknownNameError("peer", name, BASELINES)
     return tuple(names)
 
 
@@ -181,19 +181,19 @@ class _Ground:
     data: Images
     test: Images
     speed: float
-    seats: tuple[NodeSeat, ...]
+    handles: tuple[NodeHandle, ...]
 
     def carry_out(self, name: str, moves: SamplePlan) -> SampleRun:
         """Deal, move, train."""
-        problem, speed, seats = self.problem, self.speed, self.seats
+        problem, speed, handles = self.problem, self.speed, self.handles
         how = _recipe(name, self.recipe)
-        size = problem.sample_bytes if seats else 0.0
+        size = problem.sample_bytes if handles else 0.0
         with Scratch() as folder:
             shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
             moved = None
             if len(moves.count):
-                moved = move(problem, moves, shards, digests, speed=speed, seats=seats)
-            trained = train(problem, shards, how, self.test, speed, seats=seats)
+                moved = move(problem, moves, shards, digests, speed=speed, handles=handles)
+            trained = train(problem, shards, how, self.test, speed, handles=handles)
         return SampleRun(
             name=name,
             predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
@@ -202,7 +202,7 @@ class _Ground:
             moved_samples=int(moves.count.sum()),
             trained=trained,
             speed=speed,
-            real=bool(seats),
+            real=bool(handles),
             moved=moved,
         )
 
@@ -219,5 +219,5 @@ def _moves(problem: SampleProblem, name: str) -> SamplePlan:
 
 def predicted_s(problem: SampleProblem, plan: SamplePlan) -> float:
     """What a real synchronous run should take, seconds."""
-    asked = problem.asked(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
+    asked = problem.replace(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
     return judge(asked, plan).value

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from placewright.planning.trace import Trace
 from placewright.samples.run import SampleRun
-from placewright.trace import Trace
 
 
 def run_trace(run: SampleRun, names: Sequence[str]) -> Trace:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.problem import SampleProblem
 
 PER_NODE = ("seconds_per_sample", "fixed_s", "storage")
@@ -18,7 +18,7 @@ def subset(problem: SampleProblem, nodes: Sequence[int], samples: IntArray) -> S
     chosen = np.array(nodes)
     fields = {key: getattr(problem, key)[chosen] for key in PER_NODE}
     fields |= {key: getattr(problem, key)[np.ix_(chosen, chosen)] for key in PER_PAIR}
-    return problem.asked(
+    return problem.replace(
         node_names=tuple(problem.node_names[i] for i in nodes),
         samples=samples,
         keep=np.minimum(problem.keep[chosen], samples),
@@ -32,7 +32,7 @@ def for_training(problem: SampleProblem, nodes: Sequence[int], samples: IntArray
     Nodes that no link joins train together all the same, whatever they hold.
     """
     free = np.zeros((problem.n, problem.n))
-    ground = problem.asked(
+    ground = problem.replace(
         send_s=free,
         receive_s=free,
         latency_s=free,
@@ -46,7 +46,7 @@ def for_training(problem: SampleProblem, nodes: Sequence[int], samples: IntArray
 def with_rates(problem: SampleProblem, sample_s: FloatArray) -> SampleProblem:
     """`problem` with links as slow as measured; both ports, as nobody can tell which it was."""
     known = np.isfinite(sample_s)
-    return problem.asked(
+    return problem.replace(
         send_s=np.where(known, sample_s, problem.send_s),
         receive_s=np.where(known, sample_s, problem.receive_s),
     )

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, IntArray
-from placewright.compiled import compiled, inner, lean
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import BoolArray, IntArray
+from placewright.numerics.njit import compiled, inner, lean
 from placewright.solvers._pbqp_work import Arrays
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inner
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.solvers._memory_draft import Draft
 from placewright.solvers._pbqp_work import Arrays
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.solvers._memory_contract import Spans
 from placewright.solvers._pbqp_work import Arrays
 

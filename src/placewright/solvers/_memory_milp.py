@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers._memory_core import Core, loaded
 
 ROWS_AT_ONCE = 12

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inner
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.solvers._memory_core import Core, Loads
 from placewright.solvers._pbqp_work import Arrays
 

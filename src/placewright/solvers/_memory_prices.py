@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers._memory_core import Core, loaded, priced
 from placewright.solvers._pbqp_bound import tighten
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily

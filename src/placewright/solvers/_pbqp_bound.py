@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.compiled import inner, lean
+from placewright.numerics.njit import inner, lean
 from placewright.solvers._pbqp_work import Work, alive, cheapest, options, view
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import IntArray
-from placewright.compiled import inner, lean
+from placewright.numerics.arrays import IntArray
+from placewright.numerics.njit import inner, lean
 from placewright.solvers._pbqp_work import (
     FIRED,
     POOL_TOP,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.solvers._pbqp_bound import tighten
 from placewright.solvers._pbqp_kernels import (
     POOL_FULL,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inner, lean
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner, lean
 
 RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
 """Slots of `Work.counts`; FIRED counts heuristic decisions (RN)."""

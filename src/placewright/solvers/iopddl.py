@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.boundary import parse_json, read_text
 from placewright.errors import InputError
+from placewright.io.boundary import parse_json, read_text
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers.memory_pbqp import MOST_USAGE, MemoryPbqp
 from placewright.solvers.pbqp import Pbqp
 

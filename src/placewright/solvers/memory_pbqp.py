@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import IntArray, frozen_int
 from placewright.errors import InputError
+from placewright.numerics.arrays import IntArray, frozen_int
 from placewright.solvers.pbqp import Pbqp
 
 MOST_USAGE = 2**62

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiling import COMPILING, CompileClock
 from placewright.errors import InfeasibleError
-from placewright.planning import Progress, silent
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.compile_clock import COMPILING, CompileClock
+from placewright.planning.contract import Progress, silent
 from placewright.solvers._memory_contract import Images, contract, original, spans_of
 from placewright.solvers._memory_core import Core, core_of, loaded
 from placewright.solvers._memory_draft import Draft, draft, reduce

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.arrays import BoolArray
 from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import BoolArray
 
 SOURCE, SINK = 0, 1
 _LARGEST = 2.0**50

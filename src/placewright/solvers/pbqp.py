@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int, thawed
 from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int, thawed
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
 

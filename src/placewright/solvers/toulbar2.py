@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers.memory_pbqp import MemoryPbqp
 
 DECIMALS = 6

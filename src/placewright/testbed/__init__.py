@@ -1,6 +1,6 @@
 """A cluster.yaml made real on one Linux machine: namespaces, shaped links, CPU quotas.
 
-The names are loaded when they are first used: the emulator and the seats need nothing of NumPy.
+Names are loaded when they are first used: the emulator and the node handles need no NumPy.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.testbed.seat import NodeSeat
+    from placewright.testbed.node_handle import NodeHandle
     from placewright.testbed.testbed import Testbed
 
 _HOME = {
-    "NodeSeat": "placewright.testbed.seat",
+    "NodeHandle": "placewright.testbed.node_handle",
     "Testbed": "placewright.testbed.testbed",
 }
 
-__all__ = ["NodeSeat", "Testbed"]
+__all__ = ["NodeHandle", "Testbed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -78,7 +78,7 @@ class Blueprint:
     links_cpu: int
     notes: tuple[str, ...]
 
-    def peers(self, position: int) -> tuple[int, ...]:
+    def baselines(self, position: int) -> tuple[int, ...]:
         """The devices that the one at `position` can send to."""
         return tuple(way.target for way in self.ways if way.source == position)
 

@@ -106,12 +106,12 @@ class Emulator:
                 self.take(file)
             self.deliver()
 
-    def _learn_lateness(self, late_s: float) -> None:
+    def _learn_lateness(self, refined_s: float) -> None:
         """How late we are woken up: by so much less we sleep, and poll for the rest.
 
         An idle virtual machine may need half a millisecond to wake up; a busy one needs none.
         """
-        self._late_s += (min(late_s, _MOST_LATE_S) - self._late_s) / 8
+        self._late_s += (min(refined_s, _MOST_LATE_S) - self._late_s) / 8
 
     def take(self, file: int) -> None:
         """Read what a device sends and note when each packet arrives."""

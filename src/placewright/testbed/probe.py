@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Final
 
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 ROUNDS: Final = 25
 _RAMP: Final = 0.2
@@ -24,9 +24,9 @@ _ARRIVAL: Final = 35
 """``SO_TIMESTAMPNS``, and what the kernel then says beside every datagram: see socket(7)."""
 
 
-def serve(seat: NodeSeat) -> dict[str, Any]:
+def serve(handle: NodeHandle) -> dict[str, Any]:
     """Note when datagrams arrive, then take the transfer; its rate in bytes per second."""
-    with socket.create_server((seat.address, 0)) as server:
+    with socket.create_server((handle.address, 0)) as server:
         address = server.getsockname()
         with inbox(address) as letters:
             print(address[1], flush=True)
@@ -72,11 +72,11 @@ def _arrival_rate(connection: socket.socket) -> float:
     return (total - before) / (end_s - start_s) if end_s > start_s else float("nan")
 
 
-def call(seat: NodeSeat, address: str, port: int, size: int) -> dict[str, Any]:
+def call(handle: NodeHandle, address: str, port: int, size: int) -> dict[str, Any]:
     """Send datagrams, each when the one before was answered, then `size` bytes."""
     with (
         socket.create_connection((address, port), timeout=_PATIENCE_S) as connection,
-        inbox((seat.address, 0)) as letters,
+        inbox((handle.address, 0)) as letters,
     ):
         sent_ns = [_sent_ns(letters, (address, port)) for _ in range(ROUNDS)]
         connection.settimeout(None)
@@ -102,21 +102,21 @@ def spin(wall_s: float) -> dict[str, Any]:
 
 def main(role: str, seat_text: str, *rest: str) -> None:
     """Enter the seat, do one of the three, print what was measured."""
-    seat = seat_from(seat_text)
-    seat.enter()
+    handle = seat_from(seat_text)
+    handle.enter()
     if role == "serve":
-        measured = serve(seat)
+        measured = serve(handle)
     elif role == "call":
-        measured = call(seat, rest[0], int(rest[1]), int(rest[2]))
+        measured = call(handle, rest[0], int(rest[1]), int(rest[2]))
     else:
         measured = spin(float(rest[0]))
     print(json.dumps(measured), flush=True)
 
 
-def seat_from(text: str) -> NodeSeat:
+def seat_from(text: str) -> NodeHandle:
     """A seat from the JSON of its fields."""
     data = json.loads(text)
-    return NodeSeat(**data | {key: tuple(data[key]) for key in ("groups", "cpus")})
+    return NodeHandle(**data | {key: tuple(data[key]) for key in ("groups", "cpus")})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from placewright.errors import RunError
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.testbed import Testbed
 
 RATE_TOLERANCE: Final = 0.03
@@ -90,12 +90,12 @@ def _link(bed: Testbed, i: int, j: int) -> tuple[Finding, Finding]:
     )
 
 
-def _outside(bed: Testbed, device: str) -> NodeSeat:
+def _outside(bed: Testbed, device: str) -> NodeHandle:
     """In the namespace of `device`, but with all of the machine's CPU time."""
-    return replace(bed.seat(device), groups=(), cpus=bed.record.cpus)
+    return replace(bed.handle(device), groups=(), cpus=bed.record.cpus)
 
 
-def _transfer(source: NodeSeat, target: NodeSeat, size: int) -> tuple[float, float]:
+def _transfer(source: NodeHandle, target: NodeHandle, size: int) -> tuple[float, float]:
     """Bytes per second and the delay in seconds."""
     server = _start("serve", target)
     assert server.stdout is not None
@@ -114,14 +114,14 @@ def _transfer(source: NodeSeat, target: NodeSeat, size: int) -> tuple[float, flo
 def _cpu(bed: Testbed, device: str) -> Finding:
     """One spin per core of the device, together."""
     asked = bed.cpu_share(device)
-    seat = bed.seat(device)
-    spins = [_start("spin", seat, str(_SPIN_S)) for _ in seat.cpus]
+    handle = bed.handle(device)
+    spins = [_start("spin", handle, str(_SPIN_S)) for _ in handle.cpus]
     got = sum(_answer(process)["share"] for process in spins)
     return Finding("cpu", device, asked, got, SHARE_TOLERANCE)
 
 
-def _start(role: str, seat: NodeSeat, *rest: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "placewright.testbed.probe", role, json.dumps(asdict(seat))]
+def _start(role: str, handle: NodeHandle, *rest: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-m", "placewright.testbed.probe", role, json.dumps(asdict(handle))]
     return subprocess.Popen(
         [*program, *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

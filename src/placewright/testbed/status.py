@@ -95,15 +95,15 @@ def status(bed: Testbed) -> Status:
 
 
 def _device(bed: Testbed, name: str) -> DeviceStatus:
-    seat, slot = bed.seat(name), bed.plan.slots[bed.cluster.index(name)]
+    handle, slot = bed.handle(name), bed.plan.slots[bed.cluster.index(name)]
     return DeviceStatus(
         name,
-        seat.address,
-        seat.namespace,
-        seat.cpus,
+        handle.address,
+        handle.namespace,
+        handle.cpus,
         bed.cpu_share(name),
         bed.trees.memory_limit(slot.group),
-        _processes(Path(seat.groups[0])),
+        _processes(Path(handle.groups[0])),
     )
 
 

@@ -17,6 +17,7 @@ from placewright.testbed.ending import end, leave, sweep
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.making import intact, make
+from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.record import (
     LINKS,
     Process,
@@ -28,7 +29,6 @@ from placewright.testbed.record import (
 )
 from placewright.testbed.removal import emulator_pid, end_emulator, remove
 from placewright.testbed.requirements import require
-from placewright.testbed.seat import NodeSeat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,21 +164,21 @@ class Testbed:
         if self.held:
             leave(self.record)
 
-    def seat(self, device: str) -> NodeSeat:
+    def handle(self, device: str) -> NodeHandle:
         """Where the processes of `device` sit: hand it to them and let them `enter`."""
         position = self.cluster.index(device)
         slot = self.plan.slots[position]
         groups = tuple(str(path) for path in self.trees.group(slot.group))
         where = namespaces.address(position), namespaces.INTERFACE
-        return NodeSeat(device, slot.namespace, groups, slot.cpus, *where)
+        return NodeHandle(device, slot.namespace, groups, slot.cpus, *where)
 
     def address(self, device: str) -> str:
         """The IPv4 address of `device` inside the testbed."""
         return namespaces.address(self.cluster.index(device))
 
     def enter(self, device: str) -> None:
-        """Move the calling process into `device`; see `NodeSeat.enter`."""
-        self.seat(device).enter()
+        """Move the calling process into `device`; see `NodeHandle.enter`."""
+        self.handle(device).enter()
 
     def set_device(
         self, device: str, *, speed: float | None = None, memory_bytes: float | None = None
@@ -246,7 +246,7 @@ class Testbed:
                 self.links.set("cut", *way, float(cut))
 
     def _refuse_no_way(self, source: int, target: int) -> None:
-        if target not in self.plan.peers(source):
+        if target not in self.plan.baselines(source):
             names = self.cluster.device_names
             raise InputError(
                 f"no link joins {names[source]!r} and {names[target]!r}",
@@ -265,7 +265,7 @@ class Testbed:
     def power_off(self, device: str) -> None:
         """Kill every process of `device` as if its node lost power: the others hear nothing."""
         self._cut_off(device, True)
-        for directory in self.seat(device).groups:
+        for directory in self.handle(device).groups:
             kill(Path(directory))
 
     def power_on(self, device: str) -> None:

@@ -22,7 +22,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import planners
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.instances import named_instances
 from placewright.testing.strategies import problems
 

@@ -85,7 +85,7 @@ def named_instances() -> Mapping[str, OperatorProblem]:
             [(0, 1.0, [1])],
             pinned=[0, -1, -1],
             latency_s=0.0,
-        ).asked(seconds_per_byte=unlinked, latency_s=unlinked, channel=np.full((2, 2), -1)),
+        ).replace(seconds_per_byte=unlinked, latency_s=unlinked, channel=np.full((2, 2), -1)),
     }
 
 
@@ -108,7 +108,7 @@ def random_problem(
         resident_bytes=rng.integers(0, 4, n),
         colocation=_random_groups(rng, n),
     )
-    return _with_refusals(rng, problem).asked(**changes)
+    return _with_refusals(rng, problem).replace(**changes)
 
 
 def _random_tensors(
@@ -160,7 +160,7 @@ def _with_refusals(rng: np.random.Generator, problem: OperatorProblem) -> Operat
     short = rng.random() < 0.3
     memory = np.full(m, np.ceil(need * (0.5 + rng.random())) if short else np.inf)
     compute = np.where(refused, np.inf, problem.compute_s)
-    return problem.asked(compute_s=compute, pinned=pinned, memory_bytes=memory)
+    return problem.replace(compute_s=compute, pinned=pinned, memory_bytes=memory)
 
 
 def with_random_views(problem: OperatorProblem, seed: int) -> OperatorProblem:
@@ -171,7 +171,7 @@ def with_random_views(problem: OperatorProblem, seed: int) -> OperatorProblem:
         i = problem.tensor_producer[k]
         read = topology.in_tensors[topology.in_offsets[i] : topology.in_offsets[i + 1]]
         alias[k] = rng.choice([*read.tolist(), -2])
-    return problem.asked(alias_of=alias)
+    return problem.replace(alias_of=alias)
 
 
 def random_placement(problem: OperatorProblem, rng: np.random.Generator) -> np.ndarray[Any, Any]:

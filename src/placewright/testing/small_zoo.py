@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from placewright.capture.source import ModelSource
-from placewright.capture.zoo import factory
+from placewright.capturing.source import ModelSource
+from placewright.capturing.zoo import factory
 
 SIZES: dict[str, dict[str, Any]] = {
     "alexnet": {"batch": 2, "image_size": 64, "classes": 10, "width": 64},

@@ -29,7 +29,7 @@ def problems(
     )
     if draw(st.booleans()):
         problem = with_random_views(problem, draw(st.integers(0, 2**32 - 1)))
-    return problem.asked(
+    return problem.replace(
         objective=objective,
         links=draw(st.sampled_from(list(Links))),
         overlap=draw(st.sampled_from(list(Overlap))),

@@ -19,7 +19,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.testing.instances import named_instances
 from tests.spoiling import HOSTILE, places, spoilt
 
-PROBLEM = named_instances()["diamond"].asked(
+PROBLEM = named_instances()["diamond"].replace(
     pinned=[0, -1, -1, -1], contiguous=True, communication="star", calls=2
 )
 PLAN = OperatorPlan(np.array([0, 1, 1, 0]), call=np.array([0, 0, 1, 1]))

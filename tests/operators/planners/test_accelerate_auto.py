@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from placewright.capture.model import capture
+from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
 from placewright.graph.graph import Graph
@@ -19,8 +19,8 @@ from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
-from placewright.profile.build import profile
+from placewright.planning.contract import Context
+from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
 from tests.operators.planners.module_maps.models import model
@@ -125,7 +125,7 @@ def test_problems_without_modules_are_refused(llama: Graph) -> None:
     assert "modules" in str(planner.supports(tiny([[1.0, 1.0]])))
     problem = asked(llama, {"gpu-a": 9.0 * total(llama)})
     assert planner.supports(problem) is None
-    assert "kinds" in str(planner.supports(problem.asked(device_kinds=())))
+    assert "kinds" in str(planner.supports(problem.replace(device_kinds=())))
 
 
 def test_modules_survive_a_problem_file(llama: Graph, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_modules_survive_a_problem_file(llama: Graph, tmp_path: Path) -> None:
     problem = asked(llama, {"gpu-a": 0.6 * total(llama), "gpu-b": 1.0 * total(llama)})
     again = read_problem(write_problem(problem, tmp_path / "p.json"))
     assert again.modules == problem.modules
-    assert again.hash() == problem.hash() != problem.asked(modules=None).hash()
+    assert again.hash() == problem.hash() != problem.replace(modules=None).hash()
     planner = AccelerateAuto()
     assert np.array_equal(
         planner(problem, Context()).placement, planner(again, Context()).placement

@@ -12,7 +12,7 @@ from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.ceft import ceft
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
@@ -37,8 +37,8 @@ def test_plans_are_valid_and_not_below_the_bound(planner: Ceft | CeftCpop) -> No
     """Random problems with groups, pins and memory, free and contended."""
     for seed in range(40):
         for links in ("free", "contended"):
-            problem = random_problem(seed).asked(links=links, overlap="parallel")
-            problem = problem.asked(objective="latency")
+            problem = random_problem(seed).replace(links=links, overlap="parallel")
+            problem = problem.replace(objective="latency")
             plan = planner(problem, Context())
             check_plan(problem, plan)
             assert judge(problem, plan).value >= ceft(problem).critical_s * (1 - 1e-12)

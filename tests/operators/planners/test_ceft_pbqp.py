@@ -19,9 +19,9 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.variants import LISTED
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import INTERRUPTED, Context, Planner
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.operators.planners.test_pbqp import every_placement
@@ -124,7 +124,7 @@ def test_resolve_is_no_worse_than_keeping_the_plan() -> None:
         problem = random_problem(seed, most_operators=12, most_devices=4)
         plan, state = QUICK.solve(problem, Context())
         factor = rng.uniform(0.2, 5.0, problem.m)
-        changed = problem.asked(compute_s=problem.compute_s * factor)
+        changed = problem.replace(compute_s=problem.compute_s * factor)
         again, state = QUICK.resolve(changed, state, Context())
         check_plan(changed, again)
         assert score(changed, again) <= score(changed, plan), seed
@@ -145,7 +145,7 @@ def test_resolve_survives_a_lost_device() -> None:
     """Where a device can run nothing any more the old plan is dropped, not repeated."""
     problem = tiny([[1.0, 2.0]] * 6)
     _, state = QUICK.solve(problem, Context())
-    lost = problem.asked(compute_s=[[np.inf, 2.0]] * 6)
+    lost = problem.replace(compute_s=[[np.inf, 2.0]] * 6)
     plan, _ = QUICK.resolve(lost, state, Context())
     assert plan.placement.tolist() == [1] * 6
 
@@ -162,7 +162,7 @@ def test_same_plan_under_any_hash_seed() -> None:
     script = (
         "from placewright.testing.instances import random_problem\n"
         "from placewright.operators.planners.ceft_pbqp import CeftPbqp\n"
-        "from placewright.planning import Context\n"
+        "from placewright.planning.contract import Context\n"
         "p = random_problem(11, most_operators=30, most_devices=4)\n"
         "print(CeftPbqp(effort=1e5)(p, Context(seed=4)).placement.tolist())\n"
     )

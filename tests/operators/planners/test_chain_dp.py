@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from placewright.arrays import IntArray
-from placewright.capture.model import capture
+from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
-from placewright.profile.build import profile
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
 from tests.operators.planners.module_maps.models import model
@@ -67,9 +67,9 @@ def test_stretches_fit_the_memories(seed: int) -> None:
     """A plan that fits wherever weights and the largest tensors fit, never better than the best."""
     problem = random_chain(seed)
     room = problem.resident_bytes.sum() * 0.7
-    problem = problem.asked(memory_bytes=np.full(problem.m, room))
+    problem = problem.replace(memory_bytes=np.full(problem.m, room))
     values, over = evaluate_many(problem, contiguous(problem.n, problem.m))
-    with_slack = problem.asked(memory_bytes=problem.memory_bytes - 20)
+    with_slack = problem.replace(memory_bytes=problem.memory_bytes - 20)
     if (evaluate_many(with_slack, contiguous(problem.n, problem.m))[1] == 0).any():
         judgement = judge(problem, ChainDp()(problem, Context()))
         assert judgement.feasible

@@ -9,7 +9,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import named_instances, random_problem, tiny
 from tests.operators.validity import assert_valid_schedule

@@ -10,7 +10,7 @@ from placewright.operators.planners.cpop import Cpop, critical_path, path_device
 from placewright.operators.planners.lists.ranks import mean_downward_rank
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import named_instances
 from tests.operators.planners.test_heft import paper
 from tests.published import published
@@ -52,7 +52,7 @@ def test_a_chain_is_all_critical() -> None:
 def test_the_path_goes_to_a_device_that_can_run_it() -> None:
     """Least sum of times, among the devices that can run most of the path."""
     inf = float("inf")
-    setup = set_up(named_instances()["chain"].asked(compute_s=[[2.0, 3.0]] * 4 + [[inf, 3.0]]))
+    setup = set_up(named_instances()["chain"].replace(compute_s=[[2.0, 3.0]] * 4 + [[inf, 3.0]]))
     assert path_device(setup, critical_path(setup)[1]) == 1
 
 

@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import hashlib
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.operators.planners import planners
 from placewright.testing.instances import random_problem
 digest = hashlib.sha256()

@@ -19,9 +19,9 @@ from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners.pipelines.slots.trios import by_trios
 from placewright.operators.readers.msr import read_msr
-from placewright.planning import Context
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.solvers import cp_sat
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
@@ -200,7 +200,7 @@ def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch
     )
     for planner, what in ((Exact(few_ideals=0), "the line's plan"), (Exact(), "a contiguous plan")):
         for contiguous in (True, False):
-            plan = planner(problem.asked(contiguous=contiguous), Context())
+            plan = planner(problem.replace(contiguous=contiguous), Context())
             assert judge(problem, plan).value == 2.0
             if not contiguous or planner.few_ideals == 0:
                 assert "placewright[exact]" in plan.note

@@ -12,9 +12,9 @@ from placewright.operators.planners.calls import search
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
-from placewright.planning import Context
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.star_instances import best_latency, star_problem
 from tests.published import published

@@ -17,9 +17,9 @@ from placewright.operators.planners.pipelines.links.contraction import contract_
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.pipedream import read_pipedream
-from placewright.planning import Context
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
 from tests.operators.star_cases import best_value
 from tests.published import published
@@ -33,14 +33,14 @@ def linked(seed: int, *, contiguous: bool, passes: bool = False) -> OperatorProb
     p = random_problem(seed, most_operators=6, most_devices=3, objective="throughput")
     if seed % 3 == 0:
         off = 1.0 - np.eye(p.m)
-        p = p.asked(latency_s=0.25 * off, seconds_per_byte=0.5 * off)
+        p = p.replace(latency_s=0.25 * off, seconds_per_byte=0.5 * off)
     if seed % 5 == 0:
         compute = np.repeat(np.where(np.isfinite(p.compute_s[:, :1]), 1.0, 2.0), p.m, axis=1)
-        p = p.asked(compute_s=compute, pinned=np.full(p.n, -1))
+        p = p.replace(compute_s=compute, pinned=np.full(p.n, -1))
     late = np.zeros(p.n, dtype=bool)
     late[p.topology.order[p.n // 2 :]] = seed % 2 == 0
     pipeline = Pipeline(diffmaxima=passes)
-    return p.asked(contiguous=contiguous, is_backward=late, pipeline=pipeline)
+    return p.replace(contiguous=contiguous, is_backward=late, pipeline=pipeline)
 
 
 @pytest.mark.parametrize("passes", [False, True])
@@ -71,7 +71,7 @@ def test_plans_equal_brute_force(contiguous: bool, passes: bool) -> None:
 
 def test_devices_without_a_link_do_not_talk() -> None:
     """The plan keeps both ends of a tensor together."""
-    problem = named_instances()["unlinked"].asked(objective="throughput")
+    problem = named_instances()["unlinked"].replace(objective="throughput")
     plan = QUICK(problem, Context())
     assert judge(problem, plan).value == 3.0
     assert plan.lower_bound_s == pytest.approx(3.0, rel=1e-6)
@@ -82,7 +82,7 @@ def test_loads_are_those_of_the_judge() -> None:
     for seed in range(100):
         problem = random_problem(seed, objective="throughput")
         late = np.random.default_rng(seed).random(problem.n) < 0.5
-        problem = problem.asked(
+        problem = problem.replace(
             memory_bytes=np.full(problem.m, np.inf),
             is_backward=late,
             pipeline=Pipeline(diffmaxima=seed % 2 == 0),
@@ -121,7 +121,7 @@ def test_a_published_graph_is_proved() -> None:
 
     cluster = load_cluster("server-4gpu")
     problem = read_pipedream(published("pipedream/alexnet.graph.txt"), cluster)
-    result = solve(problem.asked(contiguous=True), Exact())
+    result = solve(problem.replace(contiguous=True), Exact())
     assert result.status is Status.OPTIMAL
     free = solve(problem, Exact())
     assert free.lower_bound <= result.value

@@ -10,7 +10,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.planners.linearised_dp import LinearisedDp
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from tests.operators.pipelines import best_pipeline, piped
 
 pytest.importorskip("ortools")

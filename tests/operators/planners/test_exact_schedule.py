@@ -14,9 +14,9 @@ from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.planning import Context
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import Context
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.testing.instances import random_problem, tiny
 
 pytest.importorskip("ortools")

@@ -13,7 +13,7 @@ from placewright.operators.planners.lists.scheduling import list_schedule
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
 
@@ -94,7 +94,7 @@ def test_means_leave_out_the_link_to_oneself() -> None:
     """Two devices, transfers of 4: the mean is 4, not 2."""
     setup = set_up(tiny([[1.0, 1.0]] * 2, [(0, 4.0, [1])]))
     assert setup.mean_seconds_per_byte == 1.0
-    unlike = paper().asked(seconds_per_byte=[[0, 1, 2], [3, 0, 4], [5, 6, 0]])
+    unlike = paper().replace(seconds_per_byte=[[0, 1, 2], [3, 0, 4], [5, 6, 0]])
     assert set_up(unlike).mean_seconds_per_byte == 3.5
 
 

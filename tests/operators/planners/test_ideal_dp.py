@@ -16,8 +16,8 @@ from placewright.operators.planners.pipelines.contiguous.ideals import lattice_o
 from placewright.operators.planners.pipelines.contraction import contract, line_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
-from placewright.planning import INTERRUPTED, Context
-from placewright.solve import solve
+from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
@@ -146,7 +146,7 @@ def roomy(seed: int) -> OperatorProblem:
     """A random pipeline that fits anywhere."""
     problem = star(seed)
     free = np.nan_to_num(problem.compute_s, posinf=3.0)
-    return problem.asked(
+    return problem.replace(
         compute_s=free, pinned=np.full(problem.n, -1), memory_bytes=np.full(problem.m, np.inf)
     )
 

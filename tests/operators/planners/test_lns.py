@@ -13,12 +13,12 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.sequences.decode import start_line
-from placewright.operators.planners.sequences.line import VALUE
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.state import VALUE
 from placewright.operators.planners.sequences.window_model import solve_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.planning.contract import INTERRUPTED, Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 from tests.operators.planners.test_search import best_of_all
@@ -40,7 +40,7 @@ def test_one_window_over_all_is_the_optimum(links: Links) -> None:
     """On up to five operators: no worse than every placement, from a random start."""
     for seed in range(10):
         problem = random_problem(seed, most_operators=5, most_devices=3, links=links)
-        problem = problem.asked(
+        problem = problem.replace(
             memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
         )
         start = OperatorPlan(random_placement(problem, np.random.default_rng(seed)))

@@ -9,7 +9,7 @@ from placewright.operators.planners import planners
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.planners.m_sct import favourite_children
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.operators.validity import assert_valid_schedule

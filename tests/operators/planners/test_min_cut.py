@@ -14,7 +14,7 @@ from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pricing.cuts import serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import INTERRUPTED, Context
+from placewright.planning.contract import INTERRUPTED, Context
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 
@@ -33,7 +33,7 @@ def serial(seed: int, devices: int, operators: int = 7) -> OperatorProblem:
         p = random_problem(seed + 1000 * shift, most_operators=operators, most_devices=devices)
         if p.m == devices:
             break
-    return p.asked(overlap="serial", memory_bytes=np.full(p.m, np.inf))
+    return p.replace(overlap="serial", memory_bytes=np.full(p.m, np.inf))
 
 
 def best_value(p: OperatorProblem) -> float:

@@ -12,7 +12,7 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.planning.contract import INTERRUPTED, Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 
@@ -43,7 +43,7 @@ def test_serial_bound_holds_with_fan_out() -> None:
     """With shared tensors, groups, pins and memory the bound stays below every placement."""
     checked = 0
     for seed in range(60):
-        problem = random_problem(seed, most_operators=6, most_devices=3).asked(
+        problem = random_problem(seed, most_operators=6, most_devices=3).replace(
             overlap="serial", objective="latency"
         )
         values, _ = Judge(problem).many(every_placement(problem))

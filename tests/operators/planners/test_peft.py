@@ -11,7 +11,7 @@ from placewright.operators.planners.peft import Peft
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.costs import kernel_costs
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_problem
 from tests.operators.planners.test_heft import paper
 from tests.published import published

@@ -16,15 +16,15 @@ from placewright.operators.planners import portfolio
 from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.sequences.decode import start_line
-from placewright.operators.planners.sequences.line import BEST, TEMPERATURE, VALUE, Line
 from placewright.operators.planners.sequences.moves import anneal_windows
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VALUE, SequenceState
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import INTERRUPTED, Context, Planner
-from placewright.result import Status
-from placewright.solve import solve
+from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 from tests.operators.validity import assert_valid_schedule
@@ -56,7 +56,7 @@ def test_at_least_as_good_as_every_placement(links: Links) -> None:
     """On problems of up to five operators, where all placements can be tried."""
     for seed in range(25):
         problem = random_problem(seed, most_operators=5, most_devices=3, links=links)
-        problem = problem.asked(
+        problem = problem.replace(
             memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
         )
         plan = SHORT(problem, Context(seed=seed))
@@ -103,7 +103,7 @@ def test_windows_forget_what_was_not_taken(links: Links) -> None:
         check_plan(orders.problem, OperatorPlan(line.best_place, line.best_sequence))
 
 
-def a_line(problem: OperatorProblem) -> tuple[OrderSearch, Line]:
+def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
     """A random placement, decoded in the order in which it is played."""
     place = random_placement(problem, np.random.default_rng(0))
     sequence = played_sequence(judge(problem, OperatorPlan(place)))

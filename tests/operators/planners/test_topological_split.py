@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.operators.planners.topological_split import TopologicalSplit
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import tiny
 
 

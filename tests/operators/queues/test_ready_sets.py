@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray, IntArray
-from placewright.compiled import lean
+from placewright.numerics.arrays import BoolArray, IntArray
+from placewright.numerics.njit import lean
 from placewright.operators.queues.ready_sets import clear, include, take_first
 
 

@@ -85,7 +85,7 @@ def test_values_are_seconds(tmp_path: Path) -> None:
     problem = read_msr(written(tmp_path))
     plan = OperatorPlan(np.array([2, 0, 2]))
     assert judge(problem, plan).value == pytest.approx(0.012)
-    fast_cpu = problem.asked(compute_s=problem.compute_s * [1.0, 1.0, 0.1])
+    fast_cpu = problem.replace(compute_s=problem.compute_s * [1.0, 1.0, 0.1])
     assert judge(fast_cpu, plan).value == pytest.approx(0.00275)
 
 

@@ -141,6 +141,6 @@ def test_averages_would_name_another_path() -> None:
 
 def test_what_no_device_can_reach_is_told() -> None:
     """Pinned apart without a link."""
-    problem = named_instances()["unlinked"].asked(pinned=[0, 1, -1])
+    problem = named_instances()["unlinked"].replace(pinned=[0, 1, -1])
     with pytest.raises(InfeasibleError, match="inputs of 'op1'"):
         ceft(problem)

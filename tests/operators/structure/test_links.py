@@ -10,7 +10,7 @@ from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.planners.peft import Peft
 from placewright.operators.structure.links import linked
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.instances import random_problem, tiny
 
 INF = float("inf")
@@ -18,7 +18,7 @@ INF = float("inf")
 
 def test_a_link_has_a_channel_and_both_times() -> None:
     """None within a device, whatever is said there."""
-    problem = tiny([[1.0] * 3]).asked(
+    problem = tiny([[1.0] * 3]).replace(
         latency_s=[[0, 1, INF], [1, 0, 1], [1, 1, 0]],
         seconds_per_byte=[[0, 1, 1], [INF, 0, 1], [1, 1, 0]],
         channel=[[0, 0, 0], [0, -1, 0], [0, 0, -1]],
@@ -34,14 +34,14 @@ def test_a_latency_without_end_is_no_link(planner: Planner) -> None:
         problem = random_problem(seed, most_operators=12, most_devices=4)
         cut = np.zeros((problem.m, problem.m), dtype=np.bool_)
         cut[0, -1] = problem.m > 2
-        endless = problem.asked(
+        endless = problem.replace(
             compute_s=np.minimum(problem.compute_s, 3.0),
             latency_s=np.where(cut, INF, problem.latency_s),
             memory_bytes=np.full(problem.m, INF),
             colocation=np.arange(problem.n),
             pinned=np.full(problem.n, -1),
         )
-        gone = endless.asked(
+        gone = endless.replace(
             seconds_per_byte=np.where(cut, INF, problem.seconds_per_byte),
             channel=np.where(cut, -1, problem.channel),
         )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewright.planning.solving import solve
 from placewright.samples.balance.state import (
     State,
     clock_of,
@@ -19,7 +20,6 @@ from placewright.samples.balance.state import (
 )
 from placewright.samples.judge import judge
 from placewright.samples.problem import Overlap, SampleProblem
-from placewright.solve import solve
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.tiny import tiny
 
@@ -121,7 +121,7 @@ def test_a_relay_passes_on_the_classes_that_reach_it() -> None:
     pair = np.full((3, 3), np.inf)
     pair[1, 0] = pair[2, 1] = pair[0, 1] = 0.05
     problem = tiny([[0, 0], [0, 3], [30, 10]], send_s=pair, relay=True)
-    problem = problem.asked(keep=np.array([[0, 0], [0, 3], [0, 0]]))
+    problem = problem.replace(keep=np.array([[0, 0], [0, 3], [0, 0]]))
     flow = np.zeros((3, 3), dtype=np.int64)
     flow[1, 0], flow[2, 1] = 8, 20
     made = with_classes(problem, flow)

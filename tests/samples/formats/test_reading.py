@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.boundary import validate
 from placewright.errors import InputError, PlacewrightError
+from placewright.io.boundary import validate
 from placewright.samples.files import problem_from, read_problem
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import SampleFile

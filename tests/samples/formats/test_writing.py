@@ -106,7 +106,7 @@ def test_made_up_times_survive_to_the_last_bit_but_one(seed: int) -> None:
     for key in ("send_s", "receive_s", "price_s"):
         np.testing.assert_allclose(getattr(back, key), getattr(problem, key), rtol=1e-15)
     same = {key: getattr(problem, key) for key in ("send_s", "receive_s", "price_s")}
-    assert back.asked(**same).hash() == problem.hash()
+    assert back.replace(**same).hash() == problem.hash()
 
 
 def test_few_links_are_for_people_and_many_are_a_table() -> None:

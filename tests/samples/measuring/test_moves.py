@@ -26,7 +26,9 @@ def test_each_node_is_held_against_its_own_link(
     times = rng.uniform(0.5, 3.0, (n, n))
     turns: list[list[int]] = []
 
-    def moved(problem: SampleProblem, plan: SamplePlan, seats: object, folder: Path) -> np.ndarray:
+    def moved(
+        problem: SampleProblem, plan: SamplePlan, handles: object, folder: Path
+    ) -> np.ndarray:
         turns.append(plan.source.tolist())
         assert plan.target.tolist() == [(i + 1) % n for i in turns[-1]]
         assert set(plan.count.tolist()) == {FILES}

@@ -18,7 +18,7 @@ EACH_S = np.array([0.03, 0.007, 0.02])
 STEP_S = np.array([0.01, 0.05, 0.0])
 
 
-def made_up(problem: object, recipe: Recipe, seats: object, sizes: np.ndarray) -> list[Trial]:
+def made_up(problem: object, recipe: Recipe, handles: object, sizes: np.ndarray) -> list[Trial]:
     """Steps of `EACH_S` and `STEP_S`; all wait for the slowest, and an exchange takes 0.2 s."""
     own_s = STEP_S[:, None] + EACH_S[:, None] * sizes
     own_s[:, : WARM_UP * len(SCALES)] *= 7  # the first steps are cold
@@ -30,9 +30,9 @@ def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> 
     """Of nodes whose shares are balanced by the file; the exchange is what is left."""
     asked = []
 
-    def steps(problem: object, recipe: Recipe, seats: object, sizes: np.ndarray) -> list[Trial]:
+    def steps(problem: object, recipe: Recipe, handles: object, sizes: np.ndarray) -> list[Trial]:
         asked.append(sizes)
-        return made_up(problem, recipe, seats, sizes)
+        return made_up(problem, recipe, handles, sizes)
 
     monkeypatch.setattr(speeds, "take_steps", steps)
     monkeypatch.setattr(speeds, "slowed", lambda *_: np.array([1.0, 2.0, 1.5]))

@@ -95,7 +95,7 @@ def test_classes_for_one_neighbour_share_a_connection() -> None:
     assert (first.target, len(first.samples)) == (1, 7)
     assert (second.target, len(second.samples)) == (2, 3)
     assert len({*first.samples, *second.samples}) == 10
-    assert len(transfers_of(problem.asked(relay=True), two)) == 4
+    assert len(transfers_of(problem.replace(relay=True), two)) == 4
 
 
 def test_without_relays_nobody_waits_for_samples_of_others(tmp_path: Path) -> None:

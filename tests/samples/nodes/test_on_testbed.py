@@ -54,9 +54,11 @@ def test_files_move_over_shaped_links_and_nodes_train() -> None:
     recipe = Recipe(epochs=1, batch=20, channels=16, depth=2, enlarged=4)  # several quota periods
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
     with nodes_up(problem) as up:
-        measured = measure(problem, recipe, up.seats).of(problem, recipe.batch)
+        measured = measure(problem, recipe, up.handles).of(problem, recipe.batch)
         assert measured.seconds_per_sample[0] > measured.seconds_per_sample[1]
-        [one] = run(measured, plan, recipe=recipe, peers=(), seats=up.seats, kind="synthetic")
+        [one] = run(
+            measured, plan, recipe=recipe, baselines=(), handles=up.handles, kind="synthetic"
+        )
         assert up.bed.links.get("bytes", 0, 1) > 30 * 400_000
     assert one.real
     assert one.move_s >= 0.9 * 30 * 0.1
@@ -82,7 +84,7 @@ def test_a_node_of_a_testbed_slows_down_and_one_leaves(tmp_path: Path) -> None:
             Recipe(epochs=2, batch=30),
             images(20, 2),
             trouble=(Trouble(0, 0, 2.0), Trouble(1, 2, np.inf)),
-            seats=up.seats,
+            handles=up.handles,
             slow_down=slow_down,
         )
         steps = job.run()

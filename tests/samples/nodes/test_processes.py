@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from placewright.errors import WorkerError
-from placewright.execute import limits
+from placewright.runtime import limits
 from placewright.samples.nodes.processes import NodeLeft, answers
 
 

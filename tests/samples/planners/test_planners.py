@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning import Context
-from placewright.result import Status
+from placewright.planning.contract import Context
+from placewright.planning.result import Status
+from placewright.planning.solving import solve
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, held_after
 from placewright.samples.planners import planners, portfolio
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
-from placewright.solve import solve
 from tests.samples.tiny import best_of, best_value, random_tiny, tiny
 
 NAMES = list(planners(tiny([1, 2])))
@@ -102,7 +102,7 @@ def test_nic_is_exact(overlap: Overlap) -> None:
         np.fill_diagonal(send, np.inf)
         np.fill_diagonal(receive, np.inf)
         problem = random_tiny(seed, send_s=send, receive_s=receive, price_s=np.zeros((3, 3)))
-        problem = problem.asked(overlap=overlap, batches=Batches.PROPORTIONAL, relay=False)
+        problem = problem.replace(overlap=overlap, batches=Batches.PROPORTIONAL, relay=False)
         plan, best = planned(problem, "nic"), best_value(problem)
         if plan is None:
             assert np.isinf(best)
@@ -133,7 +133,7 @@ def test_lp_rounds_well_in_every_mode(overlap: Overlap, batches: Batches) -> Non
     """Relays, storage, protected samples and prices together."""
     base = generate("moderate", 30, 5)
     rng = np.random.default_rng(0)
-    problem = base.asked(
+    problem = base.replace(
         overlap=overlap,
         batches=batches,
         relay=True,
@@ -150,7 +150,7 @@ def test_lp_rounds_well_in_every_mode(overlap: Overlap, batches: Batches) -> Non
 def test_auto_is_never_slower_than_not_moving(overlap: Overlap) -> None:
     """Queued ports make transfers wait; whatever they do, staying is a candidate."""
     for regime in REGIMES:
-        problem = generate(regime, 8, 2).asked(overlap=overlap, ports=Ports.QUEUED)
+        problem = generate(regime, 8, 2).replace(overlap=overlap, ports=Ports.QUEUED)
         result = solve(problem, time_limit_s=2)
         still = next(c for c in result.candidates if c.planner == "none")
         assert result.value <= still.value

@@ -1,7 +1,7 @@
 """The linear program of wing 3 in plain loops, row by row, for scipy to solve.
 
-Written from the model alone (`placewright.samples.judging.ends` in words), with a dense matrix and
-without a thought for speed. Its rows come in the families in which multipliers are asked for.
+Written from the model alone (`placewright.samples.simulation.ends` in words), with a dense matrix
+and without a thought for speed. Its rows come in the families in which multipliers are asked for.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ def test_classes_that_do_not_matter_are_one() -> None:
     one = merged(plain)
     assert one.samples.tolist() == [[18]] * 4
     assert one.keep.tolist() == [[4]] * 4
-    mixed = plain.asked(label_mix=0.3)
+    mixed = plain.replace(label_mix=0.3)
     assert merged(mixed) is mixed
-    relayed = plain.asked(relay=True)
+    relayed = plain.replace(relay=True)
     assert merged(relayed) is relayed
     assert relaxation(plain).value_s == pytest.approx(reference(plain).value_s(), rel=1e-3)
 

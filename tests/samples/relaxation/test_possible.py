@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning import Context, Known
-from placewright.samples.bounds import late_bounds
+from placewright.planning.contract import BoundContext, Context
+from placewright.planning.solving import solve
+from placewright.samples.bounds import refined_bounds
 from placewright.samples.judge import judge
 from placewright.samples.plan import nothing
 from placewright.samples.planners import planners
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import relaxation
-from placewright.solve import solve
 from tests.samples.tiny import best_value, tiny
 
 
@@ -56,7 +56,7 @@ def test_no_plan_means_that_none_of_all_plans_fits(seed: int) -> None:
     )
     best = best_value(problem)
     try:
-        bound = late_bounds(problem)["lp"]
+        bound = refined_bounds(problem)["lp"]
     except InfeasibleError:
         assert np.isinf(best)
     else:
@@ -87,4 +87,4 @@ def test_a_solve_that_has_a_plan_is_not_ended_by_a_bound(monkeypatch: pytest.Mon
     monkeypatch.setattr(import_module("placewright.samples.bounds"), "relaxation", refused)
     assert solve(tiny([5, 1]), "greedy").judgement.feasible
     with pytest.raises(InfeasibleError):
-        late_bounds(tiny([5, 1]), Known(np.inf, 0.0, np.inf, auto=True))
+        refined_bounds(tiny([5, 1]), BoundContext(np.inf, 0.0, np.inf, auto=True))

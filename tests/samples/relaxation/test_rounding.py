@@ -24,7 +24,7 @@ def crowded(seed: int) -> SampleProblem:
     rng = np.random.default_rng(seed)
     problem = cloud(seed, "label_mix", "keep", "storage")
     held = problem.held
-    return problem.asked(
+    return problem.replace(
         samples=held[:, None],
         keep=(held * rng.uniform(0, 0.5, problem.n)).astype(np.int64)[:, None],
         class_names=("samples",),
@@ -48,7 +48,7 @@ def some_plan(problem: SampleProblem, rng: np.random.Generator) -> np.ndarray:
 def test_mixtures_of_plans_are_rounded_without_breaking_a_limit(relay: bool) -> None:
     """Any mixture of whole plans is a fractional one; what it becomes moves no more than it."""
     for seed in range(150):
-        problem = crowded(seed).asked(relay=relay)
+        problem = crowded(seed).replace(relay=relay)
         rng = np.random.default_rng(seed)
         plans = [some_plan(problem, rng) for _ in range(3)]
         mixture = sum(w * f for w, f in zip(rng.dirichlet(np.ones(3)), plans, strict=True))

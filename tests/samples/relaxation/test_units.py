@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.samples.judge import judge
 from placewright.samples.planners import planners
 from placewright.samples.problem import SampleProblem
@@ -34,7 +34,7 @@ def test_where_nothing_takes_time_links_say_the_unit() -> None:
     idle = tiny([3, 1], seconds_per_sample=np.zeros(2), send_s=pair)
     assert 0.2 < in_units(idle)[0].send_s[0, 1] < 5
     free = np.where(np.eye(2, dtype=bool), np.inf, 0.0)
-    assert in_units(idle.asked(send_s=free, receive_s=free))[1] == 1.0
+    assert in_units(idle.replace(send_s=free, receive_s=free))[1] == 1.0
 
 
 @pytest.mark.parametrize("name", ["lp", "ilp", "ilp-cp-sat"])
@@ -74,4 +74,4 @@ def test_branching_proves_no_more_than_there_is() -> None:
 
 def faster(problem: SampleProblem, factor: float) -> SampleProblem:
     """Everything takes `factor` times as long."""
-    return problem.asked(**{key: getattr(problem, key) * factor for key in TIMES})
+    return problem.replace(**{key: getattr(problem, key) * factor for key in TIMES})

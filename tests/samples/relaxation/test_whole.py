@@ -23,7 +23,7 @@ def test_moves_that_are_not_offered_are_not_made(seed: int) -> None:
     moves = all_moves(problem)
     cut = problem.send_s.copy()
     cut[0, 1] = np.inf
-    best = best_value(problem.asked(send_s=cut))
+    best = best_value(problem.replace(send_s=cut))
     some = moves.where((moves.source != 0) | (moves.target != 1))
     try:
         plan = whole_plan(problem, some, math.inf)

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.progress import STEPS
 
 if TYPE_CHECKING:
     from placewright.adapt.run import AdaptiveRun
     from placewright.adapt.timeline import Timeline
     from placewright.cli.sources import Loaded
-    from placewright.execute.engines.engine import Engine
-    from placewright.profile.together import Paces
-    from placewright.result import Result
+    from placewright.planning.result import Result
+    from placewright.profiling.interference import InterferenceProfile
+    from placewright.runtime.engines.engine import Engine
 
 
 def run_adaptively(
-    face: Face,
+    console: Console,
     loaded: Loaded,
-    known: Paces,
+    known: InterferenceProfile,
     results: Sequence[Result],
     *,
     steps: int,
@@ -35,38 +35,38 @@ def run_adaptively(
     Ctrl-C ends the run after the step it is in, with a last snapshot where they are kept; a second
     one ends it at once, with the snapshots that there are.
     """
-    from placewright.execute.scratch import Scratch
+    from placewright.runtime.scratch import Scratch
 
     with Scratch() as passing:
         run = _run(loaded, known, results, snapshots or Path(passing), steps, seed, engine)
-        with run, face.meter(f"running {loaded.problem.name}", STEPS) as meter:
-            _tell_start(run, face)
+        with run, console.meter(f"running {loaded.problem.name}", STEPS) as meter:
+            _tell_start(run, console)
             try:
-                _steps(run, face, meter, steps)
+                _steps(run, console, meter, steps)
             except KeyboardInterrupt:
-                face.note(f"interrupted after step {run.done}")
+                console.note(f"interrupted after step {run.done}")
             if snapshots is not None and run.session is not None:
                 run.finish()
             if check:
-                _check(run, loaded, face)
+                _check(run, loaded, console)
         return run.timeline
 
 
-def _check(run: AdaptiveRun, loaded: Loaded, face: Face) -> None:
+def _check(run: AdaptiveRun, loaded: Loaded, console: Console) -> None:
     """Hold the whole run against eager steps, unless it was broken off in the middle of a step."""
     from placewright.adapt.check import check_run
 
     assert loaded.model is not None
     if run.session is None or not run.done:
-        face.note("not compared with eager PyTorch: the run was broken off")
+        console.note("not compared with eager PyTorch: the run was broken off")
         return
-    with face.meter(f"repeating {run.done} steps in eager PyTorch"):
+    with console.meter(f"repeating {run.done} steps in eager PyTorch"):
         run.timeline.check = check_run(run, loaded.model)
 
 
 def _run(
     loaded: Loaded,
-    known: Paces,
+    known: InterferenceProfile,
     results: Sequence[Result],
     folder: Path,
     steps: int,
@@ -78,7 +78,7 @@ def _run(
     from placewright.adapt.decide import Policy
     from placewright.adapt.rivals import rivals
     from placewright.adapt.run import AdaptiveRun, Job
-    from placewright.execute.session import Session
+    from placewright.runtime.session import Session
 
     assert loaded.graph is not None
     assert loaded.cluster is not None
@@ -97,7 +97,7 @@ def _run(
         folder,
         plan=plan,
         rivals=rivals(known, plan, steps, at_hand=at_hand),
-        paces=known,
+        interference=known,
         policy=policy,
         steps=steps,
         seed=seed,
@@ -106,31 +106,31 @@ def _run(
 
 def _reach(engine: Engine) -> dict[str, Any]:
     """On a testbed and with Ray, how to find out who can still talk to whom."""
-    from placewright.adapt.reach import all_talk
-    from placewright.execute.engines.local import Local
-    from placewright.execute.engines.ray_engine import Ray
+    from placewright.adapt.connectivity import all_talk
+    from placewright.runtime.engines.local import Local
+    from placewright.runtime.engines.ray_engine import Ray
 
     if isinstance(engine, Ray):
         return {"reachable": engine.reachable}
-    seats = engine.seats if isinstance(engine, Local) else None
-    if seats is None:
+    handles = engine.handles if isinstance(engine, Local) else None
+    if handles is None:
         return {}
 
     def reachable(names: Sequence[str]) -> frozenset[str]:
-        return all_talk([seats[name] for name in names])
+        return all_talk([handles[name] for name in names])
 
     return {"reachable": reachable}
 
 
-def _tell_start(run: AdaptiveRun, face: Face) -> None:
+def _tell_start(run: AdaptiveRun, console: Console) -> None:
     """Where a continued run goes on, and what it had to pass over."""
     for name in run.snapshots.damaged:
-        face.note(f"{run.folder / name} is damaged and passed over")
+        console.note(f"{run.folder / name} is damaged and passed over")
     if run.done:
-        face.note(f"continued after step {run.done}, from {run.folder}")
+        console.note(f"continued after step {run.done}, from {run.folder}")
 
 
-def _steps(run: AdaptiveRun, face: Face, meter: Any, steps: int) -> None:
+def _steps(run: AdaptiveRun, console: Console, meter: Any, steps: int) -> None:
     """Step after step; every event is told once, then what is in force now."""
     from placewright.report.history import QUIET, told
 
@@ -142,12 +142,12 @@ def _steps(run: AdaptiveRun, face: Face, meter: Any, steps: int) -> None:
         news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
         seen = len(run.timeline.events)
         for event in news:
-            face.note(f"step {event.step}: {event.kind}: {told(event)}")
+            console.note(f"step {event.step}: {event.kind}: {told(event)}")
         if plans != run.timeline.plans or news:
             predicted_s = _predicted_s(run)
         if plans != run.timeline.plans:
             plans = run.timeline.plans
-            _tell_plan(run, face, predicted_s)
+            _tell_plan(run, console, predicted_s)
         meter(
             what=f"step {run.done} of {steps}, plan {plans}{_phase(run)}",
             value=run.timeline.typical_s(5),
@@ -165,7 +165,7 @@ def _predicted_s(run: AdaptiveRun) -> float:
     return judge(run.adaptation.watch.problem(), run.adaptation.plan).value
 
 
-def _tell_plan(run: AdaptiveRun, face: Face, predicted_s: float) -> None:
+def _tell_plan(run: AdaptiveRun, console: Console, predicted_s: float) -> None:
     from placewright.report.text import seconds
 
     if run.adaptation is None:
@@ -173,7 +173,7 @@ def _tell_plan(run: AdaptiveRun, face: Face, predicted_s: float) -> None:
     names = run.adaptation.problem.device_names
     counts = [run.adaptation.plan.placement.tolist().count(d) for d in range(len(names))]
     parts = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
-    face.note(
+    console.note(
         f"step {run.done}: plan {run.timeline.plans}{_phase(run)}: {seconds(predicted_s)} "
         f"predicted; operators: {parts}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
@@ -25,7 +25,7 @@ from placewright.cli.options import (
 )
 from placewright.cli.pipelines import (
     ClustersOption,
-    PipelineAsk,
+    PipelineOptions,
     ReplicationOption,
     SpeedupOption,
     SyncOption,
@@ -63,17 +63,19 @@ def compare(
 
     [cyan]placewright operators compare dag:tasks.json --planner heft --planner peft[/cyan]
     """
-    from placewright.cli.sources import Ask, load
+    from placewright.cli.sources import SourceOptions, load
+    from placewright.planning.solving import compare as compete
     from placewright.report.terminal import compare_table
-    from placewright.solve import compare as compete
 
-    face = Face(format, output, quiet, verbose)
-    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
-    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
-    loaded = load(asked, face)
-    with face.meter(f"comparing planners on {loaded.problem.name}") as meter:
+    console = Console(format, output, quiet, verbose)
+    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = SourceOptions(
+        source, on, training, batch, objective, links, overlap, contiguous, pipeline
+    )
+    loaded = load(asked, console)
+    with console.meter(f"comparing planners on {loaded.problem.name}") as meter:
         result = compete(
             loaded.problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter
         )
     table = lambda: compare_table(result)  # noqa: E731
-    give(face, result, report=report, trace=trace, graph=loaded.graph, table=table)
+    give(console, result, report=report, trace=trace, graph=loaded.graph, table=table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from placewright.execute.engines.engine import Engine
+    from placewright.runtime.engines.engine import Engine
 
 EngineName = Literal["local", "testbed", "torchrun", "ray"]
 
@@ -43,7 +43,7 @@ def serves(engine: str) -> bool:
     """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
     if engine != "torchrun":
         return False
-    from placewright.execute.engines.keeper import is_lead, serve
+    from placewright.runtime.engines.agent import is_lead, serve
 
     if is_lead():
         return False
@@ -62,7 +62,7 @@ def prepared(
         It cannot be had, which is better said before a model is captured and profiled.
     """
     from placewright.cli.sources import find_cluster
-    from placewright.execute.engines.engine import open_engine
+    from placewright.runtime.engines.engine import open_engine
 
     together = None if gpus is None else gpus == "together"
     return open_engine(name, find_cluster(on), emulate=emulate, together=together)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli.face import Face
-from placewright.cli.given import judged_plan
+from placewright.cli.console import Console
+from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -52,12 +52,12 @@ def explain(
 
     [cyan]placewright operators explain problem.json plan.json model.layers.14[/cyan]
     """
-    from placewright.cli.sources import Ask, load
+    from placewright.cli.sources import SourceOptions, load
     from placewright.operators.explain import explain as answer
 
-    face = Face(format, output, quiet, verbose)
-    loaded = load(Ask(source, on, training, batch, objective, links, overlap), face)
+    console = Console(format, output, quiet, verbose)
+    loaded = load(SourceOptions(source, on, training, batch, objective, links, overlap), console)
     result = judged_plan(loaded.problem, plan)
     explanation = answer(result.problem, result.plan, operator)
-    face.show(explanation.as_json, lambda: str(explanation))
-    face.keep(explanation.as_json)
+    console.show(explanation.as_json, lambda: str(explanation))
+    console.keep(explanation.as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
@@ -25,7 +25,7 @@ from placewright.cli.options import (
 )
 from placewright.cli.pipelines import (
     ClustersOption,
-    PipelineAsk,
+    PipelineOptions,
     ReplicationOption,
     SpeedupOption,
     SyncOption,
@@ -67,13 +67,15 @@ def plan(
 
     [cyan]placewright operators plan problem.json --report plan.html --trace plan.json.gz[/cyan]
     """
-    from placewright.cli.sources import Ask, load
-    from placewright.solve import solve
+    from placewright.cli.sources import SourceOptions, load
+    from placewright.planning.solving import solve
 
-    face = Face(format, output, quiet, verbose)
-    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
-    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
-    loaded = load(asked, face)
-    with face.meter(f"planning {loaded.problem.name}") as meter:
+    console = Console(format, output, quiet, verbose)
+    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = SourceOptions(
+        source, on, training, batch, objective, links, overlap, contiguous, pipeline
+    )
+    loaded = load(asked, console)
+    with console.meter(f"planning {loaded.problem.name}") as meter:
         result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
-    give(face, result, report=report, trace=trace, graph=loaded.graph)
+    give(console, result, report=report, trace=trace, graph=loaded.graph)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.cli.answer import keep_pictures
-from placewright.cli.beside_plan import (
+from placewright.cli.conflicting_options import (
     TIME_LIMIT_S,
     AskedPlannerOption,
     AskedTimeLimitOption,
     refuse_beside_plan,
 )
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.operators.adapting import run_adaptively
 from placewright.cli.operators.engines import (
     EmulateOption,
@@ -25,7 +25,7 @@ from placewright.cli.operators.engines import (
     prepared,
     serves,
 )
-from placewright.cli.operators.pacing import judged, paces_of, planned, tried
+from placewright.cli.operators.pacing import interference_of, judged, planned, tried
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -46,8 +46,8 @@ from placewright.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
-    from placewright.execute.engines.engine import Engine
-    from placewright.result import Measurement, Result
+    from placewright.planning.result import Measurement, Result
+    from placewright.runtime.engines.engine import Engine
 
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
@@ -112,34 +112,34 @@ def run(
     [cyan]torchrun --master-port 29500 --nproc-per-node 2 -m placewright operators run
     zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.sources import Ask, load
+    from placewright.cli.sources import SourceOptions, load
     from placewright.operators.run import as_json
     from placewright.report.terminal import run_table
 
     if serves(engine):
         return
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     if snapshots is not None and not adapt:
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
-    with face.noted(UserWarning):
+    with console.noted(UserWarning):
         workers = prepared(engine, on, emulate, gpus)
-    asked = Ask(source, on, training, batch, links=links, overlap=overlap)
-    loaded = load(asked, face)
+    asked = SourceOptions(source, on, training, batch, links=links, overlap=overlap)
+    loaded = load(asked, console)
     _check_runnable(loaded)
     timeline = None
     with workers as up:
-        known = paces_of(face, loaded, up)
+        known = interference_of(console, loaded, up)
         loaded = replace(loaded, problem=known.alone)
         limit_s = TIME_LIMIT_S if time_limit is None else time_limit
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
         else:
-            results = planned(face, known, planner or "auto", time_limit_s=limit_s, seed=seed)
+            results = planned(console, known, planner or "auto", time_limit_s=limit_s, seed=seed)
         choose = len(results) > 1 and not adapt  # a run that adapts tries plans while it trains
-        result = tried(face, loaded, known, results, up) if choose else results[0]
+        result = tried(console, loaded, known, results, up) if choose else results[0]
         measured = _measure(
-            face,
+            console,
             loaded,
             result,
             up,
@@ -149,7 +149,7 @@ def run(
         )
         if adapt:
             timeline = run_adaptively(
-                face,
+                console,
                 loaded,
                 known,
                 results,
@@ -160,10 +160,10 @@ def run(
                 check=check,
             )
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
-    face.show(lambda: data, lambda: run_table(result, measured, timeline))
-    face.keep(lambda: data)
+    console.show(lambda: data, lambda: run_table(result, measured, timeline))
+    console.keep(lambda: data)
     keep_pictures(
-        face,
+        console,
         result,
         report=report,
         trace=trace,
@@ -186,7 +186,7 @@ def _check_runnable(loaded: Loaded) -> None:
 
 
 def _measure(
-    face: Face,
+    console: Console,
     loaded: Loaded,
     result: Result,
     engine: Engine,
@@ -202,11 +202,11 @@ def _measure(
     assert loaded.cluster is not None
     single = best_single(loaded.problem)
     with ExitStack() as up:
-        with face.meter("starting workers"):
+        with console.meter("starting workers"):
             workers = running(loaded.graph, loaded.cluster, loaded.state, engine)
             runner = up.enter_context(workers)
         beside = "" if single is None else f" and {single.planner} in turns"
-        with face.meter(f"running the plan{beside}", STEPS) as meter:
+        with console.meter(f"running the plan{beside}", STEPS) as meter:
             meter.step("first steps")
             return runner.measure(
                 result,

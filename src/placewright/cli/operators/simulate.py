@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
-from placewright.cli.given import judged_plan
+from placewright.cli.console import Console
+from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
@@ -24,7 +24,7 @@ from placewright.cli.options import (
 )
 from placewright.cli.pipelines import (
     ClustersOption,
-    PipelineAsk,
+    PipelineOptions,
     ReplicationOption,
     SpeedupOption,
     SyncOption,
@@ -60,11 +60,13 @@ def simulate(
 
     [cyan]placewright operators simulate dag:tasks.json plan.json --links contended[/cyan]
     """
-    from placewright.cli.sources import Ask, load
+    from placewright.cli.sources import SourceOptions, load
 
-    face = Face(format, output, quiet, verbose)
-    pipeline = PipelineAsk(replication, sync_bandwidth, clusters, cluster_speedup)
-    asked = Ask(source, on, training, batch, objective, links, overlap, contiguous, pipeline)
-    loaded = load(asked, face)
+    console = Console(format, output, quiet, verbose)
+    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
+    asked = SourceOptions(
+        source, on, training, batch, objective, links, overlap, contiguous, pipeline
+    )
+    loaded = load(asked, console)
     result = judged_plan(loaded.problem, plan)
-    give(face, result, report=report, trace=trace, graph=loaded.graph)
+    give(console, result, report=report, trace=trace, graph=loaded.graph)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.samples.ending import Ending
 from placewright.errors import InputError, UnknownNameError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run_adaptively(
-    face: Face,
+    console: Console,
     problem: SampleProblem,
     recipe: Recipe,
     *,
@@ -31,7 +31,7 @@ def run_adaptively(
     trouble: Sequence[Trouble],
 ) -> tuple[list[Step], Ending]:
     """All epochs, each told as it ends; and what ended the run before its last one, if anything."""
-    from placewright.execute.scratch import Scratch
+    from placewright.runtime.scratch import Scratch
     from placewright.samples.data.dealing import deal
     from placewright.samples.data.pictures import pictures
     from placewright.samples.replanning import PLANNING_S, Adaptive
@@ -39,7 +39,7 @@ def run_adaptively(
     data, test = pictures(problem, images, recipe.seed)
     size = problem.sample_bytes if up is not None else 0.0
     steps: list[Step] = []
-    ending = Ending(face, steps, lambda: f"epoch {len(steps)}")
+    ending = Ending(console, steps, lambda: f"epoch {len(steps)}")
     with Scratch() as folder:
         shards, digests = deal(problem, data, Path(folder), file_bytes=size)
         job = Adaptive(
@@ -52,14 +52,14 @@ def run_adaptively(
             planner=planner,
             planning_s=PLANNING_S if planning_s is None else planning_s,
             trouble=trouble,
-            seats=up.seats if up is not None else (),
+            handles=up.handles if up is not None else (),
             slow_down=None if up is None else _quotas(up, problem.node_names),
         )
-        with face.meter(f"running {problem.name}") as meter, ending:
+        with console.meter(f"running {problem.name}") as meter, ending:
             for step in job.steps():
                 steps.append(step)
                 if step.unplanned:
-                    face.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
+                    console.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
                 meter(
                     what=f"epoch {len(steps)} of {recipe.epochs}",
                     value=step.epoch.seconds,

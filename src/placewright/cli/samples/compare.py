@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -15,7 +15,7 @@ from placewright.cli.options import (
     TraceOption,
     VerboseOption,
 )
-from placewright.cli.samples.asked import (
+from placewright.cli.samples.options import (
     EpochsOption,
     NodesFile,
     OverlapOption,
@@ -47,11 +47,11 @@ def compare(
 
     [cyan]placewright samples compare nodes.yaml --planner none --planner greedy[/cyan]
     """
+    from placewright.planning.solving import compare as compete
     from placewright.report.terminal import compare_table
-    from placewright.solve import compare as compete
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     problem = load(file, overlap, relay, epochs, ports)
-    with face.meter(f"comparing planners on {problem.name}") as meter:
+    with console.meter(f"comparing planners on {problem.name}") as meter:
         result = compete(problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter)
-    give(face, result, report=report, trace=trace, table=lambda: compare_table(result))
+    give(console, result, report=report, trace=trace, table=lambda: compare_table(result))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.errors import PlacewrightError
 
 
@@ -21,8 +21,8 @@ class Ending:
         How far the run is, in words.
     """
 
-    def __init__(self, face: Face, done: Sequence[object], told: Callable[[], str]) -> None:
-        self._face, self._done, self._told = face, done, told
+    def __init__(self, console: Console, done: Sequence[object], told: Callable[[], str]) -> None:
+        self._face, self._done, self._told = console, done, told
         self._error: PlacewrightError | None = None
 
     def __enter__(self) -> Self:

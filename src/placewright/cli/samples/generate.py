@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -42,9 +42,9 @@ def generate(
     from placewright.samples.formats.writing import problem_json
     from placewright.samples.generate import generate as make
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     problem = make(regime, nodes, seed)
     if output is None or format != "yaml":
-        face.show(lambda: problem_json(problem), lambda: repr(problem))
+        console.show(lambda: problem_json(problem), lambda: repr(problem))
     if output is not None:
-        face.kept(write_problem(problem, output))
+        console.kept(write_problem(problem, output))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -14,7 +14,7 @@ from placewright.cli.options import (
     TraceOption,
     VerboseOption,
 )
-from placewright.cli.samples.asked import (
+from placewright.cli.samples.options import (
     EpochsOption,
     NodesFile,
     OverlapOption,
@@ -51,11 +51,11 @@ def plan(
 
     [cyan]placewright samples plan nodes.yaml --planner greedy -f json[/cyan]
     """
+    from placewright.planning.solving import solve
     from placewright.report.samples_table import moves_table
-    from placewright.solve import solve
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     problem = load(file, overlap, relay, epochs, ports)
-    with face.meter(f"planning {problem.name}") as meter:
+    with console.meter(f"planning {problem.name}") as meter:
         result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
-    give(face, result, report=report, trace=trace, table=lambda: moves_table(result))
+    give(console, result, report=report, trace=trace, table=lambda: moves_table(result))

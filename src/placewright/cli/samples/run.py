@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from placewright.cli.beside_plan import (
+from placewright.cli.conflicting_options import (
     TIME_LIMIT_S,
     AskedPlannerOption,
     AskedTimeLimitOption,
     refuse_beside_plan,
 )
-from placewright.cli.face import Face, write
-from placewright.cli.given import judged_plan
+from placewright.cli.console import Console, write
+from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -27,12 +27,12 @@ from placewright.cli.options import (
     VerboseOption,
 )
 from placewright.cli.samples.adapting import run_adaptively, troubles
-from placewright.cli.samples.asked import EpochsOption, NodesFile, RelayOption, load
 from placewright.cli.samples.ending import Ending
+from placewright.cli.samples.options import EpochsOption, NodesFile, RelayOption, load
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
-    from placewright.result import Result
+    from placewright.planning.result import Result
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
 
@@ -44,7 +44,7 @@ OVERRUN = 1.3
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
-PeersOption = Annotated[
+BaselinesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--peer",
@@ -68,7 +68,7 @@ def run(
     file: NodesFile,
     plan: OptionalPlan = None,
     planner: AskedPlannerOption = None,
-    peer: PeersOption = None,
+    peer: BaselinesOption = None,
     epochs: EpochsOption = None,
     relay: RelayOption = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of a step.")] = 64,
@@ -129,13 +129,13 @@ def run(
     from placewright.report.samples_runs import runs_json, runs_table
     from placewright.samples.measuring.speeds import measure
     from placewright.samples.nodes.on_testbed import nodes_up
-    from placewright.samples.run import PEERS, known_peers
+    from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.run import run as carry_out
     from placewright.samples.training.recipe import Recipe
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     problem = load(file, "A", relay, epochs)
-    peers = known_peers(peer or PEERS)
+    baselines = known_baselines(peer or BASELINES)
     trouble = troubles(problem, slow or (), kill or ())
     _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(peer))
     refuse_beside_plan(plan, planner, time_limit)
@@ -151,12 +151,12 @@ def run(
     )
     with ExitStack() as stack:
         up = stack.enter_context(nodes_up(problem)) if engine == "testbed" else None
-        seats = up.seats if up is not None else ()
+        handles = up.handles if up is not None else ()
         if up is not None:
-            problem = measure(problem, recipe, seats).of(problem, batch)
+            problem = measure(problem, recipe, handles).of(problem, batch)
         if adapt:
             steps, ending = run_adaptively(
-                face,
+                console,
                 problem,
                 recipe,
                 planner=planner or AUTO,
@@ -168,51 +168,51 @@ def run(
             )
             real = up is not None
             data = epochs_json(steps, real=real)
-            face.show(lambda: data, lambda: epochs_table(steps, real=real))
-            face.keep(lambda: data)
-            _keep_page(face, report, lambda: samples_epochs_page(problem, steps, real=real))
+            console.show(lambda: data, lambda: epochs_table(steps, real=real))
+            console.keep(lambda: data)
+            _keep_page(console, report, lambda: samples_epochs_page(problem, steps, real=real))
             ending.finish()
             return
         limit_s = TIME_LIMIT_S if time_limit is None else time_limit
-        result = _planned(face, problem, plan, planner or AUTO, limit_s, seed)
+        result = _planned(console, problem, plan, planner or AUTO, limit_s, seed)
         runs: list[SampleRun] = []
-        ending = Ending(face, runs, lambda: f"{len(runs)} of {1 + len(peers)} runs")
-        with face.meter(f"running {problem.name}") as meter, ending:
+        ending = Ending(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
+        with console.meter(f"running {problem.name}") as meter, ending:
             carry_out(
                 problem,
                 result.plan,
                 recipe=recipe,
-                peers=peers,
+                baselines=baselines,
                 speed=speed,
-                seats=seats,
+                handles=handles,
                 kind=images,
                 progress=meter,
                 ended=runs.append,
             )
-    face.show(lambda: runs_json(runs), lambda: runs_table(runs))
-    face.keep(lambda: runs_json(runs))
-    _tell_overrun(face, runs)
-    _keep_page(face, report, lambda: samples_run_page(result, runs))
+    console.show(lambda: runs_json(runs), lambda: runs_table(runs))
+    console.keep(lambda: runs_json(runs))
+    _tell_overrun(console, runs)
+    _keep_page(console, report, lambda: samples_run_page(result, runs))
     ending.finish()
 
 
-def _tell_overrun(face: Face, runs: list[SampleRun]) -> None:
+def _tell_overrun(console: Console, runs: list[SampleRun]) -> None:
     """Waiting makes no machine faster: say so where its steps took longer than they were to."""
     ratios = [run.measured_s / run.predicted_s for run in runs if run.predicted_s and not run.real]
     if ratios and (over := median(ratios)) > OVERRUN:
-        face.note(
+        console.note(
             f"note: runs took {over:.1f} times what was predicted: this machine cannot compute as "
             f"fast as these nodes at --speed {runs[0].speed:g}; try {runs[0].speed / over / 2:.2g}"
         )
 
 
-def _keep_page(face: Face, path: Path | None, page: Callable[[], str]) -> None:
+def _keep_page(console: Console, path: Path | None, page: Callable[[], str]) -> None:
     if path is not None:
-        face.kept(write(path, page()))
+        console.kept(write(path, page()))
 
 
 def _planned(
-    face: Face,
+    console: Console,
     problem: SampleProblem,
     plan: Path | None,
     planner: str,
@@ -220,23 +220,23 @@ def _planned(
     seed: int,
 ) -> Result:
     """The plan of the file, or a new one."""
-    from placewright.solve import solve
+    from placewright.planning.solving import solve
 
     if plan is not None:
         return judged_plan(problem, plan)
-    with face.meter(f"planning {problem.name}") as meter:
+    with console.meter(f"planning {problem.name}") as meter:
         return solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
 
 
 def _refuse_unfit(
-    engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, peers: bool
+    engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, baselines: bool
 ) -> None:
     """Options that say nothing together."""
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
     if adapt and plan is not None:
         raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
-    if adapt and peers:
+    if adapt and baselines:
         raise InputError("a run that plans again has no peers beside it", where="--peer")
     if trouble and not adapt:
         raise InputError("--slow and --kill go with --adapt", where="samples run")

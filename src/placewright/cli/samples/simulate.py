@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placewright.cli.answer import give
-from placewright.cli.face import Face
-from placewright.cli.given import judged_plan
+from placewright.cli.console import Console
+from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -14,7 +14,7 @@ from placewright.cli.options import (
     TraceOption,
     VerboseOption,
 )
-from placewright.cli.samples.asked import (
+from placewright.cli.samples.options import (
     EpochsOption,
     NodesFile,
     OverlapOption,
@@ -46,6 +46,6 @@ def simulate(
     """
     from placewright.report.samples_table import moves_table
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     result = judged_plan(load(file, overlap, relay, epochs, ports), plan)
-    give(face, result, report=report, trace=trace, table=lambda: moves_table(result))
+    give(console, result, report=report, trace=trace, table=lambda: moves_table(result))

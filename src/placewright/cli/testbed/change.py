@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 from placewright.cli.testbed.found import ClusterArgument, find, show
 
@@ -58,7 +58,7 @@ def change(
         delay_s = _quantity(latency, SECONDS, "--latency")
         ends = _ends(bed, link)
         bed.set_link(*ends, bandwidth=rate, latency_s=delay_s, cut=cut, both_ways=not one_way)
-    show([bed], Face(format, output, quiet, verbose))
+    show([bed], Console(format, output, quiet, verbose))
 
 
 def _refuse_nothing(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 
 if TYPE_CHECKING:
     from placewright.testbed.testbed import Testbed
@@ -52,14 +52,14 @@ def find_or_make(spec: str) -> Testbed:
     return Testbed.up(named[0] if named else find_cluster(spec))
 
 
-def show(beds: list[Testbed], face: Face) -> None:
+def show(beds: list[Testbed], console: Console) -> None:
     """The status of these testbeds, in the format asked for."""
     from placewright.report.testbed import testbed_table
     from placewright.testbed.status import status
 
     found = [status(bed) for bed in beds]
     for note in (note for state in found for note in state.notes):
-        face.note(f"note: {note}")
+        console.note(f"note: {note}")
     data = {"testbeds": [asdict(state) for state in found]}
-    face.show(lambda: data, lambda: "\n\n".join(map(testbed_table, found)) or "nothing is up")
-    face.keep(lambda: data)
+    console.show(lambda: data, lambda: "\n\n".join(map(testbed_table, found)) or "nothing is up")
+    console.keep(lambda: data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 from placewright.cli.testbed.found import ClusterArgument, MaybeCluster, find, name_of, show
 
@@ -23,7 +23,7 @@ def up(
     from placewright.cli.sources import find_cluster
     from placewright.testbed.testbed import Testbed
 
-    show([Testbed.up(find_cluster(cluster), keep=True)], Face(format, output, quiet, verbose))
+    show([Testbed.up(find_cluster(cluster), keep=True)], Console(format, output, quiet, verbose))
 
 
 def down(
@@ -44,13 +44,13 @@ def down(
     from placewright.testbed.ending import end_all, sweep
     from placewright.testbed.requirements import require
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     require()
     ended = end_all(None if cluster is None else id_of(name_of(cluster)))
     sweep()
     names = [cluster_from_text(r.cluster, where=str(r.folder)).name for r in ended]
-    face.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
-    face.keep(lambda: {"down": names})
+    console.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
+    console.keep(lambda: {"down": names})
 
 
 def status(
@@ -71,4 +71,4 @@ def status(
 
     require()
     beds = list(Testbed.all()) if cluster is None else [find(cluster)]
-    show(beds, Face(format, output, quiet, verbose))
+    show(beds, Console(format, output, quiet, verbose))

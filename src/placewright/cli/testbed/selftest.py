@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from placewright.cli.face import Face
+from placewright.cli.console import Console
 from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 from placewright.cli.testbed.found import ClusterArgument, find_or_make
 
@@ -29,14 +29,14 @@ def selftest(
     from placewright.report.testbed import findings_table
     from placewright.testbed.selftest import selftest as measure
 
-    face = Face(format, output, quiet, verbose)
+    console = Console(format, output, quiet, verbose)
     with find_or_make(cluster) as bed:
         findings = []
         for finding in measure(bed):
-            face.detail(f"{finding.what} {finding.where}: {'ok' if finding.ok else 'off'}")
+            console.detail(f"{finding.what} {finding.where}: {'ok' if finding.ok else 'off'}")
             findings.append(finding)
     data = [{**asdict(finding), "off": finding.off, "ok": finding.ok} for finding in findings]
-    face.show(lambda: data, lambda: findings_table(findings))
-    face.keep(lambda: data)
+    console.show(lambda: data, lambda: findings_table(findings))
+    console.keep(lambda: data)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)

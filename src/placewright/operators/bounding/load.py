@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray
-from placewright.compiled import compiled
+from placewright.numerics.arrays import BoolArray, FloatArray
+from placewright.numerics.njit import compiled
 
 _ROUNDS = 400
 

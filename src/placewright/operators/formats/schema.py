@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.boundary import FileModel
 from placewright.graph.module_files import ModuleTreeEntry
+from placewright.io.boundary import FileModel
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap
-from placewright.result_file import ResultFile
+from placewright.planning.result_file import ResultFile
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None

@@ -30,7 +30,7 @@ from placewright.operators.planners.search import Search
 from placewright.operators.planners.single import Single
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Planner
+from placewright.planning.contract import Planner
 
 ENTRY_POINTS = "placewright.operators.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""

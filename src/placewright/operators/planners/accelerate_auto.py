@@ -13,7 +13,7 @@ from placewright.operators.planners.module_maps.device_map import DISK, device_m
 from placewright.operators.planners.module_maps.placement import placement
 from placewright.operators.planners.module_maps.sizes import ModuleSizes, module_sizes
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

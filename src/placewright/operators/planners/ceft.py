@@ -7,13 +7,13 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.scheduling import priority_sequence
 from placewright.operators.planners.lists.setup import set_up, within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.ceft import ceft
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

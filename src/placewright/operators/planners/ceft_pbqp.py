@@ -10,15 +10,14 @@ from typing import final
 
 import numpy as np
 
-from placewright.anytime import last_of
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.placements.search import Start, improve, score_all, score_plan
 from placewright.operators.planners.pricing.byte_prices import within_memories
 from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
-from placewright.operators.planners.pricing.priced import Desk, by_load, desk
+from placewright.operators.planners.pricing.priced import PricingContext, by_load, desk
 from placewright.operators.planners.pricing.starts import with_devices_exchanged
 from placewright.operators.planners.pricing.variants import (
     least_total,
@@ -29,7 +28,8 @@ from placewright.operators.planners.pricing.variants import (
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import Context
+from placewright.planning.anytime import last_of
+from placewright.planning.contract import Context
 
 DISTANCE = 0.03
 """Starts differ on at least this share of the operators."""
@@ -176,10 +176,10 @@ class CeftPbqp:
         )
         return self._answer(d, best, factors)
 
-    def _desk(self, problem: OperatorProblem) -> Desk:
+    def _desk(self, problem: OperatorProblem) -> PricingContext:
         return desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
 
-    def _finds(self, d: Desk, context: Context) -> Iterator[tuple[Start, FloatArray]]:
+    def _finds(self, d: PricingContext, context: Context) -> Iterator[tuple[Start, FloatArray]]:
         """Ever better plans, with the prices of device time."""
         begun, factors = time.perf_counter(), np.ones(d.problem.m)
         first = score_all(d.judge, [p for p in simple(d) if _open(d, p)])
@@ -202,7 +202,9 @@ class CeftPbqp:
                 best = found
                 yield best, factors
 
-    def _walked(self, d: Desk, candidates: list[Start], context: Context) -> Iterator[Start]:
+    def _walked(
+        self, d: PricingContext, candidates: list[Start], context: Context
+    ) -> Iterator[Start]:
         """What walks find from the candidates and, where memory is short, from priced bytes."""
         yield from self._moved(d, candidates, self.effort, context)
         if context.remaining_s() <= 0:
@@ -213,7 +215,7 @@ class CeftPbqp:
             yield from self._moved(d, short, self.effort / 2, context)
 
     def _candidates(
-        self, d: Desk, first: list[Start], context: Context
+        self, d: PricingContext, first: list[Start], context: Context
     ) -> tuple[list[Start], FloatArray]:
         """V0, V1, V2, V4, list schedules and the `first`, trivial ones; best first."""
         deadline, places = context.deadline_s, list[IntArray]()
@@ -228,7 +230,7 @@ class CeftPbqp:
         scored = score_all(d.judge, [p for p in places if _open(d, p)])
         return sorted(first + scored + listed(d, context), key=lambda s: s.score), factors
 
-    def _byte_priced(self, d: Desk, context: Context) -> list[Start]:
+    def _byte_priced(self, d: PricingContext, context: Context) -> list[Start]:
         """PBQP with prices of bytes, where memory is short; best first."""
         costs = d.costs(d.problem.compute_s)
         try:
@@ -242,7 +244,7 @@ class CeftPbqp:
         return sorted(found, key=lambda s: s.score)
 
     def _moved(
-        self, d: Desk, candidates: list[Start], effort: float, context: Context
+        self, d: PricingContext, candidates: list[Start], effort: float, context: Context
     ) -> Iterator[Start]:
         """V3: ends of walks; each round keeps the better half and takes half of the moves left."""
         field = _apart(candidates, self.starts)
@@ -259,7 +261,7 @@ class CeftPbqp:
             left, field = left - share, found[: len(field) // 2]
 
     def _walk(
-        self, d: Desk, start: Start, moves: int, heat: float, context: Context, k: int
+        self, d: PricingContext, start: Start, moves: int, heat: float, context: Context, k: int
     ) -> Start:
         return improve(
             d.judge,
@@ -275,7 +277,7 @@ class CeftPbqp:
         return max(1, int(effort / (problem.n + len(problem.consumers))))
 
     def _answer(
-        self, d: Desk, best: Start, factors: FloatArray
+        self, d: PricingContext, best: Start, factors: FloatArray
     ) -> tuple[OperatorPlan, CeftPbqpState]:
         plan = best.plan()
         return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
@@ -292,7 +294,7 @@ def _apart(candidates: list[Start], most: int) -> list[Start]:
     return kept
 
 
-def _kept(d: Desk, plan: OperatorPlan) -> list[Start]:
+def _kept(d: PricingContext, plan: OperatorPlan) -> list[Start]:
     """The last plan, with its order and without, where it can still be carried out."""
     if not _open(d, plan.placement):
         return []
@@ -302,7 +304,7 @@ def _kept(d: Desk, plan: OperatorPlan) -> list[Start]:
         return []
 
 
-def _open(d: Desk, place: IntArray) -> bool:
+def _open(d: PricingContext, place: IntArray) -> bool:
     """Whether every operator is on a device that its group may use."""
     groups = d.graph.groups
     return bool(groups.allowed[groups.group, place].all())

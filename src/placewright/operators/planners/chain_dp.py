@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
@@ -25,7 +25,7 @@ from placewright.operators.planners.placements.search import Start, score_all
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.operators.structure.links import linked
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

@@ -7,7 +7,7 @@ from typing import Literal, final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.ranks import (
     mean_critical_path,
@@ -23,7 +23,7 @@ from placewright.operators.planners.lists.setup import (
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.links import linked
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 Transfers = Literal["different", "all", "fastest"]
 """Mean over pairs of different devices, over all pairs, or the fastest link."""

@@ -11,10 +11,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
-from placewright.operators.judging.star.latency import is_star_latency
-from placewright.operators.judging.star.loads import stages, star_value
+from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
@@ -43,7 +41,9 @@ from placewright.operators.problem import (
     OperatorProblem,
     star_throughput_only,
 )
-from placewright.planning import INTERRUPTED, Context
+from placewright.operators.simulation.star.latency import is_star_latency
+from placewright.operators.simulation.star.loads import stages, star_value
+from placewright.planning.contract import INTERRUPTED, Context
 from placewright.solvers.cp_sat import MISSING, installed
 
 

@@ -7,11 +7,11 @@ from typing import final
 
 import numpy as np
 
-from placewright.operators.judging.star.latency import accelerators, is_star_latency
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.calls.search import CallSearch, Effort
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import INTERRUPTED, Context
+from placewright.operators.simulation.star.latency import accelerators, is_star_latency
+from placewright.planning.contract import INTERRUPTED, Context
 
 
 @final

@@ -10,8 +10,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
@@ -22,7 +22,7 @@ from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
 from placewright.operators.planners.pipelines.links.stand_in import star_stand_in
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
-from placewright.planning import INTERRUPTED, Context
+from placewright.planning.contract import INTERRUPTED, Context
 from placewright.solvers.cp_sat import MISSING, installed
 
 _ROUNDS = 4
@@ -148,7 +148,7 @@ class _Tried:
 
 def _contiguous_first(tried: _Tried, context: Context) -> None:
     """A fifth of the time for plans that are contiguous too."""
-    chain = tried.problem.asked(contiguous=True)
+    chain = tried.problem.replace(contiguous=True)
     with suppress(InfeasibleError):  # what lies on a cycle need not be together here
         _solve(contract_pairs(chain, contiguous=True), tried, _sooner(context, 0.2))
 
@@ -167,7 +167,7 @@ def _share_of(deadline_s: float, share: float) -> float:
 def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
     """The placement of the best line around host memory, where there is one in time."""
     try:
-        c = contract(star_stand_in(problem).asked(pipeline=PLAIN), contiguous=True)
+        c = contract(star_stand_in(problem).replace(pipeline=PLAIN), contiguous=True)
     except InfeasibleError:
         return []
     found = line_or_none(c, deadline_s, whatever_it_takes=False)

@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.heft import Heft
@@ -24,7 +24,7 @@ from placewright.operators.problem import (
     pairwise_only,
 )
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import INTERRUPTED, Context, Planner
+from placewright.planning.contract import INTERRUPTED, Context, Planner
 from placewright.solvers.cp_sat import installed, run_cp_sat
 
 ENOUGH = 5e-7
@@ -125,7 +125,7 @@ def _relaxations(problem: OperatorProblem) -> list[tuple[OperatorProblem, float]
     """What to solve in turn, and the share of the time that is left for each."""
     if problem.links is Links.FREE:
         return [(problem, 1.0)]
-    return [(problem.asked(links=Links.FREE), 0.4), (problem, 1.0)]
+    return [(problem.replace(links=Links.FREE), 0.4), (problem, 1.0)]
 
 
 def _where(row: list[Any], values: Any) -> int:

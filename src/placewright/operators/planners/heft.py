@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.ranks import mean_upward_rank
 from placewright.operators.planners.lists.scheduling import priority_sequence
 from placewright.operators.planners.lists.setup import Setup, set_up, within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.heft import heft_sequence
 from placewright.operators.planners.lists.reserving import reserving_schedule
 from placewright.operators.planners.lists.setup import scheduled_plan, set_up, within_memory
 from placewright.operators.problem import Links, OperatorProblem, pairwise_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

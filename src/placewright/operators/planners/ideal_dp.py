@@ -8,7 +8,6 @@ from typing import final
 
 import numpy as np
 
-from placewright.anytime import last_of
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.linearised_dp import line_or_none
@@ -21,7 +20,8 @@ from placewright.operators.planners.pipelines.contiguous.ideals import (
 )
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
 from placewright.operators.problem import OperatorProblem, star_throughput_only
-from placewright.planning import Context
+from placewright.planning.anytime import last_of
+from placewright.planning.contract import Context
 
 
 @final

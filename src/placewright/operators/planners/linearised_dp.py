@@ -18,7 +18,7 @@ from placewright.operators.planners.pipelines.contiguous.ideals import (
 from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
 from placewright.operators.planners.pipelines.contraction import Contraction, contract, line_up
 from placewright.operators.problem import OperatorProblem, star_throughput_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

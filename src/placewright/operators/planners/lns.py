@@ -10,17 +10,21 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.sequences.decode import decode, start_line
-from placewright.operators.planners.sequences.hunt import Hunt, dispatches, start_hunt
-from placewright.operators.planners.sequences.line import CRITICAL, VALUE, Line
 from placewright.operators.planners.sequences.moves import list_critical
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
     fully_linked,
     played_sequence,
 )
+from placewright.operators.planners.sequences.search_state import (
+    SearchState,
+    dispatches,
+    start_search_state,
+)
+from placewright.operators.planners.sequences.state import CRITICAL, VALUE, SequenceState
 from placewright.operators.planners.sequences.window_model import Better, solve_window
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.planning import INTERRUPTED, Context
+from placewright.planning.contract import INTERRUPTED, Context
 from placewright.solvers.cp_sat import installed
 
 
@@ -82,23 +86,23 @@ class Lns:
         """
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="the planner lns")
-        hunt = start_hunt(problem, context)
+        search_state = start_search_state(problem, context)
         try:
-            self._walk(hunt)
+            self._walk(search_state)
         except KeyboardInterrupt:
-            return hunt.best.plan(INTERRUPTED)
-        return hunt.best.plan()
+            return search_state.best.plan(INTERRUPTED)
+        return search_state.best.plan()
 
-    def _walk(self, hunt: Hunt) -> None:
+    def _walk(self, search_state: SearchState) -> None:
         """Window after window."""
-        rng = np.random.default_rng(hunt.context.seed)
-        orders = OrderSearch(hunt.problem, hunt.groups)
-        line = _line_of(hunt, orders)
+        rng = np.random.default_rng(search_state.context.seed)
+        orders = OrderSearch(search_state.problem, search_state.groups)
+        line = _line_of(search_state, orders)
         idle = 0
         for w in range(self.windows):
-            if idle >= self.patience or hunt.done():
+            if idle >= self.patience or search_state.done():
                 return
-            low, high = self._window(hunt, orders, line, rng)
+            low, high = self._window(search_state, orders, line, rng)
             before = float(line.score[VALUE])
             better = solve_window(
                 orders.field,
@@ -107,19 +111,23 @@ class Lns:
                 high,
                 seed=int(rng.integers(2**31)),
                 work=self.work,
-                deadline_s=hunt.context.deadline_s,
+                deadline_s=search_state.context.deadline_s,
             )
             _take(orders, line, low, better, before)
             idle = 0 if line.score[VALUE] < before else idle + 1
             if better is not None:
-                _offer(hunt, line)
-            hunt.tell(f"window {w}")
+                _offer(search_state, line)
+            search_state.tell(f"window {w}")
 
     def _window(
-        self, hunt: Hunt, orders: OrderSearch, line: Line, rng: np.random.Generator
+        self,
+        search_state: SearchState,
+        orders: OrderSearch,
+        line: SequenceState,
+        rng: np.random.Generator,
     ) -> tuple[int, int]:
         """First and last position, about a critical operator."""
-        n = hunt.problem.n
+        n = search_state.problem.n
         list_critical(orders.field, line)
         size = min(n, int(rng.integers(self.smallest, self.largest + 1)))
         i = line.critical[rng.integers(line.counts[CRITICAL])]
@@ -127,12 +135,16 @@ class Lns:
         return low, low + size - 1
 
 
-def _line_of(hunt: Hunt, orders: OrderSearch) -> Line:
-    sequence = played_sequence(hunt.judge(hunt.best.plan()))
-    return start_line(orders.field, hunt.problem.t, orders.channels, sequence, hunt.best.place, 0)
+def _line_of(search_state: SearchState, orders: OrderSearch) -> SequenceState:
+    sequence = played_sequence(search_state.judge(search_state.best.plan()))
+    return start_line(
+        orders.field, search_state.problem.t, orders.channels, sequence, search_state.best.place, 0
+    )
 
 
-def _take(orders: OrderSearch, line: Line, low: int, better: Better | None, before: float) -> None:
+def _take(
+    orders: OrderSearch, line: SequenceState, low: int, better: Better | None, before: float
+) -> None:
     """Write a window's new plan into the line; back if the whole is longer then."""
     if better is None:
         return
@@ -148,8 +160,8 @@ def _take(orders: OrderSearch, line: Line, low: int, better: Better | None, befo
             return
 
 
-def _offer(hunt: Hunt, line: Line) -> None:
+def _offer(search_state: SearchState, line: SequenceState) -> None:
     """Let the judge see the line as it is."""
     place, sequence = line.place.copy(), line.sequence.copy()
     for plan in dispatches(place, sequence):
-        hunt.offer(plan)
+        search_state.offer(plan)

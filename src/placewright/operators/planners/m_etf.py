@@ -7,13 +7,13 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.ranks import mean_upward_rank
 from placewright.operators.planners.lists.setup import Setup, scheduled_plan, set_up, within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

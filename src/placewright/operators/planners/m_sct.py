@@ -7,12 +7,12 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.setup import Setup, set_up
 from placewright.operators.planners.m_etf import earliest_task_plan
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

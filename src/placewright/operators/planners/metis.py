@@ -7,12 +7,12 @@ from typing import Any, final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 SCALE = 1_000_000
 """METIS takes whole numbers: the largest weight becomes this."""

@@ -9,18 +9,18 @@ from typing import final
 
 import numpy as np
 
-from placewright.anytime import last_of
-from placewright.arrays import IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.cuts import Serial, serial_costs, swaps, two_devices
 from placewright.operators.planners.pricing.finds import best_finds
 from placewright.operators.planners.pricing.graph import placement_graph
-from placewright.operators.planners.pricing.priced import Desk, desk, raised
+from placewright.operators.planners.pricing.priced import PricingContext, desk, raised
 from placewright.operators.planners.pricing.serial_bound import serial_bound
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import Context
+from placewright.planning.anytime import last_of
+from placewright.planning.contract import Context
 from placewright.solvers.cp_sat import installed
 
 
@@ -97,7 +97,7 @@ class MinCut:
             yield replace(plan, lower_bound_s=serial_bound(d, context.deadline_s))
 
     def _places(
-        self, d: Desk, costs: Serial, first: Iterator[IntArray], context: Context
+        self, d: PricingContext, costs: Serial, first: Iterator[IntArray], context: Context
     ) -> Iterator[IntArray]:
         """Those of the first choices, then under rising prices of bytes, until one fits."""
         prices, place = np.zeros(d.problem.m), np.zeros(d.problem.n, dtype=np.int64)
@@ -115,7 +115,7 @@ class MinCut:
                     place = d.place(choice)
                     yield place
 
-    def _cheaper(self, d: Desk, costs: Serial, context: Context) -> Iterator[IntArray]:
+    def _cheaper(self, d: PricingContext, costs: Serial, context: Context) -> Iterator[IntArray]:
         """Ever cheaper devices of groups; on two devices the cheapest at once."""
         if d.problem.m <= 2:
             yield two_devices(costs)[0]

@@ -10,7 +10,7 @@ import numpy as np
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

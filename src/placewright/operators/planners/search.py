@@ -12,10 +12,14 @@ from typing import final
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.placements.search import improve, score_plan
-from placewright.operators.planners.sequences.hunt import Hunt, dispatches, start_hunt
 from placewright.operators.planners.sequences.search import Sequenced, played_sequence
+from placewright.operators.planners.sequences.search_state import (
+    SearchState,
+    dispatches,
+    start_search_state,
+)
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning import INTERRUPTED, Context
+from placewright.planning.contract import INTERRUPTED, Context
 from placewright.solvers.cp_sat import installed
 
 ENOUGH = 200
@@ -98,49 +102,52 @@ class Search:
         if relayed and math.isfinite(left_s) and installed() and not Lns().supports(problem):
             kept_s = self.left_to_lns * min(1.0, FEW / problem.n) * left_s
             context = replace(context, deadline_s=context.deadline_s - kept_s)
-        hunt = start_hunt(problem, context)
+        search_state = start_search_state(problem, context)
         budget, size, r, idle = self.effort, self.first, 0, 0
         rate = math.inf
         try:
-            while budget > 0 and idle < self.patience and not hunt.done():
-                before, began = hunt.best.score, time.perf_counter()
+            while budget > 0 and idle < self.patience and not search_state.done():
+                before, began = search_state.best.score, time.perf_counter()
                 work = min(size, budget, rate * context.remaining_s())
-                done = self._round(hunt, work, r)
+                done = self._round(search_state, work, r)
                 rate = done / (time.perf_counter() - began) if r else math.inf
-                idle = 0 if hunt.best.score < before else idle + 1
+                idle = 0 if search_state.best.score < before else idle + 1
                 budget -= max(done, self.effort / ROUNDS)
                 size, r = max(size, min(size, done) * self.growth), r + 1
-                hunt.tell(f"round {r}")
+                search_state.tell(f"round {r}")
         except KeyboardInterrupt:
-            return hunt.best.plan(INTERRUPTED)
-        return hunt.best.plan()
+            return search_state.best.plan(INTERRUPTED)
+        return search_state.best.plan()
 
-    def _round(self, hunt: Hunt, work: float, r: int) -> float:
+    def _round(self, search_state: SearchState, work: float, r: int) -> float:
         """Sequences first where that makes sense, then placements on the judge; the work done."""
         heats = [self.heats[(2 * r + k) % len(self.heats)] for k in range(2)]
-        done, on_judge = work, work / hunt.problem.n
-        if hunt.orders is not None:
-            done = 2 * _anneal_sequences(hunt, work / 2, heats, r)
-            on_judge = 0.0 if hunt.exact else on_judge * self.on_judge
+        done, on_judge = work, work / search_state.problem.n
+        if search_state.orders is not None:
+            done = 2 * _anneal_sequences(search_state, work / 2, heats, r)
+            on_judge = 0.0 if search_state.exact else on_judge * self.on_judge
         if on_judge > 0:
-            _anneal_placements(hunt, max(1, int(on_judge)), heats[0], r)
+            _anneal_placements(search_state, max(1, int(on_judge)), heats[0], r)
         return done
 
 
-def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> float:
+def _anneal_sequences(search_state: SearchState, work: float, heats: list[float], r: int) -> float:
     """Walks over sequences from the best plan; their ends are judged in every dispatch.
 
     Returns
     -------
     The work of one walk: less than asked for where it would be longer than is worth it.
     """
-    orders, stop = hunt.orders, Event()
+    orders, stop = search_state.orders, Event()
     assert orders is not None
-    n = hunt.problem.n
+    n = search_state.problem.n
     asked = orders.moves(work)
     moves = min(asked, LONGEST * n)
     warmth = min(1.0, moves / (ENOUGH * n))
-    sequence, place = played_sequence(hunt.judge(hunt.best.plan())), hunt.best.place
+    sequence, place = (
+        played_sequence(search_state.judge(search_state.best.plan())),
+        search_state.best.place,
+    )
 
     def walk(k: int) -> Sequenced:
         return orders.improve(
@@ -148,8 +155,8 @@ def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> fl
             place,
             moves=moves,
             heat=heats[k] * warmth,
-            seed=101 * hunt.context.seed + 2 * r + k,
-            deadline_s=hunt.context.deadline_s,
+            seed=101 * search_state.context.seed + 2 * r + k,
+            deadline_s=search_state.context.deadline_s,
             stop=stop,
         )
 
@@ -159,26 +166,28 @@ def _anneal_sequences(hunt: Hunt, work: float, heats: list[float], r: int) -> fl
         except KeyboardInterrupt:
             stop.set()
             raise
-    scores = [hunt.offer(plan) for end in ends for plan in dispatches(end.place, end.sequence)]
-    if min(scores).over_bytes > 0 and hunt.best.score.over_bytes == 0:
-        hunt.orders = None
+    scores = [
+        search_state.offer(plan) for end in ends for plan in dispatches(end.place, end.sequence)
+    ]
+    if min(scores).over_bytes > 0 and search_state.best.score.over_bytes == 0:
+        search_state.orders = None
     return work * moves / asked
 
 
-def _anneal_placements(hunt: Hunt, moves: int, heat: float, r: int) -> None:
+def _anneal_placements(search_state: SearchState, moves: int, heat: float, r: int) -> None:
     """Walks on the judge from the best plan: with its order, cool, and without."""
-    starts = [hunt.best]
-    if hunt.best.order is not None:
-        starts.append(score_plan(hunt.judge, OperatorPlan(hunt.best.place)))
+    starts = [search_state.best]
+    if search_state.best.order is not None:
+        starts.append(score_plan(search_state.judge, OperatorPlan(search_state.best.place)))
     for k, start in enumerate(starts):
         found = improve(
-            hunt.judge,
-            hunt.groups,
+            search_state.judge,
+            search_state.groups,
             start,
             moves=max(1, moves // len(starts)),
             heat=heat / 5,
-            seed=101 * hunt.context.seed + 7919 * (k + 1) + r,
-            deadline_s=hunt.context.deadline_s,
+            seed=101 * search_state.context.seed + 7919 * (k + 1) + r,
+            deadline_s=search_state.context.deadline_s,
         )
-        if found.score < hunt.best.score:
-            hunt.best = found
+        if found.score < search_state.best.score:
+            search_state.best = found

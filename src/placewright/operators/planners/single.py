@@ -10,7 +10,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

@@ -7,13 +7,13 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains.chain import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.planning import Context
+from placewright.planning.contract import Context
 
 
 @final

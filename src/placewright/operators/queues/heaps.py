@@ -5,8 +5,8 @@ A heap is ``heap[base:base + size]`` and holds items; the key of an item is ``ke
 
 from __future__ import annotations
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import inner
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import inner
 
 
 @inner

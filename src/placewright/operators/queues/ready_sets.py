@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from placewright.compiled import inlined
+from placewright.numerics.njit import inlined
 
 
 def _count_zeros(typing_context: Any, word: Any) -> Any:

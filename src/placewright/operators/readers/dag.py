@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.boundary import parse_json, read_text
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import parse_json, read_text
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.problem import Links, OperatorProblem
 
 _SECTIONS = {

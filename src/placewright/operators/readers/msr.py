@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
-from placewright.boundary import parse_json, read_text, validate
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import parse_json, read_text, validate
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, frozen_float, frozen_int
-from placewright.boundary import read_text
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import read_text
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.operators.problem import Objective, OperatorProblem
 
 _NODE = re.compile(r"^(\S+) -- (.*) -- (.*)$")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.costs import Costs, kernel_costs, move_time
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray, IntArray
+from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.operators.problem import OperatorProblem
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, thawed
-from placewright.compiled import compiled
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.njit import compiled
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.links import linked
 from placewright.operators.views import home_bytes, views
@@ -22,7 +22,7 @@ class Costs(NamedTuple):
     wherever there is no link.
 
     For loops that run once per plan. A tuple of arrays costs a reference count per use: the
-    judge, which runs millions of times, has `placewright.operators.judging.play.board` instead.
+    judge, which runs millions of times, has `placewright.operators.simulation.full.state` instead.
     """
 
     compute_s: FloatArray

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray
+from placewright.numerics.arrays import BoolArray
 from placewright.operators.problem import OperatorProblem
 
 

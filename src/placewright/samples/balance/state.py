@@ -9,11 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.samples.balance.kernel import Flows, Given, balance
-from placewright.samples.judging.ends import waits_for_all
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.samples.balance.kernel import FixedPlan, Flows, balance
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
+from placewright.samples.simulation.ends import waits_for_all
 
 AT_ONCE = 1_000
 """Moves between two looks at the time: a few hundredths of a second among 2,000 nodes."""
@@ -95,7 +95,7 @@ class State:
         """
         p = self.problem
         keep = p.keep.sum(axis=1)
-        given = Given(
+        given = FixedPlan(
             p.send_s,
             p.receive_s,
             p.work_s,

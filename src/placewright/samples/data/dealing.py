@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import RunError
+from placewright.numerics.arrays import IntArray
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.problem import SampleProblem

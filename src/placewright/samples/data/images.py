@@ -8,8 +8,8 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from placewright.arrays import IntArray
 from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import IntArray
 
 SIDE, CLASSES = 12, 10
 NOISE = 45.0

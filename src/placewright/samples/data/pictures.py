@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import UnknownNameError
+from placewright.numerics.arrays import IntArray
 from placewright.samples.data.images import CLASSES, Images, digits, images, split
 from placewright.samples.problem import SampleProblem
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray
 from placewright.errors import InputError, UnknownNameError
+from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.samples.formats.schema import SampleFile
 
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.errors import InputError, UnknownNameError
+from placewright.numerics.arrays import IntArray
 from placewright.samples.checks import check_size
 from placewright.samples.formats.network import network_of, ring_s
 from placewright.samples.formats.schema import NodeEntry, SampleFile

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from placewright.boundary import FileModel, RefusedError
 from placewright.cluster.files import Bandwidth, Bytes, Seconds
 from placewright.errors import InputError
-from placewright.result_file import ResultFile
+from placewright.io.boundary import FileModel, RefusedError
+from placewright.planning.result_file import ResultFile
 from placewright.samples.problem import Batches, Duplex, Overlap, Ports
 
 MOST = 10**15

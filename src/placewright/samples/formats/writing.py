@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray
 from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray
 from placewright.samples.problem import SampleProblem
 
 UNNAMED = ("samples",)
@@ -34,7 +34,7 @@ def problem_json(problem: SampleProblem) -> dict[str, Any]:
             "samples have no size, so that links have no bandwidth",
             where=p.name,
             by=f"sample_bytes is {p.sample_bytes:g}",
-            hint="problem.asked(sample_bytes=...) gives them one",
+            hint="problem.replace(sample_bytes=...) gives them one",
         )
     data: dict[str, Any] = {
         "schema_version": 1,

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.moving.move import move
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 FILES = 64
 """That each node sends to the next."""
 
 
-def slowed(problem: SampleProblem, seats: Sequence[NodeSeat], folder: Path) -> FloatArray:
+def slowed(problem: SampleProblem, handles: Sequence[NodeHandle], folder: Path) -> FloatArray:
     """Shape (n,): how many times as long as its link says a sample takes from each node; >= 1.
 
     Every second node sends at a time, as nodes that give seldom take. A node without a link to
@@ -39,7 +39,7 @@ def slowed(problem: SampleProblem, seats: Sequence[NodeSeat], folder: Path) -> F
         taken_s = files_moved(
             problem,
             SamplePlan(source, target, np.full(len(source), FILES)),
-            seats,
+            handles,
             folder / f"{turn}",
         )
         times[source] = np.maximum(taken_s[source, target] / link_s[source, target], 1.0)
@@ -47,16 +47,16 @@ def slowed(problem: SampleProblem, seats: Sequence[NodeSeat], folder: Path) -> F
 
 
 def files_moved(
-    problem: SampleProblem, plan: SamplePlan, seats: Sequence[NodeSeat], folder: Path
+    problem: SampleProblem, plan: SamplePlan, handles: Sequence[NodeHandle], folder: Path
 ) -> FloatArray:
     """Seconds of one sample, shape (n, n), of files that nobody keeps; ``nan`` where none go."""
     n = problem.n
     most = int(np.bincount(plan.source, plan.count, minlength=n).max())
-    trial = problem.asked(
+    trial = problem.replace(
         samples=np.full((n, 1), most),
         keep=np.zeros((n, 1), dtype=np.int64),
         storage=np.full(n, np.inf),
         class_names=("samples",),
     )
     shards, digests = deal(trial, images(n * most), folder, file_bytes=problem.sample_bytes)
-    return move(trial, plan, shards, digests, seats=seats).sample_s
+    return move(trial, plan, shards, digests, handles=handles).sample_s

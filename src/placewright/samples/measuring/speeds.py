@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.execute.scratch import Scratch
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime.scratch import Scratch
 from placewright.samples.measuring.moves import slowed
 from placewright.samples.measuring.steps import Trial, take_steps
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe, steps_of
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 SCALES = (0.5, 1.0, 3.0)
 """Of a balanced share: small and large steps."""
@@ -50,7 +50,7 @@ class Speeds:
     def of(self, problem: SampleProblem, batch: int) -> SampleProblem:
         """The problem with these speeds; its steps have `batch` samples."""
         steps = steps_of(int(problem.held.sum()), batch)
-        return problem.asked(
+        return problem.replace(
             seconds_per_sample=self.seconds_per_sample,
             fixed_s=steps * self.step_s,
             sync_s=steps * self.exchange_s,
@@ -59,7 +59,7 @@ class Speeds:
         )
 
 
-def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -> Speeds:
+def measure(problem: SampleProblem, recipe: Recipe, handles: Sequence[NodeHandle]) -> Speeds:
     """Speeds of the nodes of a testbed, all of them busy, of their exchange, and of files.
 
     Raises
@@ -70,9 +70,9 @@ def measure(problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat]) -
     speed = 1.0 / problem.seconds_per_sample
     balanced = recipe.batch * speed / speed.sum()
     sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
-    trials = take_steps(problem, recipe, seats, np.tile(sizes, (1, WARM_UP + REPEATS)))
+    trials = take_steps(problem, recipe, handles, np.tile(sizes, (1, WARM_UP + REPEATS)))
     with Scratch() as name:
-        times = slowed(problem, seats, Path(name))
+        times = slowed(problem, handles, Path(name))
     return _fitted(sizes.astype(np.float64), trials, times)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.execute.scratch import Scratch
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.runtime.scratch import Scratch
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes.processes import answers, sit
@@ -20,7 +20,7 @@ from placewright.samples.training.learner import Learner
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import trainers
 from placewright.samples.training.trainer import TrainerSpec, joined
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 LONGEST_S = 120.0
 
@@ -43,7 +43,7 @@ class Trial:
 
 def trial_main(spec: TrialSpec, told: Connection) -> None:
     """Take synchronous steps as training does, on images that nobody keeps; tell their times."""
-    sit(spec.trainer.seat)
+    sit(spec.trainer.handle)
     with joined(spec.trainer) as dist:
         learner = Learner(spec.trainer.recipe)
         drawn = images(max(spec.sizes), spec.trainer.rank)
@@ -53,7 +53,7 @@ def trial_main(spec: TrialSpec, told: Connection) -> None:
 
 
 def take_steps(
-    problem: SampleProblem, recipe: Recipe, seats: Sequence[NodeSeat], sizes: IntArray
+    problem: SampleProblem, recipe: Recipe, handles: Sequence[NodeHandle], sizes: IntArray
 ) -> list[Trial]:
     """What each node's steps cost, shape of `sizes` (n, steps): samples of each.
 
@@ -66,7 +66,7 @@ def take_steps(
         nobody = [Shard(Path(name) / f"{i}") for i in range(problem.n)]
         for shard in nobody:
             shard.create()
-        told = trainers(problem, nobody, recipe, images(1), Path(name), seats=seats)
+        told = trainers(problem, nobody, recipe, images(1), Path(name), handles=handles)
         specs = [
             TrialSpec(spec, tuple(map(int, size))) for spec, size in zip(told, sizes, strict=True)
         ]

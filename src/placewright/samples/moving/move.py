@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
-from placewright.arrays import FloatArray
 from placewright.errors import RunError, WorkerError
-from placewright.execute import limits
-from placewright.execute.connections.authentication import LOOPBACK
-from placewright.execute.engines.process import ChildProcess
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime import limits
+from placewright.runtime.connections.authentication import LOOPBACK
+from placewright.runtime.engines.process import ChildProcess
 from placewright.samples.data.dealing import held_by
 from placewright.samples.data.shards import Shard, audit
 from placewright.samples.moving.mover import Fault, MoverSpec, Sent, move_main
@@ -28,7 +28,7 @@ from placewright.samples.moving.transfers import transfers_of
 from placewright.samples.nodes.processes import PORT, Standstill, start
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 MOST_RESTARTS = 5
 """Per node: a process that dies more often is ill."""
@@ -63,7 +63,7 @@ def move(
     digests: dict[int, str],
     *,
     speed: float = 1.0,
-    seats: Sequence[NodeSeat] = (),
+    handles: Sequence[NodeHandle] = (),
     faults: Mapping[int, Fault] | None = None,
     limit_s: float = 600.0,
 ) -> Moved:
@@ -86,9 +86,9 @@ def move(
     for shard in shards:
         shard.forget()
     held = held_by(problem, shards)
-    transfers = transfers_of(problem, plan, float("inf") if seats else speed, held)
+    transfers = transfers_of(problem, plan, float("inf") if handles else speed, held)
     secret = secrets.token_bytes(32)
-    with _ports(problem.n, seats) as (addresses, ports):
+    with _ports(problem.n, handles) as (addresses, ports):
         specs = [
             MoverSpec(
                 node=i,
@@ -98,7 +98,7 @@ def move(
                 secret=secret,
                 listening=ports[i],
                 fault=(faults or {}).get(i),
-                seat=seats[i] if seats else None,
+                handle=handles[i] if handles else None,
             )
             for i in range(problem.n)
         ]
@@ -237,15 +237,15 @@ Addresses = tuple[tuple[str, int], ...]
 
 @contextmanager
 def _ports(
-    count: int, seats: Sequence[NodeSeat]
+    count: int, handles: Sequence[NodeHandle]
 ) -> Iterator[tuple[Addresses, tuple[socket.socket | None, ...]]]:
     """Where the nodes listen, and the ports, which are ours before any process has started.
 
     They stay open when a process dies: no other user can take the port before it starts again. In
     a testbed nodes have networks of their own, where each process opens its port by itself.
     """
-    if seats:
-        yield tuple((seat.address, PORT) for seat in seats), (None,) * count
+    if handles:
+        yield tuple((handle.address, PORT) for handle in handles), (None,) * count
         return
     with ExitStack() as stack:
         ports = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]

@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from placewright.errors import RunError
-from placewright.execute.connections.authentication import BROKEN, Listener, connect
-from placewright.execute.connections.channel import Channel
+from placewright.runtime.connections.authentication import BROKEN, Listener, connect
+from placewright.runtime.connections.channel import Channel
 from placewright.samples.data.shards import Shard, checksum
 from placewright.samples.nodes.processes import sit
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 FILES_PER_MESSAGE = 16
 MESSAGE_BYTES = 128 * 1024
@@ -90,7 +90,7 @@ class MoverSpec:
     secret: bytes = field(repr=False)
     listening: socket.socket | None = None
     fault: Fault | None = None
-    seat: NodeSeat | None = None
+    handle: NodeHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Sent:
 
 def move_main(spec: MoverSpec, told: Connection) -> None:
     """Get ready, send everything when told to, say so; receive until told to stop."""
-    sit(spec.seat)
+    sit(spec.handle)
     shard = Shard(spec.folder)
     listening = spec.listening or socket.create_server(spec.addresses[spec.node])
     listener = Listener(listening, spec.secret)

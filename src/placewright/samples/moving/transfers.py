@@ -7,10 +7,10 @@ from collections import defaultdict
 from dataclasses import replace
 
 from placewright.samples.data.dealing import Held, numbered
-from placewright.samples.judging.ports import play
 from placewright.samples.moving.mover import Transfer
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
+from placewright.samples.simulation.ports import play
 
 
 def transfers_of(

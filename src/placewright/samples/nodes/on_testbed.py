@@ -13,7 +13,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.samples.problem import SampleProblem
 from placewright.testbed import Testbed
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 SPARE_CORES = 0.4
 """For the emulator of the links and for what else the machine does."""
@@ -27,7 +27,7 @@ class Nodes:
     """Nodes that are up: the testbed, and where each node's processes sit."""
 
     bed: Testbed
-    seats: tuple[NodeSeat, ...]
+    handles: tuple[NodeHandle, ...]
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def nodes_up(problem: SampleProblem) -> Iterator[Nodes]:
         The problem does not say how large a file is, or two nodes are not joined.
     """
     with Testbed.up(cluster_of(problem, len(os.sched_getaffinity(0)))) as bed:
-        yield Nodes(bed, tuple(bed.seat(name) for name in problem.node_names))
+        yield Nodes(bed, tuple(bed.handle(name) for name in problem.node_names))
 
 
 def cluster_of(problem: SampleProblem, cores: int) -> Cluster:

@@ -10,11 +10,11 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from placewright.errors import WorkerError
-from placewright.execute import limits
-from placewright.execute.engines.process import ChildProcess, started
-from placewright.execute.host import loopback
-from placewright.execute.worker import end_with_parent
-from placewright.testbed.seat import NodeSeat
+from placewright.runtime import limits
+from placewright.runtime.engines.process import ChildProcess, started
+from placewright.runtime.host import loopback
+from placewright.runtime.worker import end_with_parent
+from placewright.testbed.node_handle import NodeHandle
 
 PRELOADED = ("torch", "placewright.samples.training.trainer", "placewright.samples.moving.mover")
 """Loaded once, before the first process; a package that is not there is left out."""
@@ -83,15 +83,15 @@ def answers(target: Callable[..., None], specs: Sequence[Any], limit_s: float) -
             process.end()
 
 
-def sit(seat: NodeSeat | None) -> None:
+def sit(handle: NodeHandle | None) -> None:
     """First thing in a fresh process: Ctrl-C is for who started it; then into a testbed, if any.
 
     Elsewhere all nodes are on this machine, and nobody else can reach them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if seat is not None:
-        seat.enter()
-        os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+    if handle is not None:
+        handle.enter()
+        os.environ["GLOO_SOCKET_IFNAME"] = handle.interface
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
 

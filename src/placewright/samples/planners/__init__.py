@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 
-from placewright.planning import Planner
+from placewright.planning.contract import Planner
 from placewright.samples.planners.greedy import Greedy
 from placewright.samples.planners.ilp import Ilp
 from placewright.samples.planners.lp import Lp

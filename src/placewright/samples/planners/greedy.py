@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from placewright.errors import InputError
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.samples.balance.state import clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing

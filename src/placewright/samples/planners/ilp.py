@@ -7,9 +7,9 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray
 from placewright.errors import InfeasibleError
-from placewright.planning import Context
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Context
 from placewright.samples.balance.state import State, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.planners.lp import Lp

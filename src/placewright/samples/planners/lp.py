@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem

@@ -7,15 +7,15 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
-from placewright.planning import Context
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import Context
 from placewright.samples.balance.state import State
-from placewright.samples.judging.ends import waits_for_all
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners._takes import without_mix
 from placewright.samples.planners.proportional import in_order
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
+from placewright.samples.simulation.ends import waits_for_all
 
 HALVINGS = 200
 """More than enough for neighbouring floats."""

@@ -7,8 +7,8 @@ from typing import final
 
 import numpy as np
 
-from placewright.arrays import IntArray
-from placewright.planning import Context
+from placewright.numerics.arrays import IntArray
+from placewright.planning.contract import Context
 from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners._takes import without_mix

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placewright.arrays import FloatArray
 from placewright.errors import InfeasibleError
-from placewright.planning import Progress, silent
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Progress, silent
 from placewright.samples.balance.state import Clock, clock_of, spread
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.generation import (
@@ -111,7 +111,7 @@ def merged(problem: SampleProblem) -> SampleProblem:
     named = np.isfinite(problem.label_mix) or (problem.relay and bool(problem.keep.any()))
     if problem.k == 1 or named:
         return problem
-    return problem.asked(
+    return problem.replace(
         samples=problem.held[:, None],
         keep=problem.keep.sum(axis=1, keepdims=True),
         class_names=("samples",),

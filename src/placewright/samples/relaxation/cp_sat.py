@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
 from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.samples.relaxation.master import Master
 from placewright.solvers.cp_sat import installed, run_cp_sat
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.planning import Progress, silent
+from placewright.planning.contract import Progress, silent
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.master import Master
 from placewright.samples.relaxation.pricing import bound_and_columns, price

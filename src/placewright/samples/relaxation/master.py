@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.relaxation.program import Moves, Program
 from placewright.solvers.cp_sat import waited
 from placewright.solvers.highs import highs

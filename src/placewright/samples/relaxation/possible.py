@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.generation import MISSED, SUMMED, generate_columns
 from placewright.samples.relaxation.master import ALLOWED
@@ -39,7 +39,7 @@ def check_possible(program: Program, moves: Moves, deadline_s: float) -> Moves:
 
 def _timeless(problem: SampleProblem) -> SampleProblem:
     none = np.zeros(problem.n)
-    return problem.asked(
+    return problem.replace(
         seconds_per_sample=none,
         fixed_s=none,
         send_s=_free(problem.send_s),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.relaxation.master import ALLOWED, Prices, mix_range, mix_sides
 from placewright.samples.relaxation.program import Moves, Program
 

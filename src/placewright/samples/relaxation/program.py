@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.samples.judging.ends import waits_for_all
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
+from placewright.samples.simulation.ends import waits_for_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import Relaxation
 

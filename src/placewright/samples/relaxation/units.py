@@ -25,7 +25,7 @@ def in_units(problem: SampleProblem) -> tuple[SampleProblem, float]:
     units = _per_second(problem)
     if units == 1.0:
         return problem, units
-    scaled = problem.asked(
+    scaled = problem.replace(
         seconds_per_sample=problem.seconds_per_sample * units,
         fixed_s=problem.fixed_s * units,
         send_s=problem.send_s * units,

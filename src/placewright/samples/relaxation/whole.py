@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
-from placewright.planning import INTERRUPTED
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import INTERRUPTED
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.cp_sat import solve_whole

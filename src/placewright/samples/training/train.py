@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.arrays import FloatArray
-from placewright.execute.scratch import Scratch
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime.scratch import Scratch
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes.processes import answers
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.learner import Learner
 from placewright.samples.training.recipe import Recipe, parts, steps_of
-from placewright.samples.training.trainer import Epoch, Told, TrainerSpec, train_main
-from placewright.testbed.seat import NodeSeat
+from placewright.samples.training.trainer import Epoch, TrainerOptions, TrainerSpec, train_main
+from placewright.testbed.node_handle import NodeHandle
 
 LONGEST_S = 600.0
 
@@ -61,7 +61,7 @@ def train(
     test: Images,
     speed: float = 1.0,
     *,
-    seats: Sequence[NodeSeat] = (),
+    handles: Sequence[NodeHandle] = (),
     since: Since | None = None,
     dying: frozenset[int] = frozenset(),
 ) -> Trained:
@@ -82,7 +82,7 @@ def train(
         A process died, or nobody has answered for `LONGEST_S`.
     """
     with Scratch() as folder:
-        specs = trainers(problem, shards, recipe, test, Path(folder), speed, seats)
+        specs = trainers(problem, shards, recipe, test, Path(folder), speed, handles)
         begun = since or Since()
         specs = [
             replace(
@@ -94,12 +94,14 @@ def train(
             for spec in specs
         ]
         told = answers(train_main, specs, LONGEST_S)
-    each_s = _sample_s(problem, told, recipe, bool(seats))
+    each_s = _sample_s(problem, told, recipe, bool(handles))
     spans_s = np.array([t.spans_s for t in told])
     return Trained(told[0].epochs, told[0].parameters, each_s, spans_s - spans_s.min())
 
 
-def _sample_s(problem: SampleProblem, told: list[Told], recipe: Recipe, real: bool) -> FloatArray:
+def _sample_s(
+    problem: SampleProblem, told: list[TrainerOptions], recipe: Recipe, real: bool
+) -> FloatArray:
     """Seconds per sample; on a testbed, what steps cost whatever they hold is in the time."""
     fixed_s = recipe.epochs * problem.fixed_s * real
     spent_s = np.maximum([t.compute_s for t in told] - fixed_s, 0.0)
@@ -116,7 +118,7 @@ def trainers(
     test: Images,
     folder: Path,
     speed: float = 1.0,
-    seats: Sequence[NodeSeat] = (),
+    handles: Sequence[NodeHandle] = (),
 ) -> list[TrainerSpec]:
     """What each node's process is told; they meet in `folder`."""
     total = sum(len(shard.samples()) for shard in shards)
@@ -135,7 +137,7 @@ def trainers(
             # What the problem says of an epoch with an exchange after every step.
             sync_s=problem.sync_s / speed / max(steps, exchanges),
             test=test,
-            seat=seats[i] if seats else None,
+            handle=handles[i] if handles else None,
         )
         for i in range(problem.n)
     ]

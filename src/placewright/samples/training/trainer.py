@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes.processes import sit
 from placewright.samples.training.learner import Learner
 from placewright.samples.training.recipe import Recipe, parts, steps_of
-from placewright.testbed.seat import NodeSeat
+from placewright.testbed.node_handle import NodeHandle
 
 if TYPE_CHECKING:
     from placewright.samples.data.images import Images
@@ -55,7 +55,7 @@ class TrainerSpec:
     fixed_s: float
     sync_s: float
     test: Images
-    seat: NodeSeat | None = None
+    handle: NodeHandle | None = None
     first_epoch: int = 0
     parameters: FloatArray | None = None
     dies: bool = False
@@ -80,7 +80,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class TrainerOptions:
     """What a node answers.
 
     Attributes
@@ -101,14 +101,14 @@ class Told:
 
 
 def train_main(spec: TrainerSpec, told: Connection) -> None:
-    """Train, and answer with a `Told`; end without a word where a neighbour is lost."""
-    sit(spec.seat)
+    """Train, and answer with a `TrainerOptions`; end without a word where a neighbour is lost."""
+    sit(spec.handle)
     with _quiet_ends(), joined(spec) as dist:
         trainer = _Trainer(spec, dist)
         first = spec.first_epoch
         epochs = tuple(trainer.epoch(first + e) for e in range(spec.recipe.epochs))
         parameters, spans_s = trainer.learner.parameters(), np.array(trainer.spans_s)
-        told.send(Told(epochs, parameters, trainer.compute_s, trainer.visited, spans_s))
+        told.send(TrainerOptions(epochs, parameters, trainer.compute_s, trainer.visited, spans_s))
 
 
 @contextmanager
@@ -220,5 +220,5 @@ class _Trainer:
 
     def _wait(self, seconds: float) -> None:
         """What makes an emulated node slow; one of a testbed is slow by itself."""
-        if self.spec.seat is None:
+        if self.spec.handle is None:
             time.sleep(max(0.0, seconds))

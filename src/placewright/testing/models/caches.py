@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from placewright.capture.source import ModelSource
+from placewright.capturing.source import ModelSource
 from placewright.testing.models.transformers_models import TRANSFORMERS, own_loss
 
 _PAST = 4

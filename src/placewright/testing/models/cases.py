@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from placewright.capture.source import ModelSource
+from placewright.capturing.source import ModelSource
 from placewright.testing.models.caches import DECODING, PAST_TRAINING
 from placewright.testing.models.special import SPECIAL
 from placewright.testing.models.transformers_models import TRANSFORMERS

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from placewright.capture.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, mean_square
 
 
 class Lora(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capture.source import ModelSource
+from placewright.capturing.source import ModelSource
 
 VOCABULARY, LENGTH, BATCH = 50, 6, 2
 

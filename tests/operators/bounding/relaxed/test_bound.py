@@ -16,12 +16,12 @@ from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.bounding.relaxed.cuts import cuts_of
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
 from placewright.operators.bounding.relaxed.solver import Solver
-from placewright.operators.bounds import bounds, late_bounds, late_s
+from placewright.operators.bounds import bounds, refined_bounds, refined_s
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem
-from placewright.planning import Known
-from placewright.solve import solve
+from placewright.planning.contract import BoundContext
+from placewright.planning.solving import solve
 from placewright.testing.instances import random_problem
 from tests.operators.test_bounds import all_values
 
@@ -94,12 +94,14 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
 def test_auto_keeps_time_for_it_and_a_planner_alone_does_not_ask() -> None:
     """It is among the bounds of `auto`; a size that is too large keeps no time."""
     problem = random_problem(3, most_operators=14, most_devices=3)
-    assert 0 < late_s(problem, 10.0) <= 5.0
-    assert late_s(problem.asked(objective=Objective.THROUGHPUT), 10.0) == 0.0
+    assert 0 < refined_s(problem, 10.0) <= 5.0
+    assert refined_s(problem.replace(objective=Objective.THROUGHPUT), 10.0) == 0.0
     deadline_s, quick = time.perf_counter() + 5.0, max(bounds(problem).values())
     plan = solve(problem, "heft")
-    assert not dict(late_bounds(problem, Known(plan.value, quick, deadline_s, auto=False)))
-    found = dict(late_bounds(problem, Known(plan.value, quick, deadline_s, auto=True)))
+    assert not dict(
+        refined_bounds(problem, BoundContext(plan.value, quick, deadline_s, auto=False))
+    )
+    found = dict(refined_bounds(problem, BoundContext(plan.value, quick, deadline_s, auto=True)))
     assert 0 < found["relaxed"] <= solve(problem, "exact").value
     assert "relaxed" not in plan.bound_names
 

@@ -7,7 +7,7 @@ import pytest
 from placewright.operators.judge import judge
 from placewright.operators.planners.calls.copies import one_call_each
 from placewright.operators.planners.exact_latency import ExactLatency
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from tests.operators.star_instances import star_problem
 
 
@@ -15,8 +15,8 @@ def test_more_calls_than_operators_are_no_more() -> None:
     """With 2^53 calls the plans are worth what they are with one per operator, and as proved."""
     for seed in range(12):
         few = star_problem(seed, operators=5, accelerators=2)
-        few = few.asked(calls=few.n)
-        many = few.asked(calls=2**53)
+        few = few.replace(calls=few.n)
+        many = few.replace(calls=2**53)
         assert one_call_each(many).m == one_call_each(few).m
         plans = [ExactLatency()(p, Context()) for p in (few, many)]
         assert judge(many, plans[1]).value == judge(few, plans[0]).value

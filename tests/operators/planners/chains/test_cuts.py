@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.chains.cuts import best_cuts, lowest_cuts
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.ranks import mean_upward_rank
 from placewright.operators.planners.lists.scheduling import Rules
@@ -109,7 +109,7 @@ def test_equals_the_slow_reference() -> None:
         problem = random_problem(seed, most_operators=30)
         if seed % 3 == 0:
             cut = rng.random(problem.channel.shape) < 0.3
-            problem = problem.asked(
+            problem = problem.replace(
                 channel=np.where(cut, -1, problem.channel),
                 seconds_per_byte=np.where(cut, np.inf, problem.seconds_per_byte),
             )

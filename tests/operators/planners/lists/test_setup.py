@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.testing.instances import tiny

@@ -18,7 +18,7 @@ from placewright.testing.instances import random_placement, random_problem, tiny
 @given(st.integers(0, 2**32 - 1), st.sampled_from(list(Objective)), st.sampled_from([0.0, 1.0]))
 def test_never_worse_and_as_judged(seed: int, objective: Objective, heat: float) -> None:
     """The best placement met is no worse than the start, valid, and scored as the judge does."""
-    problem = random_problem(seed).asked(objective=objective)
+    problem = random_problem(seed).replace(objective=objective)
     judge = Judge(problem)
     place = random_placement(problem, np.random.default_rng(seed))
     start = score_all(judge, [place])[0]

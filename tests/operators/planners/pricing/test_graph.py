@@ -23,7 +23,7 @@ def totals(problem: OperatorProblem, seed: int) -> tuple[float, float, float]:
     place = random_placement(problem, np.random.default_rng(seed))
     choice = place[graph.groups.first]
     low, high = (placement_pbqp(problem, graph, costs, fanout=f).value(choice) for f in (0.0, 1.0))
-    truth = Judge(problem.asked(overlap="serial")).many(place)[0][0]
+    truth = Judge(problem.replace(overlap="serial")).many(place)[0][0]
     return low, float(truth), high
 
 

@@ -8,7 +8,7 @@ import pytest
 from placewright.operators.judge import judge
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import random_problem
 from tests.operators.planners.test_exact_schedule import best_latency
 
@@ -23,7 +23,7 @@ def practically_never(seed: int, links: Links) -> OperatorProblem:
     compute = np.where(rng.random((p.n, p.m)) < 0.3, 1e13, np.minimum(p.compute_s, 2.0))
     compute[np.arange(p.n), home] = np.minimum(p.compute_s, 2.0)[np.arange(p.n), home]
     cut = (rng.random((p.m, p.m)) < 0.3) & ~np.eye(p.m, dtype=np.bool_)
-    return p.asked(
+    return p.replace(
         compute_s=compute,
         latency_s=np.where(cut, 1e13, p.latency_s),
         pinned=np.full(p.n, -1),

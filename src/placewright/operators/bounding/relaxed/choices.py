@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray
+from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.ceft import ceft
 from placewright.operators.structure.groups import Groups, groups_of
@@ -48,7 +48,7 @@ class Choices:
         found = np.zeros_like(self.allowed)
         while True:
             allowed = self.allowed[own]
-            tables = ceft(p.asked(compute_s=np.where(allowed, p.compute_s, np.inf)))
+            tables = ceft(p.replace(compute_s=np.where(allowed, p.compute_s, np.inf)))
             through = tables.through_s / self.scale_s
             long = np.zeros_like(self.allowed)
             np.logical_or.at(long, own, allowed & (through > self.most))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.bounding.head_load_tail import windows_of
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program, Terms
-from placewright.operators.bounding.squeezed import windows_of
 from placewright.operators.problem import OperatorProblem
 
 BROKEN = 1e-4 * WHOLE

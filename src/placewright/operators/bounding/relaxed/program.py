@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.links import linked

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray
+from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
 from placewright.solvers.cp_sat import waited
 from placewright.solvers.highs import highs

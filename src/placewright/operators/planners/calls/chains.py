@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.calls.graph import CallGraph
 from placewright.operators.planners.calls.labels import Labels, Machines, columns, expand, labels
 from placewright.operators.planners.calls.lattice import Lattice, lattice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.calls.graph import CallGraph, call_graph
 from placewright.operators.planners.calls.lattice import ideals, predecessors
 

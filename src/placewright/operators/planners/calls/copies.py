@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.operators.judging.star.kernels import calls_of, most_calls, play
-from placewright.operators.judging.star.latency import accelerators, units
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.star.kernels import calls_of, most_calls, play
+from placewright.operators.simulation.star.latency import accelerators, units
 
 
 def one_call_each(problem: OperatorProblem) -> OperatorProblem:
@@ -18,7 +18,7 @@ def one_call_each(problem: OperatorProblem) -> OperatorProblem:
     """
     source = sources(problem)
     cost = np.where(problem.allowed(), problem.compute_s, np.inf)
-    return problem.asked(
+    return problem.replace(
         device_names=tuple(f"{problem.device_names[d]}#{x}" for x, d in enumerate(source)),
         device_kinds=(),
         compute_s=cost[:, source],

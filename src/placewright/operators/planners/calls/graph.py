@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.judging.star.latency import accelerators
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.star.latency import accelerators
 from placewright.operators.structure.groups import groups_of
 
 

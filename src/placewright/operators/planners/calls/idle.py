@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import BoolArray, IntArray
-from placewright.operators.judging.star.kernels import most_calls
-from placewright.operators.judging.star.latency import accelerators
+from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.star.kernels import most_calls
+from placewright.operators.simulation.star.latency import accelerators
 
 
 def free_sources(problem: OperatorProblem) -> BoolArray:

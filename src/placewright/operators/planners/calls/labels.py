@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, inner
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.operators.planners.calls.lattice import Lattice
 
 

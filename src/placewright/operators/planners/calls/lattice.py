@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.calls.graph import CallGraph
 from placewright.operators.planners.calls.tails import tails
 

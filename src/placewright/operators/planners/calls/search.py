@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewright.arrays import BoolArray
 from placewright.errors import InfeasibleError
-from placewright.operators.judging.star.latency import least_tails, star_latency
+from placewright.numerics.arrays import BoolArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.calls.chains import NO_LIMIT, Chain, best_chain
 from placewright.operators.planners.calls.coarse import borders, coarser
@@ -19,7 +18,8 @@ from placewright.operators.planners.calls.graph import CallGraph, call_graph
 from placewright.operators.planners.calls.idle import free_sources, idle_sinks, put_back
 from placewright.operators.planners.calls.lattice import ideals, line, predecessors
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.operators.simulation.star.latency import least_tails, star_latency
+from placewright.planning.contract import Context
 
 ROUNDING = 1e-12
 """Relative; sums of the same times in another order."""
@@ -82,7 +82,7 @@ class CallSearch:
 
     def _from_single_calls(self) -> None:
         """With one call each, which is no better, and on a copy per call, which is no worse."""
-        fewer = CallSearch(self.problem.asked(calls=1), self._share(0.2), self.effort)
+        fewer = CallSearch(self.problem.replace(calls=1), self._share(0.2), self.effort)
         try:
             fewer.run()
         finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.calls.graph import CallGraph
 
 

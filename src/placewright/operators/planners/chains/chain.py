@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups
 from placewright.operators.structure.links import linked

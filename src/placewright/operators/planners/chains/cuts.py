@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inlined
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inlined
 
 
 @inlined

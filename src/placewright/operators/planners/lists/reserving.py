@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inner
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.operators.planners.lists.scheduling import (
     Rules,
     Timeline,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inner
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.operators.planners.lists.scheduling import Rules
 from placewright.operators.structure.costs import Costs
 

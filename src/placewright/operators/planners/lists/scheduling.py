@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, inner, lean
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner, lean
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.scheduling import Rules, list_schedule

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled, inner
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner
 from placewright.operators.planners.lists.room import Room, is_open
 from placewright.operators.planners.lists.scheduling import Rules
 from placewright.operators.queues.heaps import pop, push

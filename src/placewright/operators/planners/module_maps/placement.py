@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from placewright.arrays import IntArray
 from placewright.graph.modules import ModuleTree, parent_of
+from placewright.numerics.arrays import IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups, groups_of
 

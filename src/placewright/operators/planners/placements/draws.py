@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from placewright.arrays import IntArray
-from placewright.compiled import inner
+from placewright.numerics.arrays import IntArray
+from placewright.numerics.njit import inner
 
 
 @inner

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import inlined, inner, lean
-from placewright.operators.judging.play.board import Board, Layout
-from placewright.operators.judging.play.kernels import DONE, Mode, run
-from placewright.operators.judging.scores import score
-from placewright.operators.judging.swift.state import Swift
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import inlined, inner, lean
 from placewright.operators.planners.placements.draws import draw
+from placewright.operators.simulation.fast.state import FastState
+from placewright.operators.simulation.full.kernels import DONE, Mode, run
+from placewright.operators.simulation.full.state import Layout, SimulatorState
+from placewright.operators.simulation.scores import score
 
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
 """Slots of `Walk.score`."""
@@ -44,7 +44,7 @@ class Scene(NamedTuple):
         Fixed priorities, or empty for the upward rank under each placement.
     """
 
-    swift: Swift
+    swift: FastState
     mode: Mode
     throughput: bool
     group: IntArray
@@ -250,7 +250,7 @@ def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
             return
 
 
-def list_critical(s: Scene, board: Board, walk: Walk) -> None:
+def list_critical(s: Scene, board: SimulatorState, walk: Walk) -> None:
     """From the last operator back along what each one waited for: a tensor or its device."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import Judge
-from placewright.operators.judging.batches import NO_ORDER
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.placements.moves import (
     BEST_OVER,
@@ -24,6 +23,7 @@ from placewright.operators.planners.placements.moves import (
     wander,
 )
 from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.batches import NO_ORDER
 from placewright.operators.structure.groups import Groups
 from placewright.operators.views import home_bytes
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.priced import Desk
+from placewright.operators.planners.pricing.priced import PricingContext
 from placewright.operators.planners.pricing.starts import first_places
 
 CHEAP = 1.0 / 64
@@ -31,7 +31,7 @@ TILTS = (1.0, -1.0, 0.0)
 
 
 def within_memories(
-    d: Desk, costs_s: FloatArray, halvings: int, deadline_s: float = np.inf
+    d: PricingContext, costs_s: FloatArray, halvings: int, deadline_s: float = np.inf
 ) -> list[IntArray]:
     """Placements on the way to the least prices at which all fits; none where none are needed.
 
@@ -63,7 +63,7 @@ def within_memories(
     return found
 
 
-def _tilted(d: Desk) -> Iterator[Desk]:
+def _tilted(d: PricingContext) -> Iterator[PricingContext]:
     """The desk with each tilt of bytes."""
     rising = 0.5 + first_places(d.problem, d.graph.groups) / d.problem.n
     for tilt in TILTS:
@@ -71,7 +71,7 @@ def _tilted(d: Desk) -> Iterator[Desk]:
 
 
 def _bracketed(
-    d: Desk, costs_s: FloatArray, over: BoolArray, deadline_s: float
+    d: PricingContext, costs_s: FloatArray, over: BoolArray, deadline_s: float
 ) -> tuple[FloatArray, FloatArray, list[IntArray]]:
     """Prices of devices that are over are raised until all fits: the last two, and placements."""
     unit = CHEAP * costs_s.min(axis=1).sum() / max(1.0, d.group_bytes.sum())
@@ -87,7 +87,7 @@ def _bracketed(
 
 
 def _bisected(
-    d: Desk,
+    d: PricingContext,
     costs_s: FloatArray,
     low: FloatArray,
     high: FloatArray,
@@ -107,7 +107,7 @@ def _bisected(
 
 
 def _tried(
-    d: Desk, costs_s: FloatArray, prices_s: FloatArray, deadline_s: float
+    d: PricingContext, costs_s: FloatArray, prices_s: FloatArray, deadline_s: float
 ) -> tuple[IntArray, BoolArray]:
     """The placement at these prices, and which devices have too little memory for it."""
     place = d.place(d.solve(costs_s, prices_s, None, deadline_s).choice)

@@ -28,8 +28,8 @@ from itertools import combinations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups
 from placewright.operators.structure.links import linked

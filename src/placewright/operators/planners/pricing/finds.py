@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.placements.search import Start, improve, score_all
-from placewright.operators.planners.pricing.priced import Desk
-from placewright.planning import Context
+from placewright.operators.planners.pricing.priced import PricingContext
+from placewright.planning.contract import Context
 
 
 def best_finds(
-    d: Desk, places: Iterable[IntArray], repair_moves: int, context: Context
+    d: PricingContext, places: Iterable[IntArray], repair_moves: int, context: Context
 ) -> Iterator[Start]:
     """Each placement that is better than all before it, by the judge's word.
 

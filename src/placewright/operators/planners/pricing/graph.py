@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.operators.structure.links import linked

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.placements.search import operator_bytes
@@ -28,7 +28,7 @@ PRICE_LIMIT = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Desk:
+class PricingContext:
     """What every priced solve of one problem needs.
 
     Attributes
@@ -96,15 +96,17 @@ class Desk:
         return group_costs(self.graph, operator_costs_s)
 
 
-def desk(problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float) -> Desk:
+def desk(
+    problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float
+) -> PricingContext:
     """Set the table once."""
     held = np.bincount(graph.groups.group, operator_bytes(problem))
     later = first_places(problem, graph.groups) / problem.n
-    return Desk(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
+    return PricingContext(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
 
 
 def within_memory(
-    d: Desk,
+    d: PricingContext,
     costs_s: FloatArray,
     rounds: int,
     scale: FloatArray | None = None,
@@ -133,7 +135,7 @@ def within_memory(
             yield solution
 
 
-def raised(d: Desk, prices: FloatArray, judgement: OperatorJudgement) -> FloatArray:
+def raised(d: PricingContext, prices: FloatArray, judgement: OperatorJudgement) -> FloatArray:
     """Prices per byte after a look at the peaks: up where they are over, down where far under."""
     memory = d.problem.memory_bytes
     if not np.isfinite(memory).any():
@@ -146,7 +148,7 @@ def raised(d: Desk, prices: FloatArray, judgement: OperatorJudgement) -> FloatAr
 
 
 def by_load(
-    d: Desk,
+    d: PricingContext,
     rounds: int,
     step: float,
     factors: FloatArray,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from placewright.operators.planners.pricing.graph import placement_pbqp
-from placewright.operators.planners.pricing.priced import Desk
+from placewright.operators.planners.pricing.priced import PricingContext
 from placewright.solvers.pbqp import solve_pbqp
 
 ROUNDING = 1e-9
 """Of the bound: what sums in another order can differ by."""
 
 
-def serial_bound(d: Desk, deadline_s: float) -> float:
+def serial_bound(d: PricingContext, deadline_s: float) -> float:
     """Seconds; 0 where nothing was proved in time or within the branches."""
     costs = d.costs(d.problem.compute_s)
     pbqp = placement_pbqp(d.problem, d.graph, costs, fanout=0.0)

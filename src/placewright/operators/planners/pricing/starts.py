@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.chains.chain import depth_first_line
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import Groups

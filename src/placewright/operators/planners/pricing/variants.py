@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft import Ceft
 from placewright.operators.planners.ceft_cpop import CeftCpop
@@ -16,13 +16,13 @@ from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.heft_contended import HeftContended
 from placewright.operators.planners.peft import Peft
 from placewright.operators.planners.placements.search import Start, score_plan
-from placewright.operators.planners.pricing.priced import Desk, within_memory
+from placewright.operators.planners.pricing.priced import PricingContext, within_memory
 from placewright.operators.planners.pricing.starts import in_stretches, on_one_device
 from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.structure.ceft import Ceft as Tables
 from placewright.operators.structure.ceft import ceft
-from placewright.planning import Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution
 
 MEMORY_ROUNDS = 4
@@ -41,7 +41,7 @@ LISTED: tuple[Planner, ...] = (
 """List schedules by CEFT's costs and by mean costs, and the trivial plans."""
 
 
-def simple(d: Desk) -> list[IntArray]:
+def simple(d: PricingContext) -> list[IntArray]:
     """One device each, and stretches cut by time and by bytes."""
     groups, costs = d.graph.groups, d.costs(d.problem.compute_s)
     seconds = np.where(groups.allowed, costs, 0.0).sum(axis=1) / groups.allowed.sum(axis=1)
@@ -52,14 +52,14 @@ def simple(d: Desk) -> list[IntArray]:
     ]
 
 
-def with_paths(d: Desk, deadline_s: float) -> list[IntArray]:
+def with_paths(d: PricingContext, deadline_s: float) -> list[IntArray]:
     """V0: the critical path on CEFT's devices. V4: the paths of mean, least, largest costs."""
     compute, allowed = d.problem.compute_s, d.problem.allowed()
     masked = np.ma.masked_array(compute, ~allowed)
     found = _around_path(d, ceft(d.problem), deadline_s)
     for row in (masked.mean(axis=1), masked.min(axis=1), masked.max(axis=1)):
         flat = np.where(np.isfinite(compute), np.asarray(row)[:, None], np.inf)
-        path = ceft(d.problem.asked(compute_s=flat)).path
+        path = ceft(d.problem.replace(compute_s=flat)).path
         whole = np.where(allowed[path], compute[path], np.inf).sum(axis=0)
         if np.isfinite(whole).any():
             device = int(whole.argmin())
@@ -67,13 +67,13 @@ def with_paths(d: Desk, deadline_s: float) -> list[IntArray]:
     return found
 
 
-def least_total(d: Desk, deadline_s: float) -> list[IntArray]:
+def least_total(d: PricingContext, deadline_s: float) -> list[IntArray]:
     """Plain PBQP, within memory where prices for bytes can bring it there."""
     costs = d.costs(d.problem.compute_s)
     return _all(d, within_memory(d, costs, 2 * MEMORY_ROUNDS, None, deadline_s))
 
 
-def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
+def slack_aware(d: PricingContext, deadline_s: float) -> list[IntArray]:
     """V2: pay for lengthening the longest path; transfers count for less where there is slack."""
     tables = ceft(d.problem)
     slack = np.where(np.isfinite(tables.through_s), tables.slack_s, 0.0)
@@ -83,7 +83,7 @@ def slack_aware(d: Desk, deadline_s: float) -> list[IntArray]:
     return _all(d, within_memory(d, costs, MEMORY_ROUNDS, scale, deadline_s))
 
 
-def listed(d: Desk, context: Context) -> list[Start]:
+def listed(d: PricingContext, context: Context) -> list[Start]:
     """Plans of `LISTED`, with their own order and with the judge's."""
     found = []
     for planner in LISTED:
@@ -96,11 +96,13 @@ def listed(d: Desk, context: Context) -> list[Start]:
     return found
 
 
-def _around_path(d: Desk, tables: Tables, deadline_s: float) -> list[IntArray]:
+def _around_path(d: PricingContext, tables: Tables, deadline_s: float) -> list[IntArray]:
     return _fixed(d, tables.path, tables.path_devices, deadline_s)
 
 
-def _fixed(d: Desk, path: IntArray, devices: IntArray, deadline_s: float) -> list[IntArray]:
+def _fixed(
+    d: PricingContext, path: IntArray, devices: IntArray, deadline_s: float
+) -> list[IntArray]:
     """PBQP with the groups of a path fixed; members vote with their run time."""
     groups = d.graph.groups
     votes = np.zeros(groups.allowed.shape)
@@ -109,7 +111,7 @@ def _fixed(d: Desk, path: IntArray, devices: IntArray, deadline_s: float) -> lis
     return _all(d, within_memory(d, costs, MEMORY_ROUNDS, None, deadline_s))
 
 
-def _all(d: Desk, solutions: Iterator[PbqpSolution]) -> list[IntArray]:
+def _all(d: PricingContext, solutions: Iterator[PbqpSolution]) -> list[IntArray]:
     return [d.place(solution.choice) for solution in solutions]
 
 

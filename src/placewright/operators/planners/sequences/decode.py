@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.arrays import IntArray
-from placewright.compiled import inlined, inner, lean
-from placewright.operators.planners.sequences.line import (
+from placewright.numerics.arrays import IntArray
+from placewright.numerics.njit import inlined, inner, lean
+from placewright.operators.planners.sequences.state import (
     BEST,
     DUES,
     HIGH,
@@ -25,8 +25,8 @@ from placewright.operators.planners.sequences.line import (
     TEMPERATURE,
     VALID,
     VALUE,
-    Field,
-    Line,
+    SequenceInstance,
+    SequenceState,
 )
 
 SETTLINGS = 8
@@ -34,12 +34,12 @@ SETTLINGS = 8
 
 
 def start_line(
-    f: Field, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
-) -> Line:
+    f: SequenceInstance, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
+) -> SequenceState:
     """A search that starts from a state."""
     n, edges = len(sequence), len(f.producer)
     m = f.allowed.shape[1]
-    line = Line(
+    line = SequenceState(
         sequence.copy(),
         np.empty(n, dtype=np.int64),
         place.copy(),
@@ -78,7 +78,7 @@ def start_line(
 
 
 @lean
-def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
+def decode(f: SequenceInstance, line: SequenceState, first: int, limit_s: float) -> float:
     """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`.
 
     Where the window ends before the sequence it is what the state in its last position leads to.
@@ -121,7 +121,7 @@ def decode(f: Field, line: Line, first: int, limit_s: float) -> float:
 
 
 @inlined
-def _after(f: Field, line: Line, m: int, last: int) -> float:
+def _after(f: SequenceInstance, line: SequenceState, m: int, last: int) -> float:
     """When all ends if what comes after position `last` stays as it is."""
     latest = 0.0
     for d in range(m):
@@ -144,7 +144,7 @@ def _after(f: Field, line: Line, m: int, last: int) -> float:
 
 
 @inlined
-def _take_back(line: Line, first: int) -> None:
+def _take_back(line: SequenceState, first: int) -> None:
     """Channels and arrivals as they were before position `first`."""
     for x in range(line.counts[LOGGED] - 1, line.log_start[first] - 1, -1):
         line.lane_s[line.log_lane[x]] = line.log_before_s[x]
@@ -153,7 +153,7 @@ def _take_back(line: Line, first: int) -> None:
 
 
 @inlined
-def _book(f: Field, line: Line, i: int, d: int, m: int) -> None:
+def _book(f: SequenceInstance, line: SequenceState, i: int, d: int, m: int) -> None:
     """Send what operator `i` made to every other device where it is read, next reader first."""
     first = f.out_start[i]
     for u in range(first, f.out_start[i + 1]):
@@ -181,7 +181,7 @@ def _book(f: Field, line: Line, i: int, d: int, m: int) -> None:
 
 
 @lean
-def settle(f: Field, line: Line) -> float:
+def settle(f: SequenceInstance, line: SequenceState) -> float:
     """Sort a decoded sequence by ends until it is in the order in which the judge's channels serve.
 
     Returns
@@ -198,7 +198,7 @@ def settle(f: Field, line: Line) -> float:
 
 
 @inner
-def _sorted_by_end(line: Line) -> int:
+def _sorted_by_end(line: SequenceState) -> int:
     """Sort by insertion, since little is out of place; the first position that changed."""
     n = len(line.sequence)
     first = n

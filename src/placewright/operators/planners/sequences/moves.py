@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.compiled import inlined, inner, lean, released
+from placewright.numerics.njit import inlined, inner, lean, released
 from placewright.operators.planners.placements.draws import draw
 from placewright.operators.planners.sequences.decode import decode, settle
-from placewright.operators.planners.sequences.line import (
+from placewright.operators.planners.sequences.state import (
     BEST,
     CRITICAL,
     FIRST,
@@ -25,8 +25,8 @@ from placewright.operators.planners.sequences.line import (
     TEMPERATURE,
     VALID,
     VALUE,
-    Field,
-    Line,
+    SequenceInstance,
+    SequenceState,
 )
 from placewright.operators.planners.sequences.tails import close_window, open_window
 
@@ -36,7 +36,7 @@ SMALLEST = 32
 
 @released
 def anneal_windows(
-    f: Field, line: Line, windows: int, largest: int, moves: int, cooling: float
+    f: SequenceInstance, line: SequenceState, windows: int, largest: int, moves: int, cooling: float
 ) -> None:
     """Anneal in `windows` windows of `SMALLEST` to `largest` positions, `moves` moves in each.
 
@@ -57,7 +57,9 @@ def anneal_windows(
 
 
 @inlined
-def _anneal_window(f: Field, line: Line, low: int, high: int, moves: int, cooling: float) -> None:
+def _anneal_window(
+    f: SequenceInstance, line: SequenceState, low: int, high: int, moves: int, cooling: float
+) -> None:
     """Anneal between two positions."""
     before = line.score[VALUE]
     for at in range(low, high + 1):
@@ -80,7 +82,7 @@ def _anneal_window(f: Field, line: Line, low: int, high: int, moves: int, coolin
 
 
 @inner
-def _keep_critical(line: Line, low: int, high: int) -> None:
+def _keep_critical(line: SequenceState, low: int, high: int) -> None:
     """Of the critical operators those in the window."""
     count = 0
     for x in range(line.counts[CRITICAL]):
@@ -92,7 +94,7 @@ def _keep_critical(line: Line, low: int, high: int) -> None:
 
 
 @inner
-def _keep_best(line: Line) -> None:
+def _keep_best(line: SequenceState) -> None:
     line.score[BEST] = line.score[VALUE]
     for x in range(len(line.sequence)):
         line.best_place[x] = line.place[x]
@@ -100,14 +102,14 @@ def _keep_best(line: Line) -> None:
 
 
 @released
-def anneal(f: Field, line: Line, moves: int, cooling: float) -> None:
+def anneal(f: SequenceInstance, line: SequenceState, moves: int, cooling: float) -> None:
     """Try `moves` moves in the whole sequence; each multiplies the temperature by `cooling`."""
     list_critical(f, line)
     _moves(f, line, moves, cooling)
 
 
 @inner
-def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
+def _moves(f: SequenceInstance, line: SequenceState, moves: int, cooling: float) -> float:
     """Try moves within the window; the makespan that it believes in then."""
     n = len(line.sequence)
     whole = line.counts[HIGH] - line.counts[LOW] == n - 1
@@ -146,7 +148,7 @@ def _moves(f: Field, line: Line, moves: int, cooling: float) -> float:
 
 
 @inlined
-def _pick(line: Line) -> int:
+def _pick(line: SequenceState) -> int:
     """A critical operator two times of three."""
     if line.counts[CRITICAL] > 0 and draw(line.counts, RANDOM, 3) > 0:
         return int(line.critical[draw(line.counts, RANDOM, line.counts[CRITICAL])])
@@ -155,7 +157,7 @@ def _pick(line: Line) -> int:
 
 
 @inner
-def _target(f: Field, line: Line, i: int) -> int:
+def _target(f: SequenceInstance, line: SequenceState, i: int) -> int:
     """A producer's device half of the time, else any."""
     first, last = f.in_start[i], f.in_start[i + 1]
     if last > first and draw(line.counts, RANDOM, 2) == 0:
@@ -164,7 +166,7 @@ def _target(f: Field, line: Line, i: int) -> int:
 
 
 @inner
-def _send(f: Field, line: Line, i: int, there: int) -> None:
+def _send(f: SequenceInstance, line: SequenceState, i: int, there: int) -> None:
     """Send the group of `i` to a device, if it may go there and is in the window."""
     g = f.group[i]
     if there == line.place[i] or not f.allowed[g, there]:
@@ -186,7 +188,7 @@ def _send(f: Field, line: Line, i: int, there: int) -> None:
 
 
 @inner
-def _send_walk(f: Field, line: Line, i: int, there: int) -> None:
+def _send_walk(f: SequenceInstance, line: SequenceState, i: int, there: int) -> None:
     """Send `i` and what a random walk along tensors within its device meets."""
     here, steps = line.place[i], 1
     while steps < 32 and draw(line.counts, RANDOM, 2) > 0:
@@ -206,7 +208,7 @@ def _send_walk(f: Field, line: Line, i: int, there: int) -> None:
 
 
 @inner
-def _shift(f: Field, line: Line, i: int) -> None:
+def _shift(f: SequenceInstance, line: SequenceState, i: int) -> None:
     """Move `i` within the sequence, between its producers and its readers."""
     at, low, high = line.position[i], line.counts[LOW], line.counts[HIGH]
     for e in range(f.in_start[i], f.in_start[i + 1]):
@@ -227,7 +229,7 @@ def _shift(f: Field, line: Line, i: int) -> None:
 
 
 @inlined
-def _changed(f: Field, line: Line, i: int) -> None:
+def _changed(f: SequenceInstance, line: SequenceState, i: int) -> None:
     """What must be decoded again: `i` and, where transfers wait, who sends to it."""
     first = min(line.counts[FIRST], line.position[i])
     if f.contended:
@@ -237,7 +239,7 @@ def _changed(f: Field, line: Line, i: int) -> None:
 
 
 @inner
-def _move_to(line: Line, i: int, to: int) -> None:
+def _move_to(line: SequenceState, i: int, to: int) -> None:
     """Rotate the sequence so that `i` stands at `to`."""
     at = line.position[i]
     step = 1 if to > at else -1
@@ -251,7 +253,7 @@ def _move_to(line: Line, i: int, to: int) -> None:
 
 
 @lean
-def list_critical(f: Field, line: Line) -> None:
+def list_critical(f: SequenceInstance, line: SequenceState) -> None:
     """From the last end back along what each operator waited for."""
     n, m = len(line.sequence), f.allowed.shape[1]
     if line.counts[VALID] < n:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import Groups
 from placewright.operators.structure.links import linked

@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.planners.placements.search import COLDEST, mean_operator_s
 from placewright.operators.planners.sequences.decode import start_line
-from placewright.operators.planners.sequences.line import BEST, TEMPERATURE, Field, Line
 from placewright.operators.planners.sequences.moves import anneal, anneal_windows
+from placewright.operators.planners.sequences.state import (
+    BEST,
+    TEMPERATURE,
+    SequenceInstance,
+    SequenceState,
+)
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.costs import Costs, kernel_costs
 from placewright.operators.structure.groups import Groups
@@ -108,7 +113,7 @@ class OrderSearch:
         both = work / 2 if self.spread else work
         return max(1, int(both / windows + (both / whole if self.spread else 0)))
 
-    def _chunk(self, line: Line, left: int, cooling: float) -> int:
+    def _chunk(self, line: SequenceState, left: int, cooling: float) -> int:
         """Some moves; how many."""
         n = self.problem.n
         if n <= WHOLE:
@@ -146,7 +151,7 @@ def fully_linked(problem: OperatorProblem) -> bool:
     return bool((linked(problem) | np.eye(problem.m, dtype=np.bool_)).all())
 
 
-def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
+def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
     n, m = problem.n, problem.m
     reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
     made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
@@ -154,7 +159,7 @@ def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
     members = np.argsort(groups.group, kind="stable")
     off = ~np.eye(m, dtype=np.bool_)
     producer = costs.producer[costs.in_tensors]
-    field = Field(
+    field = SequenceInstance(
         contended=problem.links is Links.CONTENDED,
         compute_s=problem.compute_s.ravel(),
         in_start=costs.in_offsets,
@@ -176,7 +181,7 @@ def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> Field:
         tail_s=_tails(problem, reads, producer),
     )
     parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
-    return Field(*parts)
+    return SequenceInstance(*parts)
 
 
 def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:

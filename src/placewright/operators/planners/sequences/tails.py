@@ -7,21 +7,21 @@ transfers do not wait this is exact; where they do, it is until channels serve i
 
 from __future__ import annotations
 
-from placewright.compiled import inner, lean
+from placewright.numerics.njit import inner, lean
 from placewright.operators.planners.sequences.decode import decode
-from placewright.operators.planners.sequences.line import (
+from placewright.operators.planners.sequences.state import (
     DUES,
     HIGH,
     LOW,
     TOUCHED,
     VALID,
-    Field,
-    Line,
+    SequenceInstance,
+    SequenceState,
 )
 
 
 @lean
-def open_window(f: Field, line: Line, low: int, high: int) -> float:
+def open_window(f: SequenceInstance, line: SequenceState, low: int, high: int) -> float:
     """Confine what follows to positions `low` to `high` of a line that is decoded to its end.
 
     Returns
@@ -42,14 +42,14 @@ def open_window(f: Field, line: Line, low: int, high: int) -> float:
 
 
 @lean
-def close_window(f: Field, line: Line, limit_s: float) -> float:
+def close_window(f: SequenceInstance, line: SequenceState, limit_s: float) -> float:
     """Decode from where the window left off to the end; the makespan, ``inf`` over `limit_s`."""
     line.counts[LOW], line.counts[HIGH] = 0, len(line.sequence) - 1
     return decode(f, line, line.counts[VALID], limit_s)
 
 
 @inner
-def _forget(line: Line) -> None:
+def _forget(line: SequenceState) -> None:
     """No ways known."""
     for x in range(line.counts[TOUCHED]):
         line.after_s[line.touched[x]] = -1.0
@@ -61,7 +61,9 @@ def _forget(line: Line) -> None:
 
 
 @inner
-def _reach_inputs(f: Field, line: Line, i: int, d: int, m: int, way: float) -> None:
+def _reach_inputs(
+    f: SequenceInstance, line: SequenceState, i: int, d: int, m: int, way: float
+) -> None:
     """Operator `i` on `d` is `way` from the end of all: so are its inputs once they are there."""
     for e in range(f.in_start[i], f.in_start[i + 1]):
         kd = f.in_tensor[e] * m + d
@@ -72,7 +74,7 @@ def _reach_inputs(f: Field, line: Line, i: int, d: int, m: int, way: float) -> N
 
 
 @inner
-def _way_from_end(f: Field, line: Line, at: int, d: int, m: int) -> float:
+def _way_from_end(f: SequenceInstance, line: SequenceState, at: int, d: int, m: int) -> float:
     """From the end of the operator at a position on `d` over its tensors to the end of all."""
     longest, i = 0.0, line.sequence[at]
     for u in range(f.out_start[i], f.out_start[i + 1]):
@@ -95,7 +97,7 @@ def _way_from_end(f: Field, line: Line, at: int, d: int, m: int) -> float:
 
 
 @inner
-def _list_dues(f: Field, line: Line, high: int, m: int) -> None:
+def _list_dues(f: SequenceInstance, line: SequenceState, high: int, m: int) -> None:
     """Tensors made in the window or before it that somebody after it reads."""
     count = 0
     for x in range(line.counts[TOUCHED]):

@@ -13,9 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.sequences.decode import decode
-from placewright.operators.planners.sequences.line import DUES, HIGH, LOW, VALUE, Field, Line
+from placewright.operators.planners.sequences.state import (
+    DUES,
+    HIGH,
+    LOW,
+    VALUE,
+    SequenceInstance,
+    SequenceState,
+)
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.solvers.cp_sat import run_cp_sat
 
@@ -39,8 +46,8 @@ class _Model:
     travels from device to device, `lane` and `device` what must not overlap.
     """
 
-    f: Field
-    line: Line
+    f: SequenceInstance
+    line: SequenceState
     operators: list[int]
     unit_s: float
     cp: Any
@@ -66,7 +73,14 @@ class _Model:
 
 
 def solve_window(
-    f: Field, line: Line, low: int, high: int, *, seed: int, work: float, deadline_s: float
+    f: SequenceInstance,
+    line: SequenceState,
+    low: int,
+    high: int,
+    *,
+    seed: int,
+    work: float,
+    deadline_s: float,
 ) -> Better | None:
     """A better window between two positions of a decoded line, ``None`` if none was found.
 
@@ -88,7 +102,9 @@ def solve_window(
         line.score[VALUE] = close_window(f, line, float("inf"))
 
 
-def _build(f: Field, line: Line, low: int, high: int, makespan_s: float) -> _Model:
+def _build(
+    f: SequenceInstance, line: SequenceState, low: int, high: int, makespan_s: float
+) -> _Model:
     from ortools.sat.python import cp_model
 
     operators = line.sequence[low : high + 1].tolist()
@@ -217,7 +233,7 @@ def _send(
     cp.add(model.worst >= end + model.units(line.after_lane_s[lane])).only_enforce_if(wanted)
 
 
-def _reads(f: Field, i: int, k: int, model: _Model, target: int) -> bool:
+def _reads(f: SequenceInstance, i: int, k: int, model: _Model, target: int) -> bool:
     tensors = f.in_tensor[f.in_start[i] : f.in_start[i + 1]]
     return (i, target) in model.on and bool((tensors == k).any())
 

@@ -8,7 +8,7 @@ import pytest
 from placewright.operators.judge import judge
 from placewright.operators.planners.ideal_dp import IdealDp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
 
@@ -44,7 +44,7 @@ def never(seed: int) -> OperatorProblem:
     compute = np.where(np.isfinite(problem.compute_s), problem.compute_s, 3.0) + rng.random()
     compute[rng.random(compute.shape) < 0.3] = 1e13
     compute[np.arange(problem.n), rng.integers(0, problem.m, problem.n)] = rng.random(problem.n)
-    return problem.asked(
+    return problem.replace(
         compute_s=compute,
         tensor_bytes=np.where(rng.random(problem.t) < 0.3, 1e16, problem.tensor_bytes),
         pinned=np.full(problem.n, -1),

@@ -12,7 +12,7 @@ from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 from placewright.operators.planners.pipelines.slots.program import plan_of, slot_kinds
 from placewright.operators.readers.msr import read_msr
-from placewright.planning import Context
+from placewright.planning.contract import Context
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.program import slot_kinds
 from placewright.operators.planners.pipelines.slots.walks import annealed, beside

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.pipelines.contiguous.kernel import (
     Lattice,
     fill,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, inlined
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, inlined
 from placewright.operators.planners.pipelines.contraction import Contraction
 
 LARGEST = float(np.finfo(np.float64).max)

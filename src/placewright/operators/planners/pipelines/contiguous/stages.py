@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.solvers.cp_sat import run_cp_sat

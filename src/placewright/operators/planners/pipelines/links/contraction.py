@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.pipelines.contraction import node_edges, nodes_of, work_of
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.links import linked
@@ -53,7 +53,7 @@ class Pairs:
     readers: tuple[tuple[int, ...], ...]
     send_s: FloatArray
     alike: IntArray
-    late_s: FloatArray
+    refined_s: FloatArray
     late: BoolArray
     passes: int
 
@@ -87,7 +87,7 @@ class Pairs:
     def loads_s(self, device: IntArray) -> FloatArray:
         """Shape (passes, m), loads of every device: compute and transfers on both of their ends."""
         nodes, load = np.arange(self.nodes), np.zeros((self.passes, self.devices))
-        late = self.late_s[nodes, device]
+        late = self.refined_s[nodes, device]
         load[0] = np.bincount(device, self.work_s[nodes, device] - late, self.devices)
         load[-1] += np.bincount(device, late, self.devices)
         for k, readers in enumerate(self.readers):
@@ -129,7 +129,7 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
         readers=readers,
         send_s=send,
         alike=_alike(problem, np.concatenate([work, late])),
-        late_s=late,
+        refined_s=late,
         late=made_late,
         passes=1 + int(apart),
     )

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import BoolArray, FloatArray, IntArray
-from placewright.compiled import compiled
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import compiled
 from placewright.operators.planners.pipelines.annealing import energy, somebody
 from placewright.operators.planners.pipelines.links.contraction import Pairs
 
@@ -23,7 +23,7 @@ CHUNK = 10_000
 """Moves between two looks at the clock."""
 
 
-class Board(NamedTuple):
+class SimulatorState(NamedTuple):
     """`Pairs` as the kernel reads it.
 
     Attributes
@@ -55,7 +55,7 @@ class Board(NamedTuple):
     passes: int
 
 
-def board_of(c: Pairs) -> Board:
+def board_of(c: Pairs) -> SimulatorState:
     """Arrays from lists."""
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     ends: list[list[int]] = [[] for _ in range(c.nodes)]
@@ -65,7 +65,7 @@ def board_of(c: Pairs) -> Board:
     for u, v in c.edges.tolist():
         ends[u].append(v)
         ends[v].append(-1 - u)
-    return Board(
+    return SimulatorState(
         c.work_s,
         c.resident_bytes,
         c.memory_bytes,
@@ -74,7 +74,7 @@ def board_of(c: Pairs) -> Board:
         *_csr(touch),
         *_csr(ends),
         c.send_s,
-        c.late_s,
+        c.refined_s,
         c.late.astype(np.int64),
         c.passes,
     )
@@ -130,7 +130,7 @@ class Walk(NamedTuple):
 
 
 @compiled
-def _begin(b: Board, start: IntArray, seed: int) -> Walk:
+def _begin(b: SimulatorState, start: IntArray, seed: int) -> Walk:
     """Before the first move."""
     np.random.seed(seed)
     n, m = b.work.shape
@@ -150,7 +150,7 @@ def _begin(b: Board, start: IntArray, seed: int) -> Walk:
 
 
 @compiled
-def _wander(b: Board, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
+def _wander(b: SimulatorState, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
     """Moves `first` to `last` of `moves`, the colder the later; the best by the largest load."""
     m = len(walk.held)
     place, load, held, ahead = walk.place, walk.load, walk.held, walk.ahead
@@ -202,7 +202,7 @@ def _value(load: FloatArray, m: int) -> float:
 
 
 @compiled
-def _work(b: Board, v: int, d: int, sign: float, load: FloatArray) -> None:
+def _work(b: SimulatorState, v: int, d: int, sign: float, load: FloatArray) -> None:
     """Add what a node computes on a device to the loads, or take it off."""
     late = b.late_work[v, d]
     load[d] += sign * (b.work[v, d] - late)
@@ -211,7 +211,7 @@ def _work(b: Board, v: int, d: int, sign: float, load: FloatArray) -> None:
 
 
 @compiled
-def _target(b: Board, v: int, place: IntArray, m: int) -> int:
+def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
     """The device of somebody that v shares a tensor with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
@@ -224,7 +224,9 @@ def _target(b: Board, v: int, place: IntArray, m: int) -> int:
 
 
 @compiled
-def _add(b: Board, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray) -> None:
+def _add(
+    b: SimulatorState, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
+) -> None:
     """Add the transfers of tensor k to the loads, or take them off."""
     home, first = place[b.maker[k]], b.late[k] * b.work.shape[1]
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
@@ -239,7 +241,7 @@ def _add(b: Board, k: int, place: IntArray, sign: float, load: FloatArray, seen:
 
 
 @compiled
-def _shift(b: Board, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
+def _shift(b: SimulatorState, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
     """Count the edges of v as if it went from a to another device."""
     for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
         w = b.edge[x]

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.pipelines.links.contraction import Pairs
 from placewright.operators.planners.pipelines.solver import run_scip
 from placewright.solvers.cp_sat import Answer
@@ -136,7 +136,7 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
 
 def _add_work(c: Pairs, m: _Model, v: int, d: int, x: Any, scale: float) -> None:
     """What node v computes on device d in each pass."""
-    late = c.late_s[v, d]
+    late = c.refined_s[v, d]
     m.load[0][d].append(float((c.work_s[v, d] - late) * scale) * x)
     if late > 0:
         m.load[-1][d].append(float(late * scale) * x)

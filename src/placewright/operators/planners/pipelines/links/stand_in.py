@@ -19,7 +19,7 @@ def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
     """
     pair = linked(problem)
     if not pair.any():
-        return problem.asked(communication=Communication.STAR)
+        return problem.replace(communication=Communication.STAR)
     mean_bytes = float(problem.tensor_bytes.mean()) if problem.t else 0.0
     latency = np.where(pair, problem.latency_s, 0.0)
     per_byte = np.where(pair, problem.seconds_per_byte, 0.0)
@@ -27,7 +27,7 @@ def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
     count = np.maximum((pair | pair.T).sum(axis=0), 1)
     own = (took + took.T).sum(axis=0) / count / 2
     mean = float(took[pair].mean())
-    return problem.asked(
+    return problem.replace(
         communication=Communication.STAR,
         tensor_bytes=latency[pair].mean() + problem.tensor_bytes * per_byte[pair].mean(),
         host_seconds_per_byte=own / mean if mean > 0 else np.zeros(problem.m),

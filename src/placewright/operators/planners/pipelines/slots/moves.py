@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.compiled import compiled, released
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled, released
 from placewright.operators.planners.pipelines.annealing import energy, somebody
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.program import slot_kinds
 
 
-class Board(NamedTuple):
+class SimulatorState(NamedTuple):
     """A contraction as the kernel reads it, a column per slot.
 
     Attributes
@@ -61,7 +61,7 @@ def anneal_slots(
     for e, members in enumerate(c.members):
         for v in members:
             touch[v].append(e)
-    board = Board(
+    board = SimulatorState(
         np.ascontiguousarray(c.work_s[:, kinds]),
         c.resident_bytes,
         c.memory_bytes[kinds],
@@ -81,7 +81,7 @@ def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
 
 @released
 def _walk(
-    b: Board, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
+    b: SimulatorState, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
 ) -> IntArray:
     """Best placement met, by the largest load."""
     np.random.seed(seed)
@@ -138,7 +138,7 @@ def _walk(
 
 
 @compiled
-def _target(b: Board, v: int, place: IntArray, m: int) -> int:
+def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
     """The device of somebody that v shares a hyperedge with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
@@ -149,13 +149,13 @@ def _target(b: Board, v: int, place: IntArray, m: int) -> int:
 
 
 @compiled
-def _move(b: Board, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
+def _move(b: SimulatorState, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
     _put(b, v, a, -1, load, count)
     _put(b, v, to, 1, load, count)
 
 
 @compiled
-def _put(b: Board, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
+def _put(b: SimulatorState, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
     """Add node v to device d, or take it off."""
     load[d] += sign * b.work[v, d]
     for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):

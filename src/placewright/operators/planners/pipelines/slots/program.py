@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.solver import run_scip

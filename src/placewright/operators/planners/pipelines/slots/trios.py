@@ -7,11 +7,11 @@ from itertools import combinations
 
 import numpy as np
 
-from placewright.arrays import FloatArray, IntArray
-from placewright.operators.judging.star.loads import star_loads
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.star.loads import star_loads
 
 _SHARE_S = 5.0
 """Seconds that one trio may take."""

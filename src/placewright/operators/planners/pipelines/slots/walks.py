@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from placewright.arrays import IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 

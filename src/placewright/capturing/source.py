@@ -1,0 +1,162 @@
+"""Where a model comes from: the zoo, or a user's ``package.module:factory``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from placewright.capturing import zoo
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+
+ZOO = "zoo:"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelSource:
+    """A model with what it is fed.
+
+    Attributes
+    ----------
+    inputs
+        A tuple or list of positional arguments, a dict of keyword arguments, or one tensor.
+    loss_fn
+        ``loss_fn(outputs, targets) -> scalar``, ``None`` without one.
+    """
+
+    model: nn.Module
+    inputs: Any
+    loss_fn: Callable[[Any, Any], Tensor] | None = None
+    targets: Any = None
+    name: str = ""
+
+
+def load_model(
+    source: str,
+    batch: int | None = None,
+    training: bool = False,
+    *,
+    weights: bool = True,
+    seed: int = 0,
+) -> ModelSource:
+    """Build the model that `source` names.
+
+    Parameters
+    ----------
+    source
+        ``zoo:resnet50`` or ``package.module:factory``; a factory takes no arguments (or the
+        keyword `batch`) and returns ``(model, inputs)`` or ``(model, inputs, loss_fn, targets)``.
+    batch
+        Samples per step; where ``None`` the factory's own default, for training a model of the
+        zoo `zoo.TRAINING_BATCH`.
+    training
+        Take the loss; the mean square of the outputs stands in where the factory gives none.
+    weights
+        ``False`` builds zoo models on the meta device: shapes without memory, enough to plan.
+    seed
+        Weights and inputs are drawn from it; the caller's random state is left as it was.
+
+    Raises
+    ------
+    InputError
+        No such module or factory, the factory raised, or returned something else.
+    """
+    make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
+    device = "cpu" if weights or not source.startswith(ZOO) else "meta"
+    if batch is None and training and source.startswith(ZOO):
+        batch = zoo.TRAINING_BATCH
+    sizes = {} if batch is None else {"batch": batch}
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        made = _call(make, sizes, source)
+    model, inputs, loss_fn, targets = _unpack(made, source)
+    if training and loss_fn is None:
+        loss_fn = mean_square
+    name = source.removeprefix(ZOO).rpartition(":")[2]
+    return ModelSource(model, inputs, loss_fn, targets, name)
+
+
+def mean_square(outputs: Any, targets: Any = None) -> Tensor:
+    """Mean square of every floating-point output, summed: a loss where none was given."""
+    leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
+    if not leaves:
+        raise InputError(
+            "the model has no floating-point output to make a loss of",
+            hint="return (model, inputs, loss_fn, targets) from the factory",
+        )
+    return torch.stack([x.square().mean() for x in leaves]).sum()
+
+
+def _factory(source: str) -> Callable[..., Any]:
+    path, _, name = source.partition(":")
+    if not path or not name:
+        raise InputError(
+            f"model {source!r} is neither zoo:NAME nor package.module:factory",
+            hint=f"zoo models: {', '.join(zoo.FACTORIES)}",
+        )
+    made = getattr(_module(path), name, None)
+    if made is None:
+        public = [key for key in vars(_module(path)) if not key.startswith("_")]
+        raise UnknownNameError("factory", name, public, where=f"module {path}")
+    if not callable(made):
+        raise InputError(f"{name!r} is not a function", where=f"module {path}")
+    return made  # type: ignore[no-any-return]
+
+
+def _module(path: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"no module named {error.name!r}",
+            where=f"model {path}",
+            hint=f"run from the directory that holds it (now {here}) or install it",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"importing it raised {type(error).__name__}: {error}",
+            where=f"module {path}",
+            hint=f"it must import without running anything: try `python -c 'import {path}'`",
+        ) from error
+
+
+def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:
+    try:
+        return make(**sizes)
+    except PlacewrightError:
+        raise
+    except (Exception, SystemExit) as error:
+        hint = "a factory takes no arguments; give it the keyword `batch` to use --batch"
+        raise InputError(
+            f"the factory raised {type(error).__name__}: {error}",
+            where=f"model {source}",
+            hint=hint if isinstance(error, TypeError) else "call it in a Python shell to see why",
+        ) from error
+
+
+def _unpack(made: Any, source: str) -> tuple[nn.Module, Any, Any, Any]:
+    got = type(made).__name__
+    if isinstance(made, tuple):
+        got = "(" + ", ".join(type(part).__name__ for part in made) + ")"
+    if not isinstance(made, tuple) or len(made) not in (2, 4) or not isinstance(made[0], nn.Module):
+        raise InputError(
+            "the factory must return (model, inputs) or (model, inputs, loss_fn, targets)",
+            where=f"model {source}",
+            by=f"got {got}",
+            hint="the model is a torch.nn.Module",
+        )
+    if len(made) == 4 and made[2] is not None and not callable(made[2]):
+        raise InputError("loss_fn is not callable", where=f"model {source}", by=f"got {got}")
+    model, inputs, loss_fn, targets = made if len(made) == 4 else (*made, None, None)
+    return model, inputs, loss_fn, targets

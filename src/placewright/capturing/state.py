@@ -1,0 +1,95 @@
+"""The values that a program starts from: real tensors for its inputs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from placewright.capturing.containers import leaves_of
+from placewright.capturing.feed import as_arguments
+from placewright.capturing.named_state import named_state
+from placewright.capturing.source import ModelSource
+from placewright.errors import InputError
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Program, ProgramInput
+
+
+def initial_state(
+    source: ModelSource, program: Program, only: Collection[str] | None = None
+) -> dict[str, Tensor]:
+    """`ProgramInput.name` -> tensor of exactly its shape, dtype and strides.
+
+    Parameters and buffers are copies of the model's, optimizer state is zero.
+
+    Parameters
+    ----------
+    source
+        A really built model with its inputs (``load_model(..., weights=True)``).
+    only
+        Names to make; all by default. A worker asks for what lives on its device.
+
+    Raises
+    ------
+    InputError
+        The program was captured from another model, or the model has no weights.
+    """
+    found = named_values(source)
+    wanted = [e for e in program.inputs if only is None or e.name in only]
+    return {entry.name: _value(entry, found, program) for entry in wanted}
+
+
+def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
+    """What a model is and is given, by role and key: parameters, buffers, inputs, targets."""
+    parameters, buffers = named_state(source.model, source.loss_fn)
+    inputs = as_arguments(source.inputs, type(source.model).__name__)
+    groups: dict[str, list[tuple[str, object]]] = {
+        "parameter": [(m.key, m.value) for m in parameters],
+        "buffer": [(m.key, m.value) for m in buffers],
+        "input": leaves_of(inputs),
+        "target": leaves_of(source.targets),
+    }
+    return {(role, key): value for role, members in groups.items() for key, value in members}
+
+
+def _value(entry: ProgramInput, found: dict[tuple[str, str], object], program: Program) -> Tensor:
+    if entry.role == "state":
+        return _empty(entry.spec).zero_()
+    if entry.role == "constant":
+        return decode(program.constants[entry.name], entry.spec)
+    value = found.get((entry.role, entry.key))
+    if not isinstance(value, Tensor):
+        raise InputError(f"the model has no {entry.role} {entry.key!r}", where=entry.name)
+    if value.is_meta:
+        raise InputError(
+            "the model was built without weights",
+            where=entry.name,
+            hint="load it with weights=True to run it",
+        )
+    if tuple(value.shape) != entry.spec.shape or _dtype(entry.spec) != value.dtype:
+        raise InputError(
+            "the model differs from the one that was captured",
+            where=entry.name,
+            by=f"{tuple(value.shape)} {value.dtype}, captured {entry.spec.shape} "
+            f"{entry.spec.dtype}",
+        )
+    return _empty(entry.spec).copy_(value.detach())
+
+
+def decode(data: str, spec: TensorSpec) -> Tensor:
+    """A constant's tensor from the base64 of its bytes."""
+    raw = bytearray(base64.b64decode(data))
+    if not raw:
+        return _empty(spec)
+    return torch.frombuffer(raw, dtype=_dtype(spec)).reshape(spec.shape)
+
+
+def _empty(spec: TensorSpec) -> Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=_dtype(spec))
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return dtype

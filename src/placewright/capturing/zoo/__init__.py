@@ -1,0 +1,44 @@
+"""Models to try Placewright on: our own short files, no weights.
+
+A factory takes sizes by keyword and answers ``(model, inputs, loss_fn, targets)``. Its defaults
+are the sizes of the paper; tests pass smaller ones. Built under ``torch.device("meta")`` a model
+has shapes and no memory, which is all that planning needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from placewright.errors import UnknownNameError
+
+FACTORIES = {
+    "alexnet": "placewright.capturing.zoo.alexnet:alexnet",
+    "vgg16": "placewright.capturing.zoo.vgg16:vgg16",
+    "inception_v3": "placewright.capturing.zoo.inception_v3:inception_v3",
+    "resnet50": "placewright.capturing.zoo.resnet50:resnet50",
+    "rnnlm": "placewright.capturing.zoo.rnnlm:rnnlm",
+    "gnmt": "placewright.capturing.zoo.gnmt:gnmt",
+    "bert": "placewright.capturing.zoo.bert:bert",
+    "gpt2": "placewright.capturing.zoo.gpt2:gpt2",
+}
+"""Name -> ``module:function``; a module is imported when its model is asked for."""
+
+TRAINING_BATCH = 4
+"""Samples per training step where nobody says; inference takes one."""
+
+
+def factory(name: str) -> Callable[..., Any]:
+    """The factory of the model called `name`.
+
+    Raises
+    ------
+    UnknownNameError
+        With the nearest name.
+    """
+    if name not in FACTORIES:
+        raise UnknownNameError("zoo model", name, FACTORIES)
+    module, _, function = FACTORIES[name].partition(":")
+    made: Callable[..., Any] = getattr(import_module(module), function)
+    return made

@@ -1,0 +1,44 @@
+"""A plan from a file, in the place of a planner: the judge and the bounds take it from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from placewright.planning.contract import Context
+    from placewright.planning.result import Result
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedPlan:
+    """Answers with the plan that it was given."""
+
+    plan: Any
+    name: str = "given"
+
+    def supports(self, problem: Any) -> str | None:
+        """Always; whether the plan fits the problem is for the judge to say."""
+        return None
+
+    def __call__(self, problem: Any, context: Context) -> Any:
+        """The plan."""
+        return self.plan
+
+
+def judged_plan(problem: Any, path: Path) -> Result:
+    """The plan in the file, judged on the problem.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit; says by how much.
+    """
+    from placewright.planning.solving import solve, wing_of
+
+    plan = import_module(wing_of(problem).files).read_plan(path, problem)
+    # What was said about its planner, "interrupted" for one, is not about this judgement.
+    return solve(problem, FixedPlan(replace(plan, note=""), name=path.name))

@@ -1,0 +1,114 @@
+"""Data in a file; the end of its name says how: ``.json``, ``.yaml`` or ``.yml``, then ``.gz``."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from placewright.errors import InputError
+from placewright.io.boundary import parse_json, parse_yaml, read_text
+
+
+def read_data(path: str | Path) -> tuple[Any, str]:
+    """What is in the file, and its YAML text, empty of JSON: lines can be named with it.
+
+    Raises
+    ------
+    InputError
+        The file is missing, or is not what the end of its name says.
+    """
+    where, text = str(path), stored_text(path)
+    if is_yaml(path):
+        return parse_yaml(text, where=where), text
+    return parse_json(text, where=where), ""
+
+
+def write_data(data: dict[str, Any], path: str | Path) -> Path:
+    """Write what `read_data` reads back equal; the same data is the same file."""
+    target = Path(path)
+    if is_yaml(path):
+        import yaml
+
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    else:
+        text = json.dumps(data, allow_nan=False) + "\n"
+    return write_file(target, text)
+
+
+def write_file(path: str | Path, content: str | bytes) -> Path:
+    """Write a file whole or not at all: one that was there before stays until the end.
+
+    Packed where the name ends in ``.gz``, the same content to the same bytes.
+
+    Raises
+    ------
+    InputError
+        The disk is full, or the folder is not there or takes no file.
+    """
+    target, data = Path(path), content.encode() if isinstance(content, str) else content
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)  # without the time of writing
+    try:
+        _replace(target.resolve(), data)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise InputError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            by=f"{len(data)} bytes" if full else "",
+            hint="make room there, or name a file on another disk"
+            if full
+            else "name a file in a folder that is there and that you may write to",
+        ) from None
+    return target
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Let a draft beside it take its place; what is no plain file stays what it is."""
+    special = target.exists() and not target.is_file()
+    if special or not os.access(target.parent, os.W_OK):
+        target.write_bytes(data)
+        return
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        draft.write_bytes(data)
+        if target.exists():
+            draft.chmod(target.stat().st_mode)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def is_yaml(path: str | Path) -> bool:
+    """Whether the name says so, packed or not."""
+    return _unpacked(path).suffix in (".yaml", ".yml")
+
+
+def stem(path: str | Path) -> str:
+    """The name without its ends."""
+    return _unpacked(path).stem
+
+
+def stored_text(path: str | Path) -> str:
+    """The file's text, unpacked where its name ends in ``.gz``.
+
+    Raises
+    ------
+    InputError
+        It is missing, or no text.
+    """
+    if Path(path).suffix != ".gz":
+        return read_text(path)
+    try:
+        return gzip.decompress(Path(path).read_bytes()).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
+
+
+def _unpacked(path: str | Path) -> Path:
+    return Path(Path(path).name.removesuffix(".gz"))

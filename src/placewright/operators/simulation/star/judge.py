@@ -1,0 +1,73 @@
+"""The judge's word on a plan whose transfers go through host memory (star)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.star.latency import star_latency
+from placewright.operators.simulation.star.loads import (
+    StarLoads,
+    host_rates,
+    stages,
+    star_loads,
+    star_value,
+)
+from placewright.operators.simulation.star.transfers import Halves, in_turn, through_host
+from placewright.operators.whole_bytes import room_bytes
+
+
+def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
+    """One period of the pipeline, or one sample, its transfers through host memory."""
+    p, place = problem, plan.placement
+    loads = star_loads(p, plan)
+    held = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
+    peak = held[stages(p, plan)[0]]
+    over = np.maximum(0, peak - room_bytes(p))
+    value, (start, end, transfers) = _played(problem, plan, loads)
+    return OperatorJudgement(
+        problem=p,
+        placement=place,
+        value=value,
+        feasible=not over.any(),
+        violation=violation_words(p, over),
+        violation_bytes=int(over.sum()),
+        op_start_s=start,
+        op_end_s=end,
+        transfers=transfers,
+        peak_bytes=peak,
+        busy_s=loads.compute_s,
+    )
+
+
+def _played(
+    problem: OperatorProblem, plan: OperatorPlan, loads: StarLoads
+) -> tuple[float, tuple[FloatArray, FloatArray, Transfers]]:
+    """The value; start and end of each operator, and the transfers."""
+    if problem.objective is Objective.LATENCY:
+        sample = star_latency(problem, plan)
+        return sample.value_s, (sample.op_start_s, sample.op_end_s, sample.transfers)
+    return star_value(problem, plan), _period(problem, plan.placement, loads)
+
+
+def _period(
+    p: OperatorProblem, place: IntArray, loads: StarLoads
+) -> tuple[FloatArray, FloatArray, Transfers]:
+    """Each device takes in its tensors, runs its operators, and brings out its tensors."""
+    clock, rates = np.zeros(p.m), host_rates(p, place)
+    taken = _moved(p, loads.entering, rates, clock)
+    start, end = np.empty(p.n), np.empty(p.n)
+    for i in p.topology.order:
+        d = place[i]
+        start[i] = clock[d]
+        end[i] = clock[d] = clock[d] + p.compute_s[i, d]
+    return start, end, through_host(taken, _moved(p, loads.leaving, rates, clock))
+
+
+def _moved(p: OperatorProblem, crossing: BoolArray, rates: FloatArray, clock: FloatArray) -> Halves:
+    """What crosses between a device that pays for it and host memory."""
+    tensor, device = np.nonzero(crossing & (rates > 0))
+    return in_turn(tensor, device, p.tensor_bytes[tensor] * rates[tensor, device], clock)

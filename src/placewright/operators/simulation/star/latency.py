@@ -1,0 +1,165 @@
+"""Latency where accelerators are called through host memory (Tarnawski et al., section 5.1).
+
+A device with ``host_seconds_per_byte`` of zero is a CPU: it works in host memory, has as many
+cores as it takes, and runs each operator as soon as its inputs are there. Any other device is an
+accelerator. It is called up to ``calls`` times, one after another; a call waits until all that it
+needs from outside is in host memory, takes each of these tensors in, computes its operators, and
+brings out each tensor that anything outside needs, one thing after another. Outside is every
+other call, of the same accelerator too. What lives on an accelerator counts over all its calls.
+
+A call that would wait for itself, directly (it is not contiguous) or through other calls, cannot
+be made: the plan is infeasible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.judgement import Transfers
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Communication, Objective, OperatorProblem
+from placewright.operators.simulation.star.kernels import calls_of, most_calls, play
+from placewright.operators.simulation.star.transfers import Halves, in_turn, through_host
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StarSimulation:
+    """The last finish, when each operator computes, shape (n,), and what calls send."""
+
+    value_s: float
+    op_start_s: FloatArray
+    op_end_s: FloatArray
+    transfers: Transfers
+
+
+def is_star_latency(problem: OperatorProblem) -> bool:
+    """Whether the problem asks for this model."""
+    star = problem.communication is Communication.STAR
+    return star and problem.objective is Objective.LATENCY
+
+
+def accelerators(problem: OperatorProblem) -> BoolArray:
+    """Shape (m,): which devices are called."""
+    return problem.host_seconds_per_byte > 0
+
+
+def least_tails(problem: OperatorProblem) -> FloatArray:
+    """Shape (n,): the least time from the start of each operator to the end.
+
+    No plan is faster: on a CPU a reader starts when its input is there, and a call runs its
+    operators one after another, producers first. So from the start of an operator to the end it
+    takes at least the operator's time where it is fastest plus the same of some reader.
+    """
+    p, t = problem, problem.topology
+    least = np.where(p.allowed(), p.compute_s, np.inf).min(axis=1)
+    tail = np.zeros(p.n)
+    for i in t.order[::-1].tolist():
+        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
+            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+            tail[i] = max(tail[i], tail[readers].max(initial=0.0))
+        tail[i] += least[i]
+    return tail
+
+
+def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
+    """Shape (n,): ``device * most_calls + call`` of each operator, -1 on a CPU."""
+    place, most = plan.placement, most_calls(problem)
+    call = first_calls(problem, place) if plan.call is None else plan.call
+    if most < problem.calls:
+        call = _without_gaps(place, call)
+    return np.where(accelerators(problem)[place], place * most + call, -1)
+
+
+def _without_gaps(place: IntArray, call: IntArray) -> IntArray:
+    """Shape (n,): how many calls of its device with operators come before each operator's."""
+    used, at = np.unique(np.stack([place, call]), axis=1, return_inverse=True)
+    first = np.searchsorted(used[0], place)
+    return at.ravel() - first
+
+
+def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
+    """Shape (n,): the earliest call for each operator, where a plan does not say.
+
+    A path that leaves a device and comes back comes back to a later call. Calls past the last
+    one allowed become the last one: the judge then says that they cannot be made.
+    """
+    call = np.zeros((problem.n, problem.m), dtype=np.int64)
+    if problem.calls == 1:
+        return call[:, 0]
+    t = problem.topology
+    for i in t.order.tolist():
+        for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
+            maker = int(problem.tensor_producer[k])
+            least = call[maker].copy()
+            least[place[maker]] += place[maker] != place[i]
+            np.maximum(call[i], least, out=call[i])
+    return np.minimum(call[np.arange(problem.n), place], most_calls(problem) - 1)
+
+
+def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation:
+    """Play a plan that `check_plan` has passed.
+
+    Raises
+    ------
+    InfeasibleError
+        A call would wait for itself.
+    """
+    place, unit = plan.placement, units(problem, plan)
+    ready_s, begin_s, _ = play(calls_of(problem), place, unit)
+    stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
+    if len(stuck):
+        raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
+    clock_s, (entering, leaving) = begin_s.copy(), _crossing(problem, unit)
+    taken = _moved(problem, *entering, clock_s)
+    start_s, end_s = _inside(problem, place, unit, ready_s, clock_s)
+    brought = _moved(problem, *leaving, clock_s)
+    return StarSimulation(float(ready_s.max()), start_s, end_s, through_host(taken, brought))
+
+
+def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError:
+    name = problem.device_names[device]
+    return InfeasibleError(
+        f"a call of {name!r} would wait for its own outcome",
+        where=f"plan for {problem.name}: {problem.operator_names[op]!r}",
+        by=f"{problem.calls} calls per accelerator",
+        hint="keep what lies between its operators on the same device, or allow more calls",
+    )
+
+
+def _inside(
+    p: OperatorProblem, place: IntArray, unit: IntArray, ready_s: FloatArray, clock_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Start and end of every operator; in a call one by one, from where its clock is."""
+    start_s, end_s = np.empty(p.n), np.empty(p.n)
+    for i in p.topology.order.tolist():
+        took, u = p.compute_s[i, place[i]], unit[i]
+        end_s[i] = ready_s[i] if u < 0 else clock_s[u] + took
+        start_s[i] = end_s[i] - took if u < 0 else clock_s[u]
+        if u >= 0:
+            clock_s[u] = end_s[i]
+    return start_s, end_s
+
+
+def _crossing(
+    p: OperatorProblem, unit: IntArray
+) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
+    """Tensor and call of all that calls take in, and of all that they bring out; by tensor."""
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    maker, reader = unit[p.tensor_producer], unit[p.consumers]
+    away = reader != maker[tensor]
+    enters, leaves = away & (reader >= 0), np.unique(tensor[away])
+    count = p.m * most_calls(p)
+    once = np.unique(tensor[enters] * count + reader[enters])
+    leaves = leaves[maker[leaves] >= 0]
+    return (once // count, once % count), (leaves, maker[leaves])
+
+
+def _moved(p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray) -> Halves:
+    """Transfers of calls, one after another from where their clocks are."""
+    device = unit // most_calls(p)
+    took_s = p.tensor_bytes[tensor] * p.host_seconds_per_byte[device]
+    return in_turn(tensor, device, took_s, clock_s, unit)

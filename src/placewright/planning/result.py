@@ -1,0 +1,294 @@
+"""What an answer says: Result, Status, Candidate, Measurement, Provenance."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+from placewright import __version__
+from placewright.planning.check import Check
+from placewright.planning.comparison import MachineLoad, SpeedUp, speed_up
+from placewright.planning.trace import Trace
+
+
+class Status(StrEnum):
+    """How much is known about a plan."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    INFEASIBLE = "INFEASIBLE"
+    INTERRUPTED = "INTERRUPTED"
+
+
+class Judgement(Protocol):
+    """What every wing's judge answers with."""
+
+    @property
+    def value(self) -> float:
+        """Worth of the plan in the unit of the objective; lower is better."""
+        ...
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every hard constraint holds."""
+        ...
+
+    @property
+    def violation(self) -> str:
+        """The worst broken constraint in words, empty if none is."""
+        ...
+
+    def trace(self) -> Trace:
+        """Who ran what when."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One planner's answer, as the judge saw it.
+
+    ``value`` is ``inf`` where the planner gave no plan; `note` then says why.
+    """
+
+    planner: str
+    value: float
+    status: Status
+    runtime_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What is needed to get the same answer again."""
+
+    problem_hash: str
+    seed: int
+    placewright: str = __version__
+    python: str = field(default_factory=platform.python_version)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A plan with its value, what no plan can beat, and the way there.
+
+    Attributes
+    ----------
+    problem, plan, judgement
+        Of the wing that was asked; `plan` is the best found.
+    value
+        The judge's word on the plan (seconds for latency and throughput).
+    lower_bound
+        No plan has a smaller value.
+    candidates
+        All plans that were tried, in the order in which they were.
+    planner
+        The planner whose plan was chosen.
+    compile_s
+        Seconds of `runtime_s` in which kernels were compiled: on the first run only.
+    """
+
+    problem: Any
+    plan: Any
+    judgement: Any
+    planner: str
+    objective: str
+    value: float
+    lower_bound: float
+    status: Status
+    runtime_s: float
+    candidates: tuple[Candidate, ...]
+    provenance: Provenance
+    bound_names: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    compile_s: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """``value / lower_bound - 1``."""
+        return relative_gap(self.value, self.lower_bound)
+
+    def report(
+        self, path: str | Path, measurement: Measurement | None = None, graph: Any = None
+    ) -> Path:
+        """Write a self-contained HTML page; with its `graph` a large model is drawn by module."""
+        from placewright.report.page import write_page
+
+        return write_page(self, path, measurement, graph)
+
+    def explain(self, name: str) -> Any:
+        """Where an operator or a module runs, and what moving it would change."""
+        from placewright.operators.explain import explain
+
+        return explain(self.problem, self.plan, name)
+
+    def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
+        """Write a Perfetto/Chrome trace (``.json.gz``)."""
+        from placewright.report.perfetto import write_trace
+
+        measured = None if measurement is None else measurement.trace
+        return write_trace(path, predicted=self.judgement.trace(), measured=measured)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``-f json`` prints and `save` writes; infinite numbers are ``null``."""
+        from placewright.planning.solving import wing_of
+
+        data: dict[str, Any] = import_module(wing_of(self.problem).files).result_json(self)
+        return data
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON."""
+        from placewright.planning.solving import wing_of
+
+        written: Path = import_module(wing_of(self.problem).files).write_plan(self, path)
+        return written
+
+    def __repr__(self) -> str:
+        from placewright.report.text import result_table
+
+        return result_table(self)
+
+    def _repr_html_(self) -> str:
+        from placewright.report.page import result_fragment
+
+        return result_fragment(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """What a run really took.
+
+    Attributes
+    ----------
+    step_s
+        Wall seconds of each measured step, after warm-up.
+    predicted_s
+        What the judge had said.
+    trace
+        The median step, in the format of the judge's trace.
+    engine
+        What moved the tensors and ran the operators.
+    emulated
+        What was emulated, empty if nothing was.
+    check
+        The comparison with plain eager PyTorch, ``None`` if there was none.
+    rounds
+        How many of the steps belong to each round, where plans were measured in turns.
+    baseline
+        What was measured beside it, ``None`` if nothing was.
+    machine
+        What other processes did meanwhile, ``None`` if unknown.
+    """
+
+    step_s: tuple[float, ...]
+    predicted_s: float
+    trace: Trace | None
+    engine: str
+    emulated: str = ""
+    check: Check | None = None
+    rounds: tuple[int, ...] = ()
+    baseline: Baseline | None = None
+    machine: MachineLoad | None = None
+
+    @property
+    def speed_up(self) -> SpeedUp | None:
+        """Against the baseline; ``None`` without one, or where the plan is the baseline."""
+        if self.baseline is None or self.baseline.measurement is None:
+            return None
+        return speed_up(self.by_round(), self.baseline.measurement.by_round())
+
+    @property
+    def predicted_speed_up(self) -> float | None:
+        """As the judge had said."""
+        if self.baseline is None or self.baseline.measurement is None or not self.predicted_s:
+            return None
+        return self.baseline.measurement.predicted_s / self.predicted_s
+
+    def by_round(self) -> tuple[tuple[float, ...], ...]:
+        """Step times, one tuple per round; one round where nothing is known of them."""
+        ends = list(accumulate(self.rounds or (len(self.step_s),)))
+        starts = [0, *ends[:-1]]
+        return tuple(self.step_s[a:b] for a, b in zip(starts, ends, strict=True))
+
+    def __repr__(self) -> str:
+        from placewright.report.text import measurement_table
+
+        return measurement_table(self)
+
+    @property
+    def max_abs_error(self) -> float | None:
+        """Largest difference from plain eager PyTorch, ``None`` if not checked."""
+        return None if self.check is None else self.check.max_abs_error
+
+    @property
+    def measured_s(self) -> float:
+        """Median step."""
+        ordered = sorted(self.step_s)
+        half = len(ordered) // 2
+        return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baseline:
+    """The best single device that fits, measured beside a plan.
+
+    Attributes
+    ----------
+    measurement
+        ``None`` where the plan is this device alone.
+    """
+
+    name: str
+    measurement: Measurement | None = None
+
+
+def head_json(result: Result) -> dict[str, Any]:
+    """A result as data, all but its plan; infinite numbers are ``null``."""
+    provenance = result.provenance
+    return {
+        "schema_version": 1,
+        "problem": result.problem.name,
+        "problem_hash": provenance.problem_hash,
+        "planner": result.planner,
+        "objective": result.objective,
+        "value": _finite(result.value),
+        "lower_bound": _finite(result.lower_bound),
+        "gap": _finite(result.gap),
+        "status": str(result.status),
+        "runtime_s": result.runtime_s,
+        "compile_s": result.compile_s,
+        "seed": provenance.seed,
+        "placewright": provenance.placewright,
+        "python": provenance.python,
+        "note": result.note,
+        "bounds": {name: _finite(value) for name, value in result.bound_names.items()},
+        "candidates": [
+            {
+                "planner": c.planner,
+                "value": _finite(c.value),
+                "status": str(c.status),
+                "runtime_s": c.runtime_s,
+                "note": c.note,
+            }
+            for c in result.candidates
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def relative_gap(value: float, lower_bound: float) -> float:
+    """``value / lower_bound - 1``; zero when both are zero, ``inf`` without a bound."""
+    if value == lower_bound:
+        return 0.0
+    if lower_bound <= 0 or not math.isfinite(value):
+        return math.inf
+    return value / lower_bound - 1.0

@@ -1,0 +1,42 @@
+"""Result files: what the files of every wing have in common."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placewright.io.boundary import FileModel
+from placewright.planning.result import Status
+
+
+class CandidateEntry(FileModel):
+    """One planner's answer."""
+
+    planner: str
+    value: float | None
+    status: Status
+    runtime_s: float
+    note: str = ""
+
+
+class ResultFile(FileModel):
+    """All but the plan, which a wing adds; nothing of it is needed to read a plan back."""
+
+    schema_version: Literal[1] = 1
+    problem: str = ""
+    problem_hash: str = ""
+    planner: str = ""
+    objective: str = ""
+    value: float | None = None
+    lower_bound: float | None = None
+    gap: float | None = None
+    status: str = ""
+    runtime_s: float = 0.0
+    compile_s: float = 0.0
+    seed: int = 0
+    placewright: str = ""
+    python: str = ""
+    note: str = ""
+    bounds: dict[str, float | None] = Field(default_factory=dict)
+    candidates: tuple[CandidateEntry, ...] = ()

@@ -1,0 +1,196 @@
+"""Measured costs before anything has run: one operator at a time, once per signature.
+
+Operators with equal signatures cost the same, so a ResNet-50 needs about 70 measurements. The
+backward of a recurrent layer is given the workspace of a real forward: its kernel reads whatever
+size it expects, and an empty one would end the process. What the executor does around each call on
+a CPU is measured once and added to all. Hot caches make all this a few per cent faster than reality
+(see `in_place`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from placewright.capturing.program_calls import RECURRENT, materialise, resolve_target
+from placewright.errors import InputError
+from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
+from placewright.graph.program import Instruction, Program, ProgramInput, Ref
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime.messages.exchange import Exchange
+from placewright.runtime.messages.ways import Layout
+from placewright.runtime.step.elsewhere import elsewhere
+from placewright.runtime.step.partition import partition
+from placewright.runtime.step.sequence import compile_share
+from placewright.runtime.step.sharing import shares
+from placewright.runtime.step.timers import timer_of
+
+WORKSPACE = 3
+"""Position among the results of a recurrent layer."""
+
+
+def isolated_seconds(
+    graph: Graph,
+    *,
+    cores: int = 1,
+    torch_device: str = "cpu",
+    repeats: int = 5,
+    budget_s: float = 0.2,
+) -> FloatArray:
+    """Median seconds of each operator, on `cores` threads of this machine or on a GPU.
+
+    Inputs are made up: positive numbers for floats, zeros for indices. A GPU is timed by events
+    around several calls in a row, as in a step: one alone would be mostly its launch.
+
+    Parameters
+    ----------
+    torch_device
+        ``cpu`` or ``cuda:0``.
+    repeats
+        Measurements per signature, fewer if they take more than `budget_s` seconds.
+
+    Returns
+    -------
+    Shape (operators,), NaN where an operator refuses what was made up.
+    """
+    if not isinstance(graph.program, Program):
+        raise InputError("a graph without a program cannot be measured", where=graph.name)
+    program, threads = graph.program, torch.get_num_threads()
+    specs, kept = value_specs(graph, program), workspaces(program)
+    bench = Bench(specs, kept, torch_device, repeats, budget_s)
+    torch.set_num_threads(cores)
+    try:
+        found: dict[str, float] = {}
+        around_s = dispatch_seconds() if torch_device == "cpu" else 0.0
+        for operator, instruction in zip(graph.operators, program.instructions, strict=True):
+            if _alike(operator) not in found:
+                found[_alike(operator)] = bench.seconds(instruction)
+    finally:
+        torch.set_num_threads(threads)
+    return np.array([found[_alike(operator)] + around_s for operator in graph.operators])
+
+
+def dispatch_seconds() -> float:
+    """What the executor takes around each call: registers, results, freed memory, the loop.
+
+    The steps of a chain of small copies, over their number, less one such call by itself.
+    """
+    graph, state = _copies()
+    program = cast(Program, graph.program)
+    parts, order = partition(graph, [0] * _COPIES, range(_COPIES), 1), range(_COPIES)
+    layout = Layout.of([0], ["cpu"], nccl=False)
+    (share,) = shares(parts, order, layout.processes)
+    compiled, exchange = compile_share(share, {0: state}, layout), Exchange(layout, 0, {})
+    bench = Bench(value_specs(graph, program), {}, "cpu", repeats=_COPIES, budget_s=0.03)
+    whole_s = bench.median(lambda: compiled.run(exchange))
+    return max(0.0, whole_s / _COPIES - bench.seconds(program.instructions[0]))
+
+
+_COPIES = 100
+
+
+def _copies() -> tuple[Graph, dict[str, torch.Tensor]]:
+    """A chain of copies of one number."""
+    spec, names = TensorSpec((1,), "float32", (1,)), [f"copy{k}" for k in range(_COPIES)]
+    kind, before = "aten.clone.default", ["x", *names[:-1]]
+    operators = tuple(Operator(name, kind, outputs=(spec,)) for name in names)
+    instructions = tuple(
+        Instruction(name, kind, (Ref(source),), {}, (name,))
+        for source, name in zip(before, names, strict=True)
+    )
+    tensors = tuple(Tensor(a, a, 4, (b,)) for a, b in pairwise(names))
+    program = Program((ProgramInput("x", "input", "0", spec),), instructions, ())
+    return Graph("copies", operators, tensors, program), {"x": torch.zeros(1)}
+
+
+def _alike(operator: Operator) -> str:
+    """What operators of equal cost share; one without a signature shares nothing."""
+    return operator.signature or f"\0{operator.name}"
+
+
+def value_specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
+    """Spec of every value of the program: inputs and results."""
+    specs = {item.name: item.spec for item in program.inputs}
+    for operator, instruction in zip(graph.operators, program.instructions, strict=True):
+        specs.update(zip(instruction.results, operator.outputs, strict=True))
+    return specs
+
+
+def workspaces(program: Program) -> dict[str, Instruction]:
+    """The recurrent layer behind every workspace: a value whose size only its kernel knows."""
+    layers = [i for i in program.instructions if i.target == RECURRENT]
+    return {name: layer for layer in layers for name in layer.results[WORKSPACE:] if name}
+
+
+IN_A_ROW = 10
+"""Calls of an operator that a GPU is timed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where one operator at a time is timed on made-up inputs.
+
+    Attributes
+    ----------
+    workspaces
+        See the function of that name.
+    """
+
+    specs: Mapping[str, TensorSpec]
+    workspaces: Mapping[str, Instruction]
+    torch_device: str
+    repeats: int
+    budget_s: float
+
+    def seconds(self, instruction: Instruction) -> float:
+        """Median seconds of one call, NaN if it refuses made-up inputs."""
+        try:
+            with torch.no_grad():
+                call = self._call(instruction)
+                call()
+                return self.median(call)
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            return float("nan")
+
+    def _call(self, instruction: Instruction) -> Callable[[], Any]:
+        call, given = resolve_target(instruction.target), instruction.kwargs
+        if self.torch_device != "cpu":
+            call, given = elsewhere(call, instruction, self.torch_device)
+        args = [self._made_up(a) for a in instruction.args]
+        return partial(call, *args, **{k: self._made_up(v) for k, v in given.items()})
+
+    def median(self, call: Callable[[], Any]) -> float:
+        """Median seconds of `repeats` calls, fewer where they take too long."""
+        timer, in_a_row = timer_of(self.torch_device), 1 if self.torch_device == "cpu" else IN_A_ROW
+        times: list[float] = []
+        while len(times) < self.repeats and sum(times) * in_a_row < self.budget_s:
+            timer.start()
+            marks = [timer.mark()]
+            for _ in range(in_a_row):
+                call()
+            marks.append(timer.mark())
+            timer.settle()
+            start, end = timer.seconds(marks)
+            times.append((end - start) / in_a_row)
+        return float(np.median(times))
+
+    def _made_up(self, argument: Any) -> Any:
+        if isinstance(argument, Ref) and argument.name in self.workspaces:
+            return self._call(self.workspaces[argument.name])()[WORKSPACE]
+        if isinstance(argument, Ref):
+            return _tensor(self.specs[argument.name]).to(self.torch_device)
+        if isinstance(argument, list | tuple):
+            return [self._made_up(item) for item in argument]
+        return materialise(argument, self.torch_device)
+
+
+def _tensor(spec: TensorSpec) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
+    return tensor.fill_(0.5) if dtype.is_floating_point else tensor.zero_()

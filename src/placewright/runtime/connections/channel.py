@@ -1,0 +1,90 @@
+"""Messages over a pipe or a socket, as data.
+
+`multiprocessing.connection.Connection` frames them: four bytes of length, or twelve of a long
+message, then the message. Its own ``recv`` would unpickle, and is never called.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+from placewright.runtime.connections.codec import PLAIN, Codec
+
+
+def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """Channels, sentinels and pipes of `ends` that are ready, like the standard library's."""
+    return multiprocessing.connection.wait(ends, timeout)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channel:
+    """One end of a connection; it can be given to a process.
+
+    Attributes
+    ----------
+    codec
+        What messages may hold.
+    """
+
+    connection: Connection
+    codec: Codec = PLAIN
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(self, message: Any) -> None:
+        """Send a message; waits while the other end reads nothing."""
+        self.send_packed(self.codec.pack(message))
+
+    def send_packed(self, data: bytes) -> None:
+        """Send a message that is packed already."""
+        self.connection.send_bytes(data)
+
+    def recv(self, most_bytes: int | None = None) -> Any:
+        """The next message.
+
+        Parameters
+        ----------
+        most_bytes
+            A longer one is an error, found before any of it is read.
+
+        Raises
+        ------
+        EOFError
+            The other end is closed.
+        OSError
+            The connection is broken, or the message too long.
+        RunError
+            It is none that this codec knows.
+        """
+        return self.codec.unpack(self.connection.recv_bytes(most_bytes))
+
+    def poll(self, limit_s: float = 0.0) -> bool:
+        """Whether there is something to receive, or the end, before so long."""
+        return self.connection.poll(limit_s)
+
+    def fileno(self) -> int:
+        """For whoever waits."""
+        return self.connection.fileno()
+
+    def twin(self) -> Channel:
+        """The same end once more, which stays open when this one is closed."""
+        return Channel(Connection(os.dup(self.fileno())), self.codec)
+
+    def close(self) -> None:
+        """No more of it; twice is fine."""
+        self.connection.close()

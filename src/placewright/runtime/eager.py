@@ -1,0 +1,161 @@
+"""Plain eager PyTorch: what a placed run is compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from placewright.capturing.containers import Batch, tensors_of
+from placewright.capturing.feed import as_arguments
+from placewright.capturing.mode import set_mode
+from placewright.capturing.named_state import ModelAndLoss, copied, named_state
+from placewright.capturing.source import ModelSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EagerRun:
+    """Outputs of the last step, parameters and buffers after it, seconds of every step.
+
+    ``state`` has a tensor that the model holds under several names under each of them, those of
+    the loss as ``loss_fn.NAME``, and inputs that were changed in place as ``input:0``.
+    """
+
+    outputs: tuple[torch.Tensor, ...]
+    state: Mapping[str, torch.Tensor]
+    step_s: tuple[float, ...]
+
+
+class EagerSteps:
+    """Plain steps on a copy of the model and its inputs, one at a time.
+
+    Parameters
+    ----------
+    threads
+        Intra-operator threads; results depend on it in the last bit.
+    optimizer
+        ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        training: bool,
+        seed: int = 0,
+        threads: int = 1,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+    ) -> None:
+        self.model, loss_fn = copied(source.model, source.loss_fn)
+        self._source = replace(source, model=self.model, loss_fn=loss_fn)
+        self._threads = threads
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._random = torch.get_rng_state()
+        self._step = Stepper(self._source, training=training, optimizer=optimizer, lr=lr)
+        self._times: list[float] = []
+
+    def step(self) -> EagerRun:
+        """Execute one step; the caller's random numbers and threads stay as they were."""
+        with _threads(self._threads), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._random)
+            start = time.perf_counter()
+            outputs = self._step()
+            self._times.append(time.perf_counter() - start)
+            self._random = torch.get_rng_state()
+        found = tuple(x.detach() for x in tensors_of(outputs))
+        return EagerRun(found, self.state(), tuple(self._times))
+
+    def parameters(self) -> set[str]:
+        """All names of parameters."""
+        whole = ModelAndLoss(self.model, self._source.loss_fn)
+        return {n.removeprefix("model.") for n, _ in whole.named_parameters(remove_duplicate=False)}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by every name that they have, and inputs that were changed."""
+        whole = ModelAndLoss(self.model, self._source.loss_fn)
+        named = (
+            *whole.named_parameters(remove_duplicate=False),
+            *whole.named_buffers(remove_duplicate=False),
+            *self._step.batch.changed().items(),
+        )
+        return {name.removeprefix("model."): tensor.detach() for name, tensor in named}
+
+
+def run_eager(
+    source: ModelSource,
+    *,
+    training: bool,
+    steps: int,
+    seed: int = 0,
+    threads: int = 1,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+) -> EagerRun:
+    """Execute plain steps on a copy of the model, at least one; see `EagerSteps`."""
+    eager = EagerSteps(
+        source, training=training, seed=seed, threads=threads, optimizer=optimizer, lr=lr
+    )
+    for _ in range(steps):
+        run = eager.step()
+    return run
+
+
+class Stepper:
+    """Does plain steps of a model on the source's batch, and changes the model.
+
+    Calling it answers with the outputs, or with the loss.
+    """
+
+    def __init__(
+        self, source: ModelSource, *, training: bool, optimizer: str = "adam", lr: float = 1e-3
+    ) -> None:
+        self.source, self.training = source, training
+        name = type(source.model).__name__
+        self.batch = Batch(as_arguments(source.inputs, name), source.targets)
+        set_mode(source.model, training=training)
+        if training:
+            self.updates = _optimizer(source, optimizer, lr)
+
+    def __call__(self) -> Any:
+        """One step."""
+        return self._train() if self.training else self._infer()
+
+    def _train(self) -> torch.Tensor:
+        assert self.source.loss_fn is not None
+        self.updates.zero_grad(set_to_none=True)
+        inputs, targets = self.batch.arguments()
+        loss = self.source.loss_fn(self._forward(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.updates.step()
+        return loss
+
+    @torch.no_grad()
+    def _infer(self) -> Any:
+        return self._forward(self.batch.arguments()[0])
+
+    def _forward(self, inputs: Any) -> Any:
+        model = self.source.model
+        return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+
+
+def _optimizer(source: ModelSource, name: str, lr: float) -> torch.optim.Optimizer:
+    trained = [member.value for member in named_state(source.model, source.loss_fn)[0]]
+    if name == "sgd":
+        return torch.optim.SGD(trained, lr=lr)
+    return torch.optim.Adam(trained, lr=lr, fused=True)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,71 @@
+"""Who starts the workers of a session, by the names that ``--engine`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import UnknownNameError
+from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.host import Host
+
+ENGINES = ("local", "testbed", "torchrun", "ray")
+
+
+class Engine(Protocol):
+    """A way to have workers."""
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+
+    def group(self, cluster: Cluster) -> WorkerGroup:
+        """Workers for the devices of `cluster`; nothing is started yet.
+
+        Raises
+        ------
+        PlacewrightError
+            They cannot be had here.
+        """
+
+    def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
+        """What is emulated on these hosts, in words; empty if nothing."""
+
+
+def open_engine(
+    name: str, cluster: Cluster, *, emulate: bool = True, together: bool | None = None
+) -> AbstractContextManager[Engine]:
+    """The engine of that name, ready for sessions on `cluster` and on parts of it.
+
+    Parameters
+    ----------
+    emulate
+        Wait where devices and links are slower than the machines.
+    together
+        One process for all GPUs of a node, or one each (`ways.crews`); torchrun and Ray start
+        one each.
+
+    Raises
+    ------
+    PlacewrightError
+        It cannot be had here; says what is missing.
+    """
+    if name == "local":
+        from placewright.runtime.engines.local import Local
+
+        return nullcontext(Local(emulate=emulate, together=together))
+    if name == "testbed":
+        from placewright.runtime.engines.local import on_testbed
+
+        return on_testbed(cluster)
+    if name == "torchrun":
+        from placewright.runtime.engines.torchrun import Torchrun
+
+        return Torchrun(cluster, emulate=emulate)
+    if name == "ray":
+        from placewright.runtime.engines.ray_engine import Ray
+
+        return Ray(cluster, emulate=emulate)
+    raise UnknownNameError("engine", name, ENGINES)

@@ -1,0 +1,189 @@
+"""Workers that are children of this process, on this machine or on nodes of its testbed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.cluster.cluster import Cluster
+from placewright.runtime import limits
+from placewright.runtime.connections.channel import Channel
+from placewright.runtime.engines.group import STARTING
+from placewright.runtime.engines.piped import PipedGroup
+from placewright.runtime.engines.process import ChildProcess, WorkerProcess, started
+from placewright.runtime.host import Host, loopback
+from placewright.runtime.messages.ways import crews
+from placewright.runtime.orders import ORDERS
+from placewright.runtime.scratch import Scratch
+from placewright.runtime.specs import check_can_run, emulated, worker_specs
+from placewright.runtime.worker_spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from placewright.testbed.node_handle import NodeHandle
+
+TESTBED = "CPU quotas and links of a testbed on one machine"
+
+RENDEZVOUS_PORTS = range(20000, 30000)
+"""Free in a testbed, whose nodes have networks of their own, but for other sessions on it."""
+
+_PORTS_APART = 997
+"""Sessions of one process. Processes that share a testbed have numbers close to each other."""
+
+_END_S = 0.5
+"""All workers together end by themselves in less; then they are killed."""
+
+_opened = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The engine that needs nothing: worker processes of this machine.
+
+    Attributes
+    ----------
+    seats
+        By device, where the cluster is up as a testbed.
+    emulate
+        Wait where devices and links are slower than this machine.
+    together
+        One process for all GPUs of a node, or one each; see `ways.crews`.
+    driven_by
+        The rank that drives each device, where it is not left to `together`.
+    """
+
+    handles: Mapping[str, NodeHandle] | None = None
+    emulate: bool = True
+    together: bool | None = None
+    driven_by: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return "local" if self.handles is None else "testbed"
+
+    def group(self, cluster: Cluster) -> LocalGroup:
+        """Workers for the devices of `cluster`; nothing is started yet.
+
+        Raises
+        ------
+        UnsupportedError
+            A device that this machine can neither be nor emulate.
+        """
+        host = Host.here()
+        hosts = [host] * len(cluster.devices)
+        if self.handles is None:
+            specs = worker_specs(
+                cluster, hosts, emulate=self.emulate, processes=self.processes(cluster)
+            )
+            return LocalGroup(specs, host)
+        check_can_run(cluster, hosts)
+        plain = worker_specs(cluster, hosts, emulate=False)
+        return LocalGroup(
+            [replace(s, cores=(), handle=self.handles[s.device_name]) for s in plain], host
+        )
+
+    def processes(self, cluster: Cluster) -> list[int]:
+        """The rank that drives each device."""
+        if self.driven_by is not None:
+            return list(self.driven_by)
+        devices = cluster.devices
+        nodes, gpu = [d.node for d in devices], [d.kind == "gpu" for d in devices]
+        return crews(nodes, gpu, together=self.together)
+
+    def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
+        """What is emulated, in words; empty if nothing."""
+        return TESTBED if self.handles else emulated(cluster, hosts, emulate=self.emulate)
+
+
+class LocalGroup(PipedGroup):
+    """One worker process per device. Whatever happens to the caller, none outlives it.
+
+    Parameters
+    ----------
+    specs
+        One per device; the rendezvous is filled in here.
+    """
+
+    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
+        super().__init__()
+        self._folder = Scratch()
+        handle = specs[0].handle
+        inside = f"tcp://{handle.address}:{_rendezvous_port()}" if handle is not None else ""
+        rendezvous = inside or f"file://{self._folder.name}/rendezvous"
+        self.specs = tuple(
+            replace(spec, rendezvous=rendezvous, interface=loopback()) for spec in specs
+        )
+        self.hosts = (host,) * len(specs)
+        self.names = tuple(spec.device_name for spec in specs)
+        self._workers: list[ChildProcess] = []
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """By rank."""
+        return [worker.process for worker in self._workers]
+
+    def start(self) -> None:
+        """See `WorkerGroup.start`."""
+        for spec in self.specs:
+            worker = started(partial(self._worker, spec), f"device {spec.device_name!r}")
+            self._workers.append(worker)
+        self.answers(self.start_limit_s, STARTING)
+
+    def _worker(self, spec: WorkerSpec) -> WorkerProcess:
+        """One process, and our end of its pipe; a second attempt has a pipe of its own."""
+        ours, theirs = Pipe()
+        self.connections[spec.rank :] = [Channel(ours, ORDERS)]
+        return WorkerProcess(spec, Channel(theirs, ORDERS))
+
+    def watched(self, rank: int) -> int:
+        """See `PipedGroup.watched`."""
+        return self._workers[rank].sentinel
+
+    def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
+        """See `PipedGroup.exit_code`."""
+        return self._workers[rank].exit_code(patience_s)
+
+    def stopped(self, rank: int) -> bool:
+        """See `PipedGroup.stopped`."""
+        return self._workers[rank].stopped
+
+    def hand_out(self, file: Path) -> list[str]:
+        """The file itself: workers see the same disk."""
+        return [str(file)] * len(self.specs)
+
+    def collect(self, verb: str, files: Sequence[Path]) -> None:
+        """Workers write where the caller reads."""
+        self.check_written(self.order(verb, [(str(file),) for file in files]))
+
+    def close(self) -> None:
+        """See `WorkerGroup.close`."""
+        for worker in self._workers:
+            worker.cut()
+        countdown = limits.Countdown(_END_S)
+        for worker in self._workers:
+            worker.end(countdown.next_s)
+            countdown.look()
+        self._folder.cleanup()
+
+
+def _rendezvous_port() -> int:
+    """Another one for every session."""
+    number = os.getpid() + _PORTS_APART * next(_opened)
+    return RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
+
+
+@contextmanager
+def on_testbed(cluster: Cluster) -> Iterator[Local]:
+    """The cluster as a testbed, which is brought up if it is not, and workers on its nodes."""
+    from placewright.testbed.testbed import Testbed
+
+    with Testbed.up(cluster) as bed:
+        yield Local({name: bed.handle(name) for name in cluster.device_names})

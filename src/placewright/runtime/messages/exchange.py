@@ -1,0 +1,105 @@
+"""Every message of one process by the way that it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from placewright.runtime.emulation import ShapedLink
+from placewright.runtime.messages.copies import Copies
+from placewright.runtime.messages.direct import Direct
+from placewright.runtime.messages.streams import Streams
+from placewright.runtime.messages.transport import Courier, Mailbox
+from placewright.runtime.messages.ways import THROUGH_HOST, Layout
+from placewright.runtime.step.partition import Message
+from placewright.runtime.step.timers import Timer
+
+
+class Exchange:
+    """Copies between the process's devices, NCCL between GPUs, gloo for the rest.
+
+    Parameters
+    ----------
+    links
+        Emulated links by target device.
+    group
+        The processes with GPUs; ``None`` where NCCL joins none of this one's.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        process: int,
+        links: Mapping[int, ShapedLink],
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        own = [layout.devices[d].torch_device for d in layout.device_group(process)]
+        streams = Streams(own)
+        self.layout = layout
+        self.courier = Courier(links, layout.devices, streams)
+        self.copies = Copies(layout.devices, streams)
+        self.direct = None if group is None else Direct(group, layout.devices)
+        self.mailbox = Mailbox((), layout.devices)
+
+    def expect(self, receives: Iterable[Message]) -> None:
+        """Make room for what arrives through host memory in every step from now on."""
+        self.courier.forget()
+        self.mailbox = Mailbox([m for m in receives if m.way in THROUGH_HOST], self.layout.devices)
+
+    def start(self) -> None:
+        """Begin a step: ask for what has tags."""
+        self.mailbox.post()
+        self.courier.log.clear()
+        self.copies.log.clear()
+
+    def post(self, message: Message) -> None:
+        """Ask for a message without a tag."""
+        assert self.direct is not None
+        self.direct.post(message)
+
+    def take(self, message: Message) -> torch.Tensor:
+        """What has arrived, in the memory of its device."""
+        if message.way in THROUGH_HOST:
+            return self.mailbox.take(message)
+        if message.way == "copy":
+            return self.copies.take(message)
+        assert self.direct is not None
+        return self.direct.take(message)
+
+    def send(self, message: Message, tensor: torch.Tensor) -> None:
+        """Let a tensor leave; returns before it has arrived."""
+        if message.way in THROUGH_HOST:
+            self.courier.send(message, tensor)
+        elif message.way == "copy":
+            self.copies.send(message, tensor)
+        else:
+            assert self.direct is not None
+            self.direct.send(message, tensor)
+
+    def flush(self) -> None:
+        """Wait until everything has left."""
+        self.courier.flush()
+        if self.direct is not None:
+            self.direct.flush()
+
+    def sent(self, timers: Mapping[int, Timer]) -> list[tuple[int, int, int, float, float]]:
+        """Source, tensor, target, start and end of the step's transfers; NCCL tells none.
+
+        Parameters
+        ----------
+        timers
+            By source device.
+        """
+        found = [(s.source, s.tag, s.target, s.start_s, s.end_s) for s in self.courier.log]
+        for message, span in self.copies.log:
+            start, end = _seconds(span, timers[message.source])
+            found.append((message.source, message.tag, message.target, start, end))
+        return found
+
+
+def _seconds(span: tuple[Any, Any], timer: Timer) -> tuple[float, ...]:
+    """A copy that the host waited for was timed by the host."""
+    return span if isinstance(span[0], float) else timer.seconds(span)

@@ -1,0 +1,291 @@
+"""A graph and a cluster on worker processes, ready to take placements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save, save_file
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import RunError
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.runtime import limits
+from placewright.runtime.engines.engine import Engine
+from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines.local import Local
+from placewright.runtime.messages.ways import THROUGH_HOST, Layout
+from placewright.runtime.messages.wire import wire_bytes
+from placewright.runtime.migration import random_home, state_moves
+from placewright.runtime.probe import link_line
+from placewright.runtime.scratch import Scratch
+from placewright.runtime.step.partition import Part, partition
+from placewright.runtime.step.sharing import Share, shares
+from placewright.runtime.step_record import StepRecord, step_record
+from placewright.runtime.storable import storable
+
+T = TypeVar("T")
+
+
+class Session:
+    """A context manager: starts the workers, loads placements, executes steps.
+
+    Parameters
+    ----------
+    state
+        A real tensor for every program input; inputs that are all zeros may be left out.
+    engine
+        Who starts the workers; children of this process by default.
+
+    Raises
+    ------
+    RunError
+        The state does not fit into the temporary folder.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        state: Mapping[str, torch.Tensor],
+        engine: Engine | None = None,
+    ) -> None:
+        self.graph, self.cluster = graph, cluster
+        self.engine: Engine = Local() if engine is None else engine
+        self.group: WorkerGroup = self.engine.group(cluster)
+        self._folder = Scratch()
+        self._initial_file, self._initial = self._written(state), [""]
+        self.group.limit_s = limits.order_s(self._initial_file.stat().st_size)
+        self.parts: tuple[Part, ...] = ()
+        self._step_s = math.nan
+        self.serial = False
+
+    def __enter__(self) -> Session:
+        try:
+            self.group.__enter__()
+            self._initial = self.group.hand_out(self._initial_file)
+        except BaseException:
+            self.group.close()
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.group.__exit__(kind, error, trace)
+        finally:
+            self._folder.cleanup()
+
+    @property
+    def layout(self) -> Layout:
+        """Which process drives each device, and how tensors travel."""
+        return self.group.specs[0].layout
+
+    @property
+    def emulated(self) -> str:
+        """What is emulated, in words; empty if nothing."""
+        return self.engine.emulated(self.cluster, self.group.hosts)
+
+    def load(
+        self,
+        placement: Sequence[int],
+        order: Sequence[int],
+        seed: int = 0,
+        *,
+        step_s: float = math.nan,
+        serial: bool = False,
+    ) -> None:
+        """Cut the program, hand out the parts and the initial state, set the seeds.
+
+        Parameters
+        ----------
+        step_s
+            What a step is expected to take, until one has been measured: workers that take many
+            times as long are given up.
+        serial
+            Do one operator or transfer at a time in the whole system, in this order; holds for
+            later migrations too.
+        """
+        self._step_s, self.serial = step_s, serial
+        self.parts, given = self._cut(placement, order)
+        self.group.order("load", list(zip(given, self._initial, strict=True)))
+        self.group.order_all("seed", seed)
+
+    def migrate(
+        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
+    ) -> int:
+        """Change the placement between two steps, nothing lost; bytes that moved.
+
+        State travels from worker to worker over the links that carry tensors, and the
+        sequence of random numbers goes on where its operators now are.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost, or it took more than `limit_s` seconds.
+        """
+        processes = self.layout.processes
+        after, given = self._cut(placement, order)
+        moves = state_moves(self.parts, after, processes)
+        drawing = processes[random_home(self.parts)]
+        if drawing != processes[random_home(after)]:
+            state = self.group.order_all("random_state")[drawing]
+            self.group.order_all("set_random_state", state)
+        self.group.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
+        self._step_s = math.nan
+        self.parts = after
+        return sum(wire_bytes(m.spec) for m in moves)
+
+    def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Replace inputs and targets (by program input) from the next step on."""
+        assert isinstance(self.graph.program, Program)
+        specs = {i.name: i.spec for i in self.graph.program.inputs if i.name in tensors}
+        self.group.order_all("feed", save(storable(tensors)), specs)
+
+    def random_state(self) -> bytes:
+        """Where the sequence of random numbers stands."""
+        states: list[bytes] = self.group.order_all("random_state")
+        return states[self.layout.processes[random_home(self.parts)]]
+
+    def set_random_state(self, state: bytes) -> None:
+        """Continue a sequence that was noted before."""
+        self.group.order_all("set_random_state", state)
+
+    def probe_speeds(self) -> list[float]:
+        """Seconds that the same small piece of work takes on each device, all at once."""
+        return self._by_device(self.group.order_all("probe_speeds"))
+
+    def probe_links(
+        self, among: Collection[tuple[int, int]] | None = None
+    ) -> list[tuple[int, int, float, float]]:
+        """Source, target, latency in seconds and seconds per byte of links, as they are now.
+
+        Links over gloo: what a GPU or a process keeps to itself does not change.
+
+        Parameters
+        ----------
+        among
+            Pairs of devices that are looked at; all that a link joins by default.
+        """
+        latency, *_ = self.cluster.link_arrays()
+        finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
+        pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] in THROUGH_HOST]
+        asked = [pair for pair in pairs if among is None or pair in among]
+        answers = self.group.order_all("probe_links", asked)
+        return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
+
+    def disturb(self, factors: Sequence[float]) -> None:
+        """Emulate other slownesses from the next step on, one per device."""
+        first = [self.layout.device_group(rank)[0] for rank in range(len(self.group.specs))]
+        self.group.order("disturb", [(factors[device],) for device in first])
+
+    def run(
+        self, steps: int, *, watched: bool = False, limit_s: float | None = None
+    ) -> list[StepRecord]:
+        """Execute steps of the loaded placement.
+
+        Raises
+        ------
+        WorkerError
+            A worker died, raised, was stopped, or said nothing for `limit_s` seconds; by default
+            those of `placewright.runtime.limits.steps_s`.
+        """
+        limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
+        answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
+        hosts = [self.group.hosts[p] for p in self.layout.processes]
+        records = [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
+        if records:
+            self._step_s = max(record.duration_s for record in records)
+        return records
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last step.
+
+        Raises
+        ------
+        RunError
+            They do not fit into the temporary folder.
+        """
+        return self._collect("outputs")
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the steps have changed: parameters, buffers, optimizer state.
+
+        Raises
+        ------
+        RunError
+            It does not fit into the temporary folder.
+        """
+        return self._collect("state")
+
+    def save_state(self, folder: Path) -> None:
+        """What every worker holds of the state, into a file of `folder` each.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written; the workers go on.
+        """
+        ranks = range(len(self.group.specs))
+        self.group.collect("state", [folder / f"worker-{r}.safetensors" for r in ranks])
+
+    def lost(self) -> set[str]:
+        """Names of the devices whose process is gone."""
+        dead = set(self.group.dead())
+        names = self.cluster.device_names
+        return {n for n, p in zip(names, self.layout.processes, strict=True) if p in dead}
+
+    def _cut(
+        self, placement: Sequence[int], order: Sequence[int]
+    ) -> tuple[tuple[Part, ...], list[Share]]:
+        """Parts by device and shares by process."""
+        devices, layout = len(self.cluster.devices), self.layout
+        parts = partition(self.graph, placement, order, devices, layout.ways)
+        return parts, shares(parts, order, layout.processes, serial=self.serial)
+
+    def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
+        """What each process says of its devices, in the cluster's order."""
+        said = [iter(answer) for answer in answers]
+        return [next(said[process]) for process in self.layout.processes]
+
+    def _written(self, state: Mapping[str, torch.Tensor]) -> Path:
+        """The initial state as a file."""
+        file = Path(self._folder.name) / "initial.safetensors"
+        try:
+            save_file(storable(state), file)
+        except (OSError, SafetensorError) as error:
+            self.group.close()
+            self._folder.cleanup()
+            raise self._no_room("the initial state cannot be written", error) from error
+        return file
+
+    def _no_room(self, what: str, error: OSError | SafetensorError) -> RunError:
+        return RunError(
+            f"{what}: {getattr(error, 'strerror', None) or error}",
+            where=self._folder.name,
+            hint="make room there, or name another temporary folder in TMPDIR",
+        )
+
+    def _collect(self, verb: str) -> dict[str, torch.Tensor]:
+        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.group.specs))]
+        try:
+            self.group.collect(verb, files)
+        except OSError as error:
+            raise self._no_room(f"the {verb} cannot be fetched", error) from error
+        found: dict[str, torch.Tensor] = {}
+        for file in files:
+            found.update(load_file(file))
+            file.unlink()
+        return found

@@ -1,0 +1,172 @@
+"""What each worker is told to be, on the hosts that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import UnsupportedError
+from placewright.runtime.emulation import ShapedLink
+from placewright.runtime.host import Host
+from placewright.runtime.messages.ways import Layout
+from placewright.runtime.worker_spec import WorkerSpec
+
+
+def worker_specs(
+    cluster: Cluster,
+    hosts: Sequence[Host],
+    *,
+    emulate: bool = True,
+    processes: Sequence[int] | None = None,
+) -> list[WorkerSpec]:
+    """What every worker process is; its rendezvous is for the group to fill in.
+
+    Parameters
+    ----------
+    hosts
+        Where each device is.
+    emulate
+        Wait where devices and links are slower than the hosts; else they are what they are.
+    processes
+        The rank that drives each device; one each by default.
+
+    Raises
+    ------
+    UnsupportedError
+        A device that its host can neither be nor emulate.
+    """
+    check_can_run(cluster, hosts, emulate=emulate)
+    devices = cluster.devices
+    cores, gpus = _cores(devices, hosts), _gpus(devices, hosts)
+    layout = Layout.of(
+        range(len(devices)) if processes is None else processes,
+        ["cpu" if gpu is None else f"cuda:{gpu}" for gpu in gpus],
+        nccl=dist.is_nccl_available(),
+    )
+    shaped = [_shaped(cluster, d) if emulate else {} for d in range(len(devices))]
+    layout = layout.timed(
+        {(a, b) for a, out in enumerate(shaped) for b in out if hosts[a].boot == hosts[b].boot}
+    )
+    crews = [layout.device_group(rank) for rank in sorted(set(layout.processes))]
+    return [
+        WorkerSpec(
+            rank=rank,
+            world=len(crews),
+            rendezvous="",
+            device_name="+".join(devices[d].name for d in device_group),
+            threads=max(devices[d].cores for d in device_group),
+            stretch=max(_stretch(devices[d]) for d in device_group) if emulate else 1.0,
+            layout=layout,
+            links=shaped[device_group[0]],
+            cores=tuple(core for d in device_group for core in cores[d]),
+        )
+        for rank, device_group in enumerate(crews)
+    ]
+
+
+def check_can_run(
+    cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: bool = True
+) -> None:
+    """Raise where a host (by default this machine) can neither be nor emulate a device.
+
+    Raises
+    ------
+    UnsupportedError
+        A device of a kind that is not there, or faster than what emulates it.
+    """
+    hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
+    gpus = _gpus(cluster.devices, hosts)
+    for device, host, gpu in zip(cluster.devices, hosts, gpus, strict=True):
+        if device.kind not in ("cpu", "gpu") or (device.kind == "gpu" and gpu is None):
+            raise UnsupportedError(
+                f"this machine has no device of kind {device.kind!r} to run on",
+                where=f"{cluster.name}: device {device.name!r}",
+                by=f"host {host.name} has {len(host.gpus)} GPUs and {len(host.cores)} cores",
+                hint="plan for it with `operators plan`, run on a cluster of devices that are here",
+            )
+        if emulate and device.kind == "cpu" and device.speed > 1:
+            raise UnsupportedError(
+                "this machine cannot emulate a device faster than itself",
+                where=f"{cluster.name}: device {device.name!r}",
+                by=f"speed {device.speed}",
+                hint="scale all speeds so that the fastest is 1, or give --no-emulate where "
+                "devices really are what the cluster says",
+            )
+
+
+def emulated(cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: bool = True) -> str:
+    """What a session on this cluster emulates, in words; empty if nothing."""
+    hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
+    cpus = [d for d in cluster.devices if d.kind == "cpu"]
+    slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
+    shaped = emulated_links(cluster)
+    links = [f"{len(shaped)} links by waiting"] if shaped else []
+    crowd = _crowd(cluster.devices, hosts)
+    crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
+    return ", ".join((slow + links if emulate else []) + crowded)
+
+
+def emulated_links(cluster: Cluster) -> list[Link]:
+    """Given links between CPUs."""
+    cpus = {d.name for d in cluster.devices if d.kind == "cpu"}
+    return [link for link in cluster.links if {link.source, link.target} <= cpus]
+
+
+def _stretch(device: Device) -> float:
+    return max(1.0, 1.0 / device.speed) if device.kind == "cpu" else 1.0
+
+
+def _shaped(cluster: Cluster, source: int) -> dict[int, ShapedLink]:
+    """Outgoing links that the cluster gives, by target device.
+
+    A link of a GPU is what it is: it was given to plan with.
+    """
+    latency, per_byte, channel, _ = cluster.link_arrays()
+    names = cluster.device_names
+    given = {link.target for link in emulated_links(cluster) if link.source == names[source]}
+    return {
+        j: ShapedLink(
+            float(latency[source, j]), float(per_byte[source, j]), int(channel[source, j])
+        )
+        for j in range(len(names))
+        if names[j] in given
+    }
+
+
+def _cores(devices: Sequence[Device], hosts: Sequence[Host]) -> list[tuple[int, ...]]:
+    """Cores of its own for every device whose host has enough for all, else none pinned."""
+    free = {host.boot: list(host.cores) for host in hosts}
+    asked = {
+        boot: sum(d.cores for d, h in zip(devices, hosts, strict=True) if h.boot == boot)
+        for boot in free
+    }
+    taken: list[tuple[int, ...]] = []
+    for device, host in zip(devices, hosts, strict=True):
+        enough = asked[host.boot] <= len(host.cores)
+        taken.append(tuple(free[host.boot][: device.cores]) if enough else ())
+        del free[host.boot][: device.cores]
+    return taken
+
+
+def _gpus(devices: Sequence[Device], hosts: Sequence[Host]) -> list[int | None]:
+    """For every GPU device the first of its host's that no other device has."""
+    taken: set[tuple[str, str]] = set()
+    found: list[int | None] = []
+    for device, host in zip(devices, hosts, strict=True):
+        own = [k for k, gpu in enumerate(host.gpus) if (host.boot, gpu) not in taken]
+        use = own[0] if own and device.kind == "gpu" else None
+        if use is not None:
+            taken.add((host.boot, host.gpus[use]))
+        found.append(use)
+    return found
+
+
+def _crowd(devices: Sequence[Device], hosts: Sequence[Host]) -> int:
+    """Cores that CPU devices ask for beyond what their hosts have, over all hosts."""
+    have = {host.boot: len(host.cores) for host in hosts}
+    asked = dict.fromkeys(have, 0)
+    for device, host in zip(devices, hosts, strict=True):
+        asked[host.boot] += device.cores if device.kind == "cpu" else 0
+    return sum(max(0, asked[boot] - have[boot]) for boot in have)

@@ -1,0 +1,217 @@
+"""A placed program becomes one list of steps per device: wait, call, send, free."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placewright.errors import InputError
+from placewright.graph.graph import Graph, TensorSpec
+from placewright.graph.program import ORDER_ONLY, Instruction, Program, ProgramInput, Ref
+from placewright.runtime.messages.ways import Way
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One tensor on its way from one device to another, once per step.
+
+    ``tag`` is the tensor's position in the graph, equal on both sides; ``source`` and ``target``
+    are devices.
+    """
+
+    tag: int
+    value: str
+    spec: TensorSpec
+    source: int
+    target: int
+    way: Way = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction on one device.
+
+    Attributes
+    ----------
+    operator
+        Position of the operator in the graph.
+    waits
+        Messages that must have arrived.
+    sends
+        Messages that leave afterwards.
+    frees
+        Values that nobody on this device needs any more.
+    posts
+        Messages without tags that have to be asked for before, in this order.
+    """
+
+    operator: int
+    instruction: Instruction
+    waits: tuple[Message, ...]
+    sends: tuple[Message, ...]
+    frees: tuple[str, ...]
+    posts: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker does in a step.
+
+    Attributes
+    ----------
+    inputs
+        Program inputs that live here: the state of its operators, and the inputs,
+        targets and constants that they read.
+    receives
+        All messages that arrive, in the order of their first use.
+    outputs
+        Output name -> value, for the outputs made here.
+    """
+
+    device: int
+    steps: tuple[Step, ...]
+    inputs: tuple[ProgramInput, ...]
+    receives: tuple[Message, ...]
+    outputs: Mapping[str, str]
+
+
+def turn(message: Message) -> tuple[int, int]:
+    """Its place among the messages of one producer, at both ends."""
+    return message.tag, message.target
+
+
+def partition(
+    graph: Graph,
+    placement: Sequence[int],
+    order: Sequence[int],
+    devices: int,
+    ways: Sequence[Sequence[Way]] | None = None,
+) -> tuple[Part, ...]:
+    """Cut a program by device.
+
+    Parameters
+    ----------
+    placement
+        Device index of every operator of the graph.
+    order
+        Every operator once, producers before consumers; each device keeps this order, so
+        that no two workers can wait for each other.
+    ways
+        How tensors go from one device to another; over gloo where nothing is said.
+    """
+    program = _program(graph)
+    messages = _messages(graph, program, placement)
+    if ways is not None:
+        messages = [replace(m, way=ways[m.source][m.target]) for m in messages]
+    outputs = _outputs(program, placement, devices)
+    by_device: list[list[int]] = [[] for _ in range(devices)]
+    for i in order:
+        by_device[placement[i]].append(i)
+    return tuple(_part(program, d, by_device[d], messages, outputs[d]) for d in range(devices))
+
+
+def _program(graph: Graph) -> Program:
+    if not isinstance(graph.program, Program):
+        raise InputError(
+            "the graph has no program, so it can be planned and not run",
+            where=graph.name,
+            hint="capture it from a model: placewright capture MODEL -o graph.json",
+        )
+    return graph.program
+
+
+def _messages(graph: Graph, program: Program, placement: Sequence[int]) -> list[Message]:
+    """Every tensor that leaves its device, once per other device."""
+    home = {op.name: placement[i] for i, op in enumerate(graph.operators)}
+    specs = _specs(graph, program)
+    found = []
+    for tag, tensor in enumerate(graph.tensors):
+        source = home[tensor.producer]
+        targets = sorted({home[c] for c in tensor.consumers} - {source})
+        if targets and tensor.name.startswith(ORDER_ONLY):
+            raise InputError(
+                f"{tensor.producer!r} and {tensor.consumers[0]!r} must share a device",
+                where=graph.name,
+                hint="keep colocation groups together",
+            )
+        found += [Message(tag, tensor.name, specs[tensor.name], source, d) for d in targets]
+    return found
+
+
+def _specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
+    pairs = zip(graph.operators, program.instructions, strict=True)
+    return {
+        value: spec
+        for operator, instruction in pairs
+        for value, spec in zip(instruction.results, operator.outputs, strict=True)
+        if value
+    }
+
+
+def _outputs(program: Program, placement: Sequence[int], devices: int) -> list[dict[str, str]]:
+    """Each device's outputs; an output that is a program input belongs to the first."""
+    home = {
+        value: placement[i]
+        for i, instruction in enumerate(program.instructions)
+        for value in instruction.results
+    }
+    outputs: list[dict[str, str]] = [{} for _ in range(devices)]
+    for output in program.outputs:
+        outputs[home.get(output.value, 0)][output.name] = output.value
+    return outputs
+
+
+def _part(
+    program: Program,
+    device: int,
+    order: Sequence[int],
+    messages: Sequence[Message],
+    outputs: Mapping[str, str],
+) -> Part:
+    """The steps of one device, with every wait before its first use and frees after the last."""
+    arriving = {m.value: m for m in messages if m.target == device}
+    leaving = defaultdict(list)
+    for message in messages:
+        if message.source == device:
+            leaving[message.value].append(message)
+    instructions = [program.instructions[i] for i in order]
+    reads = [tuple(dict.fromkeys(references([i.args, i.kwargs]))) for i in instructions]
+    last_use = {value: k for k, values in enumerate(reads) for value in values}
+    inputs = {i.name: i for i in program.inputs}
+    keep = {*inputs, *outputs.values()}
+    steps, waited = [], set[str]()
+    for k, instruction in enumerate(instructions):
+        due = [arriving[v] for v in reads[k] if v in arriving and v not in waited]
+        waited.update(m.value for m in due)
+        made = [r for r in instruction.results if r]
+        dead = [v for v in (*reads[k], *made) if last_use.get(v, k) == k and v not in keep]
+        steps.append(
+            Step(
+                operator=order[k],
+                instruction=instruction,
+                waits=tuple(due),
+                sends=tuple(sorted((m for v in made for m in leaving[v]), key=turn)),
+                frees=tuple(dict.fromkeys(dead)),
+            )
+        )
+    used = {v for values in reads for v in values} | set(outputs.values())
+    return Part(
+        device=device,
+        steps=tuple(steps),
+        inputs=tuple(i for name, i in inputs.items() if name in used),
+        receives=tuple(m for step in steps for m in step.waits),
+        outputs=dict(outputs),
+    )
+
+
+def references(argument: Any) -> Iterator[str]:
+    """Names of the values in an argument, however deep."""
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, Mapping):
+        yield from references(list(argument.values()))
+    elif isinstance(argument, list | tuple):
+        for item in argument:
+            yield from references(item)

@@ -1,0 +1,154 @@
+"""The step of one process: the slots of all its devices, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from placewright.runtime.emulation import Stretch
+from placewright.runtime.messages.exchange import Exchange
+from placewright.runtime.messages.ways import Layout
+from placewright.runtime.step.serial import CompiledAction, compile_actions, run_serially
+from placewright.runtime.step.sharing import Share
+from placewright.runtime.step.slots import CompiledPart, Registers, Slot, call, compile_part
+from placewright.runtime.step.timers import Timer, timer_of
+
+Spans = tuple[tuple[float, ...], ...]
+"""By part: start and end of every operator, ``time.perf_counter()`` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledShare:
+    """A share that can be executed step after step.
+
+    Attributes
+    ----------
+    turns
+        Slot, registers and part of every operation.
+    timers
+        By part.
+    actions
+        In place of `turns` where one operator or transfer happens at a time.
+    """
+
+    parts: tuple[CompiledPart, ...]
+    turns: tuple[tuple[Slot, Registers, int], ...]
+    timers: tuple[Timer, ...]
+    actions: tuple[CompiledAction, ...] = ()
+
+    @torch.no_grad()
+    def run(self, exchange: Exchange, stretch: Stretch | None = None) -> None:
+        """One step.
+
+        With `stretch`, what was computed takes its emulated time before others can see it: all at
+        once, because caches are cold after every sleep.
+        """
+        if self.actions:
+            run_serially(self.actions, self.timers, exchange, stretch)
+            return
+        if stretch is not None:
+            stretch.begin()
+        for slot, registers, _ in self.turns:
+            for message in slot.posts:
+                exchange.post(message)
+            if slot.waits:
+                self._receive(slot, registers, exchange, stretch)
+            call(slot, registers)
+            if slot.sends:
+                if stretch is not None:
+                    stretch.pay()
+                for register, message in slot.sends:
+                    exchange.send(message, registers[register])
+                if stretch is not None:
+                    stretch.begin()
+            for register in slot.frees:
+                registers[register] = None
+        if stretch is not None:
+            stretch.pay()
+        self.settle()
+
+    @torch.no_grad()
+    def run_watched(self, exchange: Exchange, stretch: Stretch | None) -> Spans:
+        """One step; when each operator ran.
+
+        With `stretch`, each operator also takes its emulated time.
+        """
+        marks = [list[Any]() for _ in self.parts]
+        for timer in self.timers:
+            timer.start()
+        if self.actions:
+            run_serially(self.actions, self.timers, exchange, stretch, marks)
+            return self._spans(marks)
+        if stretch is not None:
+            stretch.begin()
+        for slot, registers, part in self.turns:
+            timer, noted = self.timers[part], marks[part]
+            for message in slot.posts:
+                exchange.post(message)
+            if slot.waits:
+                self._receive(slot, registers, exchange, stretch)
+            noted.append(timer.mark())
+            call(slot, registers)
+            leaving = [(message, registers[register]) for register, message in slot.sends]
+            for register in slot.frees:  # giving memory back takes time: it belongs to the span
+                registers[register] = None
+            if stretch is not None:
+                if leaving:
+                    stretch.pay()
+                else:
+                    stretch.worked()
+            noted.append(timer.mark())
+            for message, tensor in leaving:
+                exchange.send(message, tensor)
+            if leaving and stretch is not None:
+                stretch.begin()
+        if stretch is not None:
+            stretch.pay()
+        self.settle()
+        return self._spans(marks)
+
+    def _spans(self, marks: Sequence[list[Any]]) -> Spans:
+        return tuple(t.seconds(noted) for t, noted in zip(self.timers, marks, strict=True))
+
+    @staticmethod
+    def _receive(
+        slot: Slot, registers: Registers, exchange: Exchange, stretch: Stretch | None
+    ) -> None:
+        """Wait for a slot's messages; waiting is no work that a slower device would do longer."""
+        if stretch is not None:
+            stretch.pay()
+        for register, message in slot.waits:
+            registers[register] = exchange.take(message)
+        if stretch is not None:
+            stretch.begin()
+
+    def settle(self) -> None:
+        """Wait until every device has done what it was asked for."""
+        for timer in self.timers:
+            timer.settle()
+
+
+def compile_share(
+    share: Share, state: Mapping[int, Mapping[str, torch.Tensor]], layout: Layout
+) -> CompiledShare:
+    """Resolve operations and registers.
+
+    Parameters
+    ----------
+    state
+        By device every program input of its part, in that device's memory.
+    """
+    places = [layout.devices[part.device].torch_device for part in share.parts]
+    parts = tuple(
+        compile_part(part, state[part.device], place)
+        for part, place in zip(share.parts, places, strict=True)
+    )
+    slots = [iter(part.slots) for part in parts]
+    turns = tuple((next(slots[k]), parts[k].registers, k) for k in share.turns)
+    by_operator = {slot.operator: slot for part in parts for slot in part.slots}
+    registers, index = [part.registers for part in parts], [part.index for part in parts]
+    actions = compile_actions(share.actions, share.parts, by_operator, registers, index)
+    return CompiledShare(parts, turns, tuple(map(timer_of, places)), actions)

@@ -1,0 +1,69 @@
+"""Where a process sits in a testbed: strings and numbers that survive pickling."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from placewright.errors import RunError
+from placewright.testbed.namespaces import join
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHandle:
+    """The place of one device's processes.
+
+    Attributes
+    ----------
+    device
+        Its name in the cluster.
+    namespace
+        Network namespace.
+    groups
+        Directories of the control groups.
+    cpus
+        CPU numbers that its processes run on.
+    address, interface
+        Where others reach it: for gloo, ``GLOO_SOCKET_IFNAME=interface``.
+    """
+
+    device: str
+    namespace: str
+    groups: tuple[str, ...]
+    cpus: tuple[int, ...]
+    address: str
+    interface: str
+
+    @property
+    def there(self) -> bool:
+        """Whether its testbed is still up."""
+        return all(Path(group).is_dir() for group in self.groups)
+
+    def enter(self) -> None:
+        """Move the calling process here: control groups, the network namespace, then CPUs.
+
+        Call it first thing in a fresh process: the namespace is joined by the calling thread
+        and those that it starts later; threads from before keep the network they had.
+
+        Raises
+        ------
+        RunError
+            The testbed is not up, or the caller is not root.
+        """
+        for group in self.groups:
+            _join_group(Path(group))
+        join(self.namespace)
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), self.cpus)
+
+
+def _join_group(group: Path) -> None:
+    try:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        raise RunError(
+            f"the control group cannot be joined: {error.strerror}",
+            where=str(group),
+            hint="is the testbed up? see `placewright testbed status`",
+        ) from None

@@ -1,0 +1,39 @@
+"""Views: what the judge counts is what PyTorch holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
+from placewright.cluster.cluster import Cluster, Device
+from placewright.operators.judge import judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.profiling.build import profile
+from placewright.testing.small_zoo import small
+from tests.capture.live_memory import peak_bytes
+from tests.capture.models import unseen
+
+
+def source_of(name: str) -> ModelSource:
+    """Of the zoo or of a user's own."""
+    return small(name) if name in ("alexnet", "bert") else unseen(name)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "bert", "llama", "t5", "gru", "normed", "transposed", "vision transformer"]
+)
+def test_the_judged_peak_is_what_is_held_to_the_byte(name: str, *, training: bool) -> None:
+    """Beside residents, over a step in the program's own order; without views it would be more."""
+    source = source_of(name)
+    graph = capture_source(source, training=training)
+    problem = profile(graph, Cluster((Device("a"),), ()), method="analytic")
+    problem = problem.replace(resident_bytes=np.zeros(problem.n), compute_s=np.ones((problem.n, 1)))
+    plan = OperatorPlan(np.zeros(problem.n), np.arange(problem.n), Dispatch.IN_ORDER)
+    held = peak_bytes(graph, initial_state(source, graph.program))
+    assert judge(problem, plan).peak_bytes.tolist() == [held]
+    unshared = problem.replace(alias_of=np.full(problem.t, -1))
+    assert judge(unshared, plan).peak_bytes[0] >= held

@@ -1,0 +1,90 @@
+"""Orders that no value carries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from placewright.capturing.draft import Draft, Sketch
+from placewright.capturing.flow import flow_of
+from placewright.capturing.ordering import orders
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Instruction, ProgramInput, Ref
+from tests.capture.small_graphs import small_graph
+
+SPEC = TensorSpec((2,), "float32", (1,))
+
+
+def sketch_of(*calls: Instruction) -> Sketch:
+    """A sketch over one buffer ``b`` and one input ``x``."""
+    sketch = Sketch()
+    sketch.add_input(ProgramInput("b:", "buffer", "b", SPEC))
+    sketch.add_input(ProgramInput("x:", "input", "0", SPEC))
+    for call in calls:
+        sketch.add(Draft(call, (SPEC,) * len(call.results)))
+    return sketch
+
+
+def pure(name: str, target: str, *names: str) -> Instruction:
+    """A call without effects."""
+    return Instruction(name, target, tuple(Ref(n) for n in names), {}, (name,))
+
+
+def update(name: str, *names: str) -> Instruction:
+    """A write to ``b``."""
+    args = (Ref("b:"), *(Ref(n) for n in names))
+    return Instruction(name, "aten.copy_.default", args, {}, ("",), mutates=("b:",))
+
+
+def test_an_update_waits_for_readers_of_views_too() -> None:
+    """The reader of a view of the buffer has no value that the update reads."""
+    sketch = sketch_of(
+        pure("view", "aten.t.default", "b:"),
+        pure("reader", "aten.relu.default", "view"),
+        pure("new", "aten.relu.default", "x:"),
+        update("write", "new"),
+    )
+    assert orders(flow_of(sketch)) == {0: [3], 1: [3]}
+
+
+def test_a_reader_behind_an_update_waits_for_it() -> None:
+    """And the next update waits for that reader and for the update."""
+    sketch = sketch_of(
+        pure("new", "aten.relu.default", "x:"),
+        update("write", "new"),
+        pure("reader", "aten.relu.default", "b:"),
+        update("again", "x:"),
+    )
+    assert orders(flow_of(sketch)) == {1: [2, 3], 2: [3]}
+
+
+def test_what_a_value_already_orders_is_not_said_again() -> None:
+    """The update reads the reader's result."""
+    sketch = sketch_of(pure("reader", "aten.relu.default", "b:"), update("write", "reader"))
+    assert orders(flow_of(sketch)) == {}
+
+
+def test_a_buffer_that_nobody_changes_orders_nothing() -> None:
+    """Two readers may run in any order."""
+    calls = [pure(name, "aten.relu.default", "b:") for name in ("one", "two")]
+    assert orders(flow_of(sketch_of(*calls))) == {}
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt2"])
+def test_the_forward_read_of_a_weight_precedes_its_update(name: str) -> None:
+    """By reachability over the graph's tensors, for every parameter and every reader."""
+    graph = small_graph(name, training=True)
+    position = {op: k for k, op in enumerate(graph.operator_names)}
+    reach = torch.eye(len(position), dtype=torch.bool)
+    after: list[set[int]] = [set() for _ in position]
+    for tensor in graph.tensors:
+        after[position[tensor.producer]] |= {position[c] for c in tensor.consumers}
+    for k in reversed(range(len(position))):
+        for c in sorted(after[k]):
+            reach[k] |= reach[c]
+    for update_ in graph.program.instructions:
+        for name_ in update_.mutates:
+            for call in graph.program.instructions:
+                if Ref(name_) in call.args and call.name != update_.name:
+                    a, b = position[call.name], position[update_.name]
+                    assert reach[a, b] or reach[b, a]

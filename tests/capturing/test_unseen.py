@@ -1,0 +1,199 @@
+"""Models that capture was not written for: captured bit for bit, or refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.mode import CaptureWarning
+from placewright.capturing.model import capture, capture_source
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from tests.capture.against_eager import differences, inference_differences
+from tests.capture.models import UNSEEN, DataDependent, unseen
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_training_equals_eager_bit_for_bit(name: str) -> None:
+    """In program order and in a random order."""
+    source = unseen(name)
+    graph = capture_source(source, training=True)
+    assert differences(source, graph) == {}
+    assert differences(source, graph, shuffle=5) == {}
+
+
+@pytest.mark.parametrize("name", [n for n in UNSEEN if n != "vision transformer"])
+def test_inference_equals_eager_bit_for_bit(name: str) -> None:
+    """All outputs."""
+    assert inference_differences(unseen(name)) == {}
+
+
+def test_inference_of_a_transformer_encoder_is_close_to_eager() -> None:
+    """Eager takes one fused kernel for a layer; the operators that it stands for are captured."""
+    found = inference_differences(unseen("vision transformer"))
+    assert max(found.values(), default=0.0) < 1e-5
+
+
+def test_an_input_that_the_model_changes_stays_changed() -> None:
+    """As eager, stepping again over the same tensor; what was given to capture is left alone."""
+    source = unseen("counting")
+    before = source.inputs.clone()
+    graph = capture_source(source)
+    assert inference_differences(source, graph) == {}
+    assert differences(source) == {}
+    assert {e.key for e in graph.program.inputs if e.mutated} == {"0", "calls", "mean"}
+    assert torch.equal(source.inputs, before)
+
+
+def test_branching_on_a_value_is_refused() -> None:
+    """The message says that values decide and what to write instead."""
+    with pytest.raises(UnsupportedError, match=r"(?s)depends on values.*torch\.where"):
+        capture(nn.Sequential(DataDependent()), torch.ones(2, 4))
+
+
+def test_the_refusal_names_the_module() -> None:
+    """Where in the model it happened."""
+    model = nn.Sequential(nn.Linear(4, 4), DataDependent())
+    with pytest.raises(UnsupportedError, match="model Sequential, module '1'"):
+        capture(model, torch.ones(2, 4))
+
+
+class Leaving(nn.Module):
+    """Leaves a cache, a count, a list entry and a parameter behind, and may end the program."""
+
+    def __init__(self, ends: bool = False) -> None:
+        super().__init__()
+        self.linear, self.calls, self.ends = nn.Linear(4, 4), 0, ends
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer, and traces of it."""
+        if self.ends:
+            raise SystemExit(7)
+        self.cache, self.calls, self.extra = self.linear(x), 1, nn.Parameter(x)
+        self.seen.append(x)
+        return self.cache
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_nothing_of_a_trace_is_left_on_the_model(training: bool) -> None:
+    """A fake in a cache would break the next call."""
+    model = Leaving().eval()
+    before = dict(vars(model))
+    with pytest.warns(CaptureWarning, match="'calls' from 0 to 1"):
+        capture(model, torch.ones(2, 4), training=training)
+    assert vars(model) == before
+    assert (model.calls, model.seen, len(list(model.parameters()))) == (0, [], 2)
+
+
+def test_a_buffer_that_changes_its_shape_is_refused() -> None:
+    """The next step would be another graph."""
+    model = nn.BatchNorm1d(4)
+    model.register_forward_hook(lambda m, _, y: setattr(m, "running_mean", y.detach()))
+    with pytest.raises(UnsupportedError, match=r"buffer 'running_mean'.*\(2, 4\)"):
+        capture(model, torch.ones(2, 4))
+
+
+def test_a_model_that_ends_the_program_is_an_error() -> None:
+    """Exit code 7 of a model is not ours."""
+    with pytest.raises(InputError, match="raised SystemExit"):
+        capture(Leaving(ends=True), torch.ones(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_weights_are_refused() -> None:
+    """A quantized layer holds no tensor that could be placed."""
+    quantize = torch.ao.quantization.quantize_dynamic
+    model = quantize(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    with pytest.raises(UnsupportedError, match="packed weights"):
+        capture(model, torch.ones(2, 4))
+
+
+class Conditional(nn.Module):
+    """Control flow that stays in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One more or one less."""
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (self.linear(x),))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "says"),
+    [
+        (Conditional(), torch.ones(2, 4), "control flow"),
+        (nn.Embedding(5, 2, sparse=True), torch.ones(2, dtype=torch.int64), "sparse=False"),
+        (nn.Linear(2, 2, dtype=torch.complex64), torch.ones(1, 2) * 1j, "optimizer sgd"),
+        (nn.LazyLinear(2), torch.ones(1, 2), "call the model once"),
+        (torch.compile(nn.Linear(2, 2)), torch.ones(1, 2), "a compiled model"),
+    ],
+)
+def test_what_is_not_supported_is_said(model: nn.Module, inputs: Tensor, says: str) -> None:
+    """With a way out."""
+    with pytest.raises(InputError, match=says) as caught:
+        capture(model, inputs, training=True, loss_fn=lambda y, _: y.abs().sum())
+    assert caught.value.hint
+
+
+class Nothing(nn.Module):
+    """Returns no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> int:
+        """Not a tensor."""
+        return 3
+
+
+def _whole(output: Any, target: Any) -> Any:
+    return output
+
+
+def _detached(output: Any, target: Any) -> Any:
+    return output.mean().detach()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "settings", "says"),
+    [
+        (nn.Linear(4, 4), torch.ones(2, 5), {}, "raised RuntimeError"),
+        (nn.Linear(4, 4), "text", {}, "inputs must be"),
+        (nn.Linear(4, 4), {"y": torch.ones(2, 4)}, {}, "raised TypeError"),
+        (Nothing(), torch.ones(1), {}, "no tensor"),
+        (Nothing(), torch.ones(1), {"training": True}, "no floating-point output"),
+        (nn.ReLU(), torch.ones(1), {"training": True}, "no parameter requires a gradient"),
+        (nn.Linear(4, 4), torch.ones(2, 4), {"training": True, "loss_fn": _whole}, "one number"),
+        (nn.Linear(4, 4), torch.ones(2, 4), {"training": True, "loss_fn": _detached}, "one number"),
+        (nn.BatchNorm1d(4), torch.ones(1, 4), {"training": True}, "more than 1 value"),
+    ],
+)
+def test_what_cannot_work_is_said(
+    model: nn.Module, inputs: Any, settings: dict[str, Any], says: str
+) -> None:
+    """Every message has a place and a next step."""
+    with pytest.raises(InputError, match=says) as caught:
+        capture(model, inputs, **settings)
+    assert isinstance(caught.value, PlacewrightError)
+    assert caught.value.where or caught.value.hint
+
+
+def test_a_constant_without_data_is_refused() -> None:
+    """A plain tensor attribute on the meta device has no values to run with."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.ones(4, device="meta")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.to("meta") * self.scale
+
+    with pytest.raises(UnsupportedError, match="register_buffer"):
+        capture(Scaled(), torch.ones(4))

@@ -1,0 +1,28 @@
+"""How to plan, said beside a plan: refused by both wings before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.cli.conflicting_options import refuse_beside_plan
+from tests.cli.speak import speak
+
+
+@pytest.mark.parametrize(("option", "said"), [("--planner", "heft"), ("--time-limit", 0)])
+def test_a_run_does_not_plan_what_is_planned(
+    option: str, said: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names the option and the plan."""
+    ask = ("operators", "run", "zoo:alexnet", "plan.json", "--on", "edge-duo", option, said)
+    told = speak(capsys, *ask)
+    assert told.code == 1
+    assert f"{option}: a plan that is given is not made again" in told.err
+    assert "plan.json" in told.err
+
+
+def test_either_alone_is_fine() -> None:
+    """A plan, or how to make one."""
+    refuse_beside_plan(Path("plan.json"), None, None)
+    refuse_beside_plan(None, "lp", 0.0)

@@ -1,0 +1,97 @@
+"""Data in files whose names say how."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from placewright.errors import InputError
+from placewright.io.stored import read_data, write_data, write_file
+
+DATA = {"name": "ü", "numbers": [1, 2.5e-7, 1e-5, None], "inner": {"yes": "no"}}
+
+
+@pytest.mark.parametrize("end", ["json", "yaml", "yml", "json.gz", "yaml.gz"])
+def test_data_are_read_back_equal(tmp_path: Path, end: str) -> None:
+    """Twice written is the same file; packed only if the name says so."""
+    path = write_data(DATA, tmp_path / f"data.{end}")
+    assert read_data(path)[0] == DATA
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == end.endswith(".gz")
+    assert write_data(DATA, tmp_path / f"other.{end}").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.json.gz", b"{}", "cannot be read as gzip"),
+        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-9], "cannot be read as gzip"),
+        ("a.yaml.gz", gzip.compress(b"a: [1", mtime=0), "is not valid YAML"),
+        ("a.json", b"a: 1", "is not valid JSON"),
+    ],
+)
+def test_what_is_not_what_its_name_says_is_refused(
+    tmp_path: Path, name: str, content: bytes, told: str
+) -> None:
+    """With the file's name."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=told) as caught:
+        read_data(path)
+    assert name in str(caught.value)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """On a full disk what was there stays, nothing lies beside it, and the error says what next."""
+    with full_disk(tmp_path) as folder:
+        kept = write_file(folder / "kept.json", "small")
+        with pytest.raises(InputError, match=r"No space left on device .*9999999 bytes") as told:
+            write_file(kept, b"x" * 9_999_999)
+        assert "make room there" in str(told.value)
+        assert kept.read_text() == "small"
+        assert [path.name for path in folder.iterdir()] == ["kept.json"]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """``-o /dev/stdout``, or a pipe that somebody reads."""
+    assert write_file("/dev/null", "gone") == Path("/dev/null")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left"):
+        write_file("/dev/full", "gone")
+
+
+def test_a_link_stays_one_and_a_mode_stays_too(tmp_path: Path) -> None:
+    """The file that it leads to is replaced."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_file(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """With what to do."""
+    with pytest.raises(InputError, match=r"nowhere/a\.json: cannot be written: No such file"):
+        write_file(tmp_path / "nowhere" / "a.json", "text")
+
+
+@contextmanager
+def full_disk(where: Path) -> Iterator[Path]:
+    """A file system of a megabyte; root mounts it."""
+    folder = where / "disk"
+    folder.mkdir()
+    asked = ["mount", "-t", "tmpfs", "-o", "size=1m", "placewright-test", str(folder)]
+    if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -1,0 +1,29 @@
+"""Frozen arrays, and the same numbers for kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.numerics.arrays import frozen_bool, frozen_float, frozen_int, thawed
+
+
+@pytest.mark.parametrize("freeze", [frozen_bool, frozen_float, frozen_int])
+def test_frozen_is_a_copy_that_refuses_writes(freeze: object) -> None:
+    """What is frozen neither changes nor shares memory with what it was made of."""
+    given = np.ones((2, 3))
+    frozen = freeze(given)  # type: ignore[operator]
+    given[:] = 0
+    assert frozen.all()
+    with pytest.raises(ValueError, match="read-only"):
+        frozen[0, 0] = 0
+
+
+def test_thawed_shows_numba_one_type() -> None:
+    """The same memory where it can be, a copy of a part, and never marked as read-only."""
+    frozen = frozen_int(np.arange(6).reshape(2, 3))
+    for array in (frozen, frozen[1], frozen.ravel(), np.arange(3)):
+        assert thawed(array).tolist() == array.tolist()
+        assert thawed(array).flags.writeable
+    assert np.shares_memory(thawed(frozen), frozen)
+    assert not np.shares_memory(thawed(frozen[1]), frozen)

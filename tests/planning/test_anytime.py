@@ -1,0 +1,28 @@
+"""A search that is broken off answers with what it found last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from placewright.planning.anytime import last_of
+from placewright.planning.contract import INTERRUPTED
+
+
+def pressed_after(count: int) -> Iterator[int]:
+    """So many finds, then Ctrl-C."""
+    yield from range(count)
+    raise KeyboardInterrupt
+
+
+def test_the_last_find_is_the_answer() -> None:
+    """With a note where Ctrl-C came."""
+    assert last_of(range(4)) == (3, "")
+    assert last_of(pressed_after(4)) == (3, INTERRUPTED)
+
+
+def test_without_a_find_there_is_no_answer() -> None:
+    """Whoever called it is told."""
+    with pytest.raises(KeyboardInterrupt):
+        last_of(pressed_after(0))

@@ -1,0 +1,68 @@
+"""Asking for plans: limits that are no limits, packages that are missing, plans from files."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from placewright.cli.fixed_plan import judged_plan
+from placewright.errors import InfeasibleError, InputError, MissingDependencyError
+from placewright.operators.files import read_plan
+from placewright.planning.result import Status
+from placewright.planning.solving import compare, solve
+from placewright.testing.instances import tiny
+
+TWO = tiny([[2.0, 5.0], [4.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="two")
+
+
+@pytest.mark.parametrize("limit_s", [math.nan, -1.0])
+def test_a_time_limit_is_a_number_of_seconds(limit_s: float) -> None:
+    """NaN would be neither over nor left."""
+    with pytest.raises(InputError, match="time limit"):
+        solve(TWO, time_limit_s=limit_s)
+
+
+def test_without_a_time_limit_every_planner_has_its_turn() -> None:
+    """All the time in the world is more than any share that is kept for bounds."""
+    said = solve(TWO, time_limit_s=math.inf)
+    assert said.status is Status.OPTIMAL
+    assert not [c.planner for c in said.candidates if c.note == "time limit reached"]
+
+
+def test_a_missing_package_costs_its_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all planners the others answer; one that was named must be had."""
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    said = compare(TWO)
+    assert "pip install" in next(c.note for c in said.candidates if c.planner == "metis")
+    assert math.isfinite(said.value)
+    with pytest.raises(MissingDependencyError):
+        compare(TWO, ["heft", "metis"])
+
+
+def test_what_was_proved_holds_for_its_own_problem(tmp_path: Path) -> None:
+    """A plan of a slow device is not optimal on a fast one because its file says so."""
+    plan = solve(TWO, "exact").save(tmp_path / "plan.json")
+    assert judged_plan(TWO, plan).status is Status.OPTIMAL
+    fast = TWO.replace(compute_s=TWO.compute_s / 10)
+    said = judged_plan(fast, plan)
+    assert said.lower_bound <= solve(fast, "exact").value <= said.value
+
+
+def test_how_its_planner_ended_is_not_said_of_a_plan_from_a_file(tmp_path: Path) -> None:
+    """A plan that Ctrl-C left behind is judged like any other."""
+    path = solve(TWO, "heft").save(tmp_path / "plan.json")
+    path.write_text(path.read_text().replace('"note": ""', '"note": "interrupted"'))
+    assert read_plan(path, TWO).note == "interrupted"
+    assert judged_plan(TWO, path).status is not Status.INTERRUPTED
+
+
+def test_a_plan_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
+    """And not only the problem."""
+    path = solve(TWO, "heft").save(tmp_path / "plan.json")
+    never = TWO.compute_s.copy()
+    never[:, solve(TWO, "heft").plan.placement[0]] = math.inf
+    with pytest.raises(InfeasibleError, match=r"plan\.json"):
+        read_plan(path, TWO.replace(compute_s=never))

@@ -1,0 +1,17 @@
+"""What a message costs is measured by the tests that are about it, and given to the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from placewright.profiling import messages
+from placewright.profiling.delivery import MessageCost
+
+GIVEN = MessageCost(real_s=6e-5, real_s_per_byte=5e-10, extra_s=3e-5, extra_s_per_byte=0.0)
+
+
+@pytest.fixture(autouse=True)
+def message_cost(monkeypatch: pytest.MonkeyPatch) -> MessageCost:
+    """Without workers."""
+    monkeypatch.setattr(messages, "measured_messages", lambda: GIVEN)
+    return GIVEN

@@ -1,0 +1,55 @@
+"""A machine that others use is noticed before it is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from placewright.profiling import background_load as company
+from placewright.profiling.background_load import (
+    BusyMachineWarning,
+    busy_cpus,
+    warn_of_background_load,
+)
+
+SPIN = "while True: pass"
+
+
+@pytest.mark.skipif(not company.STAT.exists(), reason="the system does not tell what is busy")
+def test_processes_at_work_are_counted() -> None:
+    """A process per core makes at least half of the machine busy, and that is told."""
+    count = os.cpu_count() or 1
+    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
+    try:
+        assert busy_cpus(0.5) > 0.5 * count
+        with pytest.warns(BusyMachineWarning, match="step was measured while other processes"):
+            warn_of_background_load("step", 1)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.parametrize(
+    ("busy", "cores", "told"), [(0.2, 4, False), (0.5, 4, True), (2.5, 1, False), (3.1, 1, True)]
+)
+def test_only_what_takes_the_cores_away_is_told(
+    monkeypatch: pytest.MonkeyPatch, busy: float, cores: int, told: bool
+) -> None:
+    """Of four CPUs those that the measurement needs must be free, give or take a shell."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(company, "busy_cpus", lambda: busy)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_background_load("step", cores)
+    assert [w.category for w in caught] == [BusyMachineWarning] * told
+
+
+def test_a_system_that_does_not_tell_is_taken_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No /proc, no warning."""
+    monkeypatch.setattr(company, "STAT", company.STAT.with_name("nothing here"))
+    assert busy_cpus(0.0) == 0.0

@@ -1,0 +1,72 @@
+"""One operator at a time on made-up inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from placewright.capturing.model import capture
+from placewright.graph.program import Instruction
+from placewright.profiling import isolated
+from placewright.profiling.isolated import Bench, dispatch_seconds, isolated_seconds
+from tests.runtime.chain import diamond
+
+
+def test_a_recurrent_backward_has_a_real_workspace() -> None:
+    """Its kernel reads a workspace whose size no spec knows; an empty one ends the process."""
+    graph = capture(nn.LSTM(5, 7, num_layers=2), torch.randn(11, 3, 5), training=True)
+    seconds = isolated_seconds(graph, repeats=1)
+    kinds = [op.kind for op in graph.operators]
+    backward = [k for k, kind in enumerate(kinds) if "mkldnn_rnn_layer_backward" in kind]
+    assert len(backward) == 2
+    assert (seconds[backward] > 0).all()
+
+
+def test_operators_without_a_signature_have_costs_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Equal signatures are measured once, unknown ones each."""
+    measured: list[str] = []
+
+    def seconds(bench: Bench, instruction: Instruction) -> float:
+        measured.append(instruction.name)
+        return float(len(measured))
+
+    monkeypatch.setattr(Bench, "seconds", seconds)
+    monkeypatch.setattr(isolated, "dispatch_seconds", lambda: 0.0)
+    graph, _ = diamond()
+    assert isolated_seconds(graph).tolist() == [1.0, 2.0, 3.0, 4.0]
+    alike = [replace(op, signature="s" * (op.name in "bd")) for op in graph.operators]
+    measured.clear()
+    found = isolated_seconds(replace(graph, operators=tuple(alike)))
+    assert (measured, found.tolist()) == (["a", "b", "c"], [1.0, 2.0, 3.0, 2.0])
+
+
+def test_what_refuses_made_up_inputs_is_not_a_number() -> None:
+    """A factorisation of a matrix that is not square has no time; the others do."""
+    graph, _ = diamond("aten.linalg_cholesky.default")
+    assert np.isnan(isolated_seconds(graph)).tolist() == [True, False, False, False]
+
+
+def test_what_the_executor_does_around_a_call_is_added_once_to_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And stays unknown with an operator that could not be measured."""
+    known = iter([1.0, float("nan"), 3.0, 4.0])
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: next(known))
+    monkeypatch.setattr(isolated, "dispatch_seconds", lambda: 0.5)
+    found = isolated_seconds(diamond()[0])
+    assert np.array_equal(found, [1.5, np.nan, 3.5, 4.5], equal_nan=True)
+
+
+def test_dispatch_is_the_steps_share_less_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred copies in 300 s, each a second by itself: two more around each call."""
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: 1.0)
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 300.0)
+    assert dispatch_seconds() == 2.0
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 50.0)
+    assert dispatch_seconds() == 0.0

@@ -1,0 +1,24 @@
+"""A line through message times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.cluster.cluster import Link
+from placewright.profiling.links import SIZES, fit_line, fit_link
+
+
+def test_an_exact_line_is_found() -> None:
+    """Latency and slope come back from times that lie on a line."""
+    fit = fit_line(SIZES, 2e-4 + 8e-9 * np.array(SIZES))
+    assert fit.latency_s == pytest.approx(2e-4)
+    assert fit.seconds_per_byte == pytest.approx(8e-9)
+    assert fit.worst_error < 1e-9
+
+
+def test_a_shaped_link_is_measured_as_it_was_asked_for() -> None:
+    """A slow emulated link cannot be faster than asked, and not twice as slow."""
+    fit = fit_link(Link("a", "b", 50e6, 5e-3), shaped=True, steps=3)
+    assert 4e-3 < fit.latency_s < 10e-3
+    assert 0.8 / 50e6 < fit.seconds_per_byte < 2 / 50e6

@@ -1,0 +1,136 @@
+"""Seconds of one device: measured, scaled once, computed where nothing could be measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import WorkerError
+from placewright.graph.graph import Graph
+from placewright.numerics.arrays import FloatArray
+from placewright.profiling import cores, isolated, messages
+from placewright.profiling.analytic import analytic_seconds
+from placewright.profiling.build import profile
+from placewright.profiling.cores import TooFewCoresWarning
+from placewright.profiling.delivery import KEY, MessageCost, MessagesNotMeasuredWarning
+from placewright.profiling.profiler import Profiler
+from placewright.profiling.table import ProfileTable, profile_key
+from tests.runtime.chain import diamond
+
+LARGE = Device("large", cores=16)
+KNOWN = Device("known", cores=16, peak_flops=1e12)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine of two cores, on which an operator takes a second a core; the first refuses."""
+    found: list[int] = []
+
+    def measured(graph: Graph, *, cores: int) -> FloatArray:
+        found.append(cores)
+        return np.array([np.nan, *[float(cores)] * (len(graph.operators) - 1)])
+
+    monkeypatch.setattr(cores, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(isolated, "isolated_seconds", measured)
+    return found
+
+
+def costs(*devices: Device, table: ProfileTable | None = None) -> tuple[Graph, FloatArray]:
+    """A graph of four operators and their seconds, a row per device."""
+    graph, _ = diamond()
+    problem = profile(graph, Cluster(devices), method="isolated", table=table)
+    return graph, problem.compute_s.T
+
+
+def test_the_formula_is_scaled_once_and_is_each_devices_own(asked: list[int]) -> None:
+    """What refuses to be measured costs what the formula says of that very device."""
+    slow = Device("slow", speed=0.1, speed_by_kind={"relu": 0.5})
+    table = ProfileTable()
+    for _ in range(2):
+        graph, found = costs(slow, Device("fast"), table=table)
+        for device, seconds, times in zip((slow, Device("fast")), found, (10, 1), strict=True):
+            assert seconds[0] == analytic_seconds(graph.operators, device)[0]
+            assert seconds[1:] == pytest.approx([times] * 3)
+    assert asked == [1]
+
+
+def test_what_was_not_measured_survives_a_file(asked: list[int], tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A kept profile leaves out what it does not know, and is read back so."""
+    table = ProfileTable()
+    _, first = costs(Device("a"), table=table)
+    kept = ProfileTable.read(table.write(tmp_path / "profile.json"))
+    _, again = costs(Device("a"), table=kept)
+    assert np.array_equal(first, again)
+    assert asked == [1]
+
+
+def test_cpus_with_more_cores_are_computed_or_measured_with_those_here(asked: list[int]) -> None:
+    """By the formula where the peak is known, else with two threads; both are told."""
+    with pytest.warns(TooFewCoresWarning) as told:
+        graph, found = costs(LARGE, KNOWN)
+    assert asked == [2]
+    assert found[0, 1:].tolist() == [2.0] * 3
+    assert np.array_equal(found[1], analytic_seconds(graph.operators, KNOWN))
+    computed, measured = (str(w.message) for w in told if w.category is TooFewCoresWarning)
+    assert "for known (16)" in computed
+    assert "for large (16)" in measured
+
+
+def test_a_profile_from_a_larger_machine_is_believed(asked: list[int]) -> None:
+    """Sixteen cores that were measured elsewhere are neither computed nor warned of."""
+    graph, _ = diamond()
+    table = ProfileTable()
+    table.add(profile_key(graph, "isolated", 16), graph, np.full(4, 0.25))
+    _, found = costs(LARGE, KNOWN, table=table)
+    assert found.tolist() == [[0.25] * 4] * 2
+    assert asked == []
+
+
+def test_links_between_measured_cpus_deliver_as_the_executor_does(
+    asked: list[int], message_cost: MessageCost
+) -> None:
+    """Given ones take a message's cost more, once; others are memory, as measured; kept."""
+    graph, _ = diamond()
+    devices = (Device("a"), Device("b"), Device("c", node="there"), Device("g", kind="gpu"))
+    links = (Link("a", "c", 1e9, 1e-3), Link("c", "g", 1e9, 1e-3))
+    cluster, table = Cluster(devices, links), ProfileTable()
+    problem = profile(graph, cluster, method="isolated", table=table)
+    plain, *_ = cluster.link_arrays()
+    expected = plain.copy()
+    expected[0, 2] = 1e-3 + message_cost.extra_s
+    expected[0, 1] = expected[1, 0] = message_cost.real_s
+    assert problem.latency_s == pytest.approx(expected, nan_ok=True)
+    assert problem.seconds_per_byte[0, 1] == pytest.approx(message_cost.real_s_per_byte)
+    assert table.entries[KEY] == message_cost.as_entries()
+
+
+def test_links_stay_as_given_where_no_message_is_measured() -> None:
+    """Where costs are computed, and where only one CPU is measured."""
+    graph, _ = diamond()
+    pair = Cluster((Device("a"), Device("b")))
+    computed = profile(graph, pair, method="analytic")
+    assert np.array_equal(computed.latency_s, pair.link_arrays()[0])
+    table = ProfileTable()
+    Profiler(graph, "isolated", None, table).delivered(Cluster((Device("a"),)))
+    assert table.entries == {}
+    profiler = Profiler(graph, "isolated", None, table)
+    assert profiler.delivered(pair, measure=False) == pair
+    assert table.entries == {}
+
+
+def test_workers_that_do_not_start_leave_links_as_given_and_are_told(
+    asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile is made nevertheless, and nothing is kept that was not measured."""
+
+    def broken() -> MessageCost:
+        raise WorkerError("the worker process died", where="device 'a'")
+
+    monkeypatch.setattr(messages, "measured_messages", broken)
+    graph, _ = diamond()
+    pair, table = Cluster((Device("a"), Device("b"))), ProfileTable()
+    with pytest.warns(MessagesNotMeasuredWarning, match="the worker process died"):
+        problem = profile(graph, pair, method="isolated", table=table)
+    assert np.array_equal(problem.latency_s, pair.link_arrays()[0])
+    assert KEY not in table.entries

@@ -1,0 +1,101 @@
+"""Messages are data, and come back as they were."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.errors import RunError
+from placewright.runtime.connections.codec import PLAIN, Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    tags: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    x: float
+
+
+CODEC = Codec(Point)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+)
+keys = (
+    st.text() | st.integers(-(2**63), 2**64 - 1) | st.tuples(st.integers(0, 9), st.integers(0, 9))
+)
+messages = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner).map(tuple)
+        | st.dictionaries(keys, inner)
+        | st.builds(Point, st.floats(allow_nan=False), st.lists(inner).map(tuple))
+    ),
+)
+
+
+@settings(max_examples=50)
+@given(messages)
+def test_messages_come_back_equal(message: Any) -> None:
+    """Of the same types, too: the text of what comes back is that of what was sent."""
+    back = CODEC.unpack(CODEC.pack(message))
+    assert back == message
+    assert repr(back) == repr(message)
+
+
+def test_lists_come_back_as_tuples() -> None:
+    """Wherever they stand."""
+    assert CODEC.unpack(CODEC.pack([1, {"a": [2]}, Point(0.0, ([3],))])) == (
+        1,
+        {"a": (2,)},
+        Point(0.0, ((3,),)),
+    )
+
+
+@pytest.mark.parametrize("value", [Other(1.0), object(), {1}, np.zeros(2), len, Point])
+def test_what_is_no_data_is_not_sent(value: Any) -> None:
+    """Dataclasses that are not listed, arrays, functions and classes."""
+    with pytest.raises(TypeError, match=r"cannot be sent"):
+        CODEC.pack(["in", value])
+
+
+def test_a_dataclass_that_the_reader_does_not_list_is_not_made() -> None:
+    """Nor one with another number of fields."""
+    sent = Codec(Point, Other).pack(Other(1.0))
+    with pytest.raises(RunError, match=r"KeyError.*\n.*same version"):
+        CODEC.unpack(sent)
+    with pytest.raises(RunError, match="cannot be read"):
+        PLAIN.unpack(CODEC.pack(Point(1.0)))
+    fewer = sent.replace(b"Other", b"Point").replace(b"\x92", b"\x91")[:-9]
+    with pytest.raises(RunError, match="cannot be read"):
+        CODEC.unpack(fewer)
+
+
+@given(st.binary())
+def test_anything_else_is_an_error_of_ours(data: bytes) -> None:
+    """Whatever the bytes, they are a message or a `RunError`."""
+    with suppress(RunError):
+        CODEC.unpack(data)
+
+
+def test_a_pickle_is_no_message() -> None:
+    """Of anything, in any protocol."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(RunError, match="cannot be read"):
+            CODEC.unpack(pickle.dumps({"verb": "steps"}, protocol))

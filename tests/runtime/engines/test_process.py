@@ -1,0 +1,181 @@
+"""Worker processes start, end and are seen to end, whatever happens to the fork server."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from placewright.errors import WorkerError
+from placewright.runtime import limits
+from placewright.runtime.engines import process
+from placewright.runtime.engines.local import Local, LocalGroup
+from placewright.runtime.worker import end_with_parent
+from tests.runtime.test_session import DUO
+
+QUICK_S = 0.3
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped is noticed soon."""
+    monkeypatch.setattr(limits, "STOPPED_S", QUICK_S)
+    monkeypatch.setattr(limits, "LOOK_S", 0.05)
+
+
+@pytest.fixture
+def group() -> Iterator[LocalGroup]:
+    """Two workers that are up."""
+    with Local().group(DUO) as up:
+        yield up
+
+
+def server() -> int:
+    """The fork server's number."""
+    found: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_named(
+    impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device, what it was doing and for how long; both workers are gone afterwards."""
+
+    def stopping(spec: object, orders: object) -> process.WorkerProcess:
+        made = process.WorkerProcess(spec, orders)  # type: ignore[arg-type]
+        if made.process.name.endswith("-b"):
+            os.kill(made.process.pid or 0, signal.SIGSTOP)
+        return made
+
+    monkeypatch.setattr("placewright.runtime.engines.local.WorkerProcess", stopping)
+    group = Local().group(DUO)
+    with pytest.raises(WorkerError, match=r"device 'b': the worker process is stopped") as told:
+        group.start()
+    assert "while starting and joining the others" in str(told.value)
+    assert group.dead() == (1,)
+    group.close()
+    assert all(worker.ended() for worker in group._workers)
+
+
+def test_a_worker_that_is_stopped_for_a_moment_is_waited_for(group: LocalGroup) -> None:
+    """It answers when it goes on."""
+    pid = group.processes[0].pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(QUICK_S, os.kill, (pid, signal.SIGCONT)).start()
+    assert len(group.order_all("random_state")) == 2
+
+
+def test_workers_survive_their_fork_server(group: LocalGroup) -> None:
+    """They go on; one that is killed then is told from one that raised; others can be started."""
+    os.kill(server(), signal.SIGKILL)
+    assert len(group.order_all("random_state")) == 2
+    assert group.dead() == ()
+    os.kill(group.processes[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="device 'a': the worker process died"):
+        group.order_all("random_state")
+    assert group.dead() == (0,)
+    with Local().group(DUO) as another:
+        assert len(another.order_all("random_state")) == 2
+
+
+def test_a_worker_that_raised_is_none_that_was_killed(group: LocalGroup) -> None:
+    """Also where the fork server that knows how it ended is gone."""
+    os.kill(server(), signal.SIGKILL)
+    with pytest.raises(WorkerError, match="raised an error"):
+        group.order_all("no such order")
+    assert group.dead() == ()
+
+
+def test_a_tracker_that_was_killed_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a word."""
+    resource_tracker.ensure_running()
+    tracker: int = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    os.kill(tracker, signal.SIGKILL)
+    with Local().group(DUO) as group:
+        assert len(group.order_all("random_state")) == 2
+    assert capfd.readouterr().err == ""
+
+
+def test_a_fork_server_that_is_stopped_is_replaced(impatient: None) -> None:
+    """While a worker starts, and the worker starts all the same."""
+    with Local().group(DUO):
+        stopped = server()
+    os.kill(stopped, signal.SIGSTOP)
+    with Local().group(DUO) as group:
+        assert len(group.order_all("random_state")) == 2
+    assert server() != stopped
+
+
+def test_what_cannot_be_started_is_told() -> None:
+    """After some attempts, with the reason of the last one."""
+
+    def never() -> process.ChildProcess:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with pytest.raises(WorkerError, match=r"device 'a': .* cannot be started .*temporarily"):
+        process.started(never, "device 'a'")
+
+
+def test_nobody_is_born_with_ears_for_ctrl_c(group: LocalGroup) -> None:
+    """Between a worker's birth and its first line Python would print a traceback."""
+    for pid in (server(), *(worker.pid for worker in group.processes)):
+        status = Path(f"/proc/{pid}/status").read_text()
+        (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
+        assert int(mask, 16) & 1 << (signal.SIGINT - 1)
+
+
+INTERRUPTED = """
+from placewright.runtime.engines.local import Local
+from tests.runtime.test_session import DUO
+try:
+    with Local().group(DUO):
+        print("up", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_while_workers_start_prints_no_traceback() -> None:
+    """The fork server is still loading PyTorch; nothing is left behind."""
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as name:
+        process = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED],
+            cwd=Path(__file__).parents[3],
+            env=os.environ | {"TMPDIR": name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        while process.poll() is None and not list(Path(name).glob("placewright-run-*/listener*")):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=100) == ("interrupted\n", "")
+        assert not list(Path(name).iterdir())
+
+
+def hold_everything(lifeline: Connection) -> None:
+    """Sleep without letting any other thread of Python run, as some of torch's waits do."""
+    end_with_parent(lifeline)
+    ctypes.PyDLL(None).sleep(100)
+
+
+def test_a_process_ends_although_its_threads_cannot_run() -> None:
+    """Its lifeline is cut while it waits in C."""
+    child = process.ChildProcess(hold_everything, (), "holds")
+    assert not child.ended(0.5)
+    child.cut()
+    assert child.ended(100.0)
+    child.end()

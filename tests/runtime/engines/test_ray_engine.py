@@ -1,0 +1,162 @@
+"""The worker program as Ray actors: two Ray nodes whose custom resources name the cluster's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
+from placewright.runtime.engines import ray_engine
+from placewright.runtime.engines.ray_engine import Ray
+from placewright.runtime.engines.ray_needs import needed, served
+from placewright.runtime.session import Session
+from tests.runtime.chain import answer, diamond
+
+DUO = Cluster(
+    (Device("a", node="near"), Device("b", node="far", speed=0.5)),
+    (Link("a", "b", 1e5, 0.02), Link("b", "a", 1e5, 0.02)),
+    name="duo",
+)
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """Ray on two nodes of this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    found = pytest.importorskip(
+        "ray", reason="Ray is not installed: pip install 'placewright[ray]'"
+    )
+    from ray.cluster_utils import Cluster as Machines
+
+    head = {"num_cpus": 1, "resources": {"near": 1}, "include_dashboard": False}
+    machines = Machines(initialize_head=True, head_node_args=head)
+    machines.add_node(num_cpus=1, resources={"far": 1})
+    found.init(address=machines.address, log_to_driver=False, logging_level="ERROR")
+    yield found
+    found.shutdown()
+    machines.shutdown()
+
+
+@pytest.fixture(scope="module")
+def session(ray: Any) -> Iterator[Session]:
+    """Actors for the tests of this file; the last one that uses them kills one."""
+    graph, state = diamond()
+    with Ray(DUO) as engine:
+        session = Session(graph, DUO, state, engine)
+        with suppress(WorkerError), session:
+            yield session
+
+
+def test_actors_compute_what_one_process_computes(session: Session) -> None:
+    """All sixteen placements, outputs fetched without a shared disk."""
+    _, state = diamond()
+    for placement in itertools.product(range(2), repeat=4):
+        session.load(placement, range(4))
+        session.run(2)
+        assert torch.equal(session.outputs()["output"], answer(state))
+
+
+def test_devices_sit_on_nodes_of_their_names_and_are_emulated(ray: Any, session: Session) -> None:
+    """Ray places by custom resource; a transfer takes latency and bytes / bandwidth."""
+    actors = session.group.actors
+    places = [ray.get(a.__ray_call__.remote(node_of)) for a in actors]
+    resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    assert "near" in resources[places[0]]
+    assert "far" in resources[places[1]]
+    session.load([0, 1, 1, 1], range(4))
+    (record,) = session.run(1, watched=True)
+    ((_, _, sent_s, arrived_s),) = record.logs[0].transfers
+    assert arrived_s - sent_s >= 0.02 + 128 / 1e5 - 1e-9
+    assert session.emulated.startswith("b at 0.5x by waiting, 2 links by waiting")
+
+
+def test_an_actor_that_raises_or_is_silent_or_killed_is_named(ray: Any, session: Session) -> None:
+    """An order that fails, one that takes too long, and SIGKILL, in the words of every engine."""
+    with pytest.raises(WorkerError, match=r"device '[ab]': the worker raised an error \(KeyError"):
+        session.group.order_all("no such verb")
+    with pytest.raises(WorkerError, match="no answer in time"):
+        session.group.order_all("steps", 50, False, limit_s=0.01)
+    os.kill(ray.get(session.group.actors[1].__ray_call__.remote(pid_of)), signal.SIGKILL)
+    with pytest.raises(WorkerError, match="device 'b': the worker process died"):
+        session.run(1)
+    assert session.lost() == {"b"}
+
+
+def node_of(actor: Any) -> str:
+    """Ray's name of the node that the actor is on."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def pid_of(actor: Any) -> int:
+    """The actor's process."""
+    return os.getpid()
+
+
+def test_what_ray_does_not_have_is_said_at_once() -> None:
+    """Too few CPUs, and a node without a machine of its name; without names Ray spreads."""
+    with pytest.raises(InputError, match="ask for 2 cores and Ray has 1"):
+        needed(DUO, {"CPU": 1})
+    with pytest.raises(InputError, match="no machine for node 'far'"):
+        needed(DUO, {"CPU": 2, "near": 1})
+    assert [n["resources"] for n in needed(DUO, {"CPU": 2, "near": 1, "far": 1})] == [
+        {"near": 0.001},
+        {"far": 0.001},
+    ]
+    assert {n["scheduling_strategy"] for n in needed(DUO, {"CPU": 2})} == {"SPREAD"}
+
+
+def test_devices_whose_machine_is_gone_are_not_reached() -> None:
+    """Where machines are named as nodes; where none is, Ray may have any of them anywhere."""
+    assert served(DUO, {"CPU": 2, "near": 1, "far": 1}) == {"a", "b"}
+    assert served(DUO, {"CPU": 1, "near": 1}) == {"a"}
+    assert served(DUO, {"CPU": 1}) == {"a", "b"}
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named."""
+
+    def absent(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(ray_engine, "import_module", absent)
+    with pytest.raises(MissingDependencyError, match=r"placewright\[ray\]"):
+        Ray(DUO)
+
+
+def test_an_address_that_does_not_answer_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray is started here only where no other was named."""
+    asked = []
+
+    def init(address: str, **options: Any) -> None:
+        asked.append(address)
+        if address == "auto":
+            raise ConnectionError("nobody there")
+
+    silent = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+    monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(RunError, match="no Ray cluster answers"):
+        Ray(DUO).__enter__()
+    monkeypatch.delenv("RAY_ADDRESS")
+    for variable in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(variable, "")  # whatever is set below ends with the test
+        monkeypatch.delenv(variable)
+    with Ray(DUO):
+        assert asked == ["auto", "auto", "local"]
+        token = os.environ["RAY_AUTH_TOKEN"]
+        assert len(token) == 64
+    with Ray(DUO):  # a second one has the same: processes of Ray read it once
+        assert os.environ["RAY_AUTH_TOKEN"] == token

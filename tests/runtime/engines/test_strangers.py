@@ -1,0 +1,142 @@
+"""A run under torchrun while another user of the machine does what he can."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.strangers import ended, listening, needs_root, reach, stranger, unhurt
+
+ROOT = Path(__file__).parents[3]
+
+STORE = "from torch.distributed import TCPStore"
+CONNECT = "from placewright.runtime.connections.authentication import connect"
+
+READS_THE_STORE = """
+store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
+for key in store.list_keys():
+    print(key, store.get(key).hex())
+"""
+
+TRIES_WHAT_HE_READ = (
+    READS_THE_STORE
+    + """
+guesses = {b"placewright", b"", b"secret"}
+for key in store.list_keys():
+    value = store.get(key)
+    guesses |= {value, value.strip()}
+    try:
+        guesses.add(open(value, "rb").read().strip())
+    except (OSError, ValueError):
+        pass
+let_in = 0
+for address in ADDRESSES[1:]:
+    for guess in guesses:
+        for call in (Client, connect):
+            try:
+                if call is Client:
+                    end = Client(address, authkey=guess)
+                    end.send(Evil())
+                else:
+                    end = connect(address, guess, (1, None), limit_s=2.0)
+                    end.connection.send(Evil())
+                let_in += 1
+            except (OSError, EOFError, AuthenticationError):
+                pass
+    with socket.create_connection(address) as end:
+        data = pickle.dumps(Evil())
+        end.sendall(struct.pack("!i", len(data)) + data)
+print("let in", let_in)
+"""
+)
+
+SAYS_NOTHING = """
+calls = [socket.create_connection(address) for address in ADDRESSES[1:] for _ in range(100)]
+print("calling", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Run:
+    """One that waits to be let go."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    lead: int
+    store: tuple[str, int]
+
+    def ports(self) -> dict[tuple[str, int], int]:
+        """Where rank 0, torchrun and all that they have started listen, the store left out."""
+        found = listening(self.process.pid)
+        return {address: pid for address, pid in found.items() if address[1] != self.store[1]}
+
+    def orders(self) -> list[tuple[str, int]]:
+        """Where rank 0 listens."""
+        return [reach(address) for address, pid in self.ports().items() if pid == self.lead]
+
+    def let_go(self) -> None:
+        """The session goes on and computes what it should."""
+        (self.folder / "go").touch()
+        out, err = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, err
+        assert json.loads(out) == {"equal": [True, True]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Two ranks on this machine, in their second session."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    options = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port)
+    command = [sys.executable, "-m", "torch.distributed.run", *options]
+    process = subprocess.Popen(
+        [*command, "-m", "tests.runtime.besieged", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PLACEWRIGHT_SECRET")},
+    )
+    ready = tmp_path / "ready"
+    try:
+        while not ready.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        lead, store = map(int, ready.read_text().split())
+        yield Run(process, tmp_path, lead, ("127.0.0.1", store))
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+@needs_root
+def test_a_run_on_one_machine_that_a_stranger_attacks(run: Run) -> None:
+    """Nothing that stands in the store lets him in or gives him a file of ours that does.
+
+    Nothing that he sends is executed, and a hundred of his calls at a time hold up nothing. All
+    but torchrun's own store is on loopback.
+    """
+    mark, orders = run.folder / "executed", run.orders()
+    assert orders
+    assert {host for host, _ in run.ports()} == {"127.0.0.1"}
+    caller = stranger(SAYS_NOTHING, mark, [run.store, *orders])
+    assert caller.stdout is not None
+    assert caller.stdout.readline() == "calling\n"
+    said = ended(stranger(TRIES_WHAT_HE_READ, mark, [run.store, *orders], f"{STORE}\n{CONNECT}"))
+    assert "placewright/lead/port" in said
+    assert said.endswith("let in 0\n")
+    run.let_go()
+    ended(caller)
+    assert unhurt(mark)

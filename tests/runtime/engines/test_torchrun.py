@@ -1,0 +1,86 @@
+"""The worker program under torchrun: two nodes that share nothing but a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import InputError
+from placewright.runtime.engines.torchrun import Torchrun
+
+ROOT = Path(__file__).parents[3]
+SECRET = "known to both nodes " * 2
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
+
+
+def agent(number: int, node: str, port: int, folder: Path) -> subprocess.Popen[str]:
+    """A node's torchrun, as on a machine of its own."""
+    meeting = ("--master-addr", "localhost", "--master-port", str(port))
+    command = (*TORCHRUN, "--node-rank", str(number), *meeting)
+    return subprocess.Popen(
+        [*command, "-m", "tests.runtime.launched", str(folder / "other.pid")],
+        cwd=ROOT,
+        env=os.environ | {"PLACEWRIGHT_NODE": node, "PLACEWRIGHT_SECRET": SECRET},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the lead saw."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    agents = [agent(number, node, port, folder) for number, node in enumerate(("far", "near"))]
+    try:
+        told = [a.communicate(timeout=120) for a in agents]
+    finally:
+        for a in agents:
+            a.kill()
+    assert [a.returncode for a in agents] == [0, 0], told
+    (line,) = [out for out, _ in told if out]
+    return json.loads(line)
+
+
+def test_two_nodes_compute_what_one_process_computes(said: Any) -> None:
+    """All sixteen placements, outputs fetched without a shared disk; devices sit on their nodes."""
+    assert said["equal"]
+    assert said["nodes"] == ["near", "far"]
+
+
+def test_links_and_speeds_are_emulated_there_too(said: Any) -> None:
+    """A transfer takes at least latency and bytes / bandwidth, and what is emulated is said."""
+    assert said["transfer_s"] >= 0.02 + 128 / 1e5 - 1e-9
+    assert said["emulated"] == "b at 0.5x by waiting, 2 links by waiting"
+
+
+def test_a_killed_worker_is_named_and_the_next_session_works(said: Any) -> None:
+    """The keeper says how its worker ended, and starts another one when asked."""
+    assert (
+        f"device '{said['victim']}': the worker process died (killed by signal 9)" in said["death"]
+    )
+    assert said["again"]
+
+
+def test_one_process_per_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few processes, or none of torchrun's, are refused before anything is done."""
+    cluster = Cluster((Device("a"), Device("b"), Device("c")), name="trio")
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InputError, match="RANK and WORLD_SIZE are not set"):
+        Torchrun(cluster)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"2 processes for 3 devices .*\(1 too few\)"):
+        Torchrun(cluster)

@@ -1,0 +1,28 @@
+"""A placed program is cut so that every value is where it is needed, once."""
+
+from __future__ import annotations
+
+import itertools
+
+from placewright.runtime.step.partition import partition
+from tests.runtime.chain import diamond
+
+
+def test_every_message_is_received_once_and_before_its_first_use() -> None:
+    """Over all placements of four operators on three devices."""
+    graph, _ = diamond()
+    for placement in itertools.product(range(3), repeat=4):
+        parts = partition(graph, placement, range(4), 3)
+        sent = [m for part in parts for step in part.steps for m in step.sends]
+        received = [m for part in parts for m in part.receives]
+        assert sorted(m.tag for m in sent) == sorted(m.tag for m in received)
+        assert len({(m.tag, m.target) for m in sent}) == len(sent)
+        assert sum(len(part.steps) for part in parts) == 4
+
+
+def test_a_value_is_freed_after_its_last_use_and_outputs_never() -> None:
+    """On one device only the output stays."""
+    graph, _ = diamond()
+    (part,) = partition(graph, [0] * 4, range(4), 1)
+    assert [step.frees for step in part.steps] == [(), (), ("a",), ("b", "c")]
+    assert part.outputs == {"output": "d"}

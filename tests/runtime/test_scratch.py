@@ -1,0 +1,148 @@
+"""Folders of killed processes go away, those of living ones stay."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placewright.runtime.scratch import Scratch, sweep
+
+HOLD = "from placewright.runtime.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
+
+FORK = """
+from multiprocessing import get_context
+from placewright.runtime.scratch import Scratch, keep_multiprocessing_here
+keep_multiprocessing_here()
+context = get_context("forkserver")
+context.set_forkserver_preload([])
+context.Process(target=print, args=("started",), daemon=True).start()
+input()
+"""
+
+
+def test_a_folder_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any temporary folder; others' folders in the same place are none of its business."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "placewright-run-mine").mkdir()
+    with Scratch() as folder, Scratch() as another:
+        (Path(folder) / "state").write_text("weights")
+        sweep()
+        assert Path(folder, "state").exists()
+        assert folder != another
+    assert [path.name for path in tmp_path.iterdir()] == ["placewright-run-mine"]
+
+
+def test_what_a_killed_process_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it lives."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD + "input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    sweep()
+    assert folder.exists()
+    process.kill()
+    process.communicate()
+    assert folder.exists()
+    sweep()
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_being_made_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock has no name yet; nor is one swept that another process holds at this moment."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    young = tmp_path / "placewright-run-young"
+    young.mkdir()
+    (young / "lock.new").touch()
+    held = tmp_path / "placewright-run-held"
+    held.mkdir()
+    with (held / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sweep()
+        assert young.exists()
+        assert held.exists()
+    sweep()
+    assert young.exists()
+    assert not held.exists()
+
+
+def test_cleaning_up_twice_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after somebody else has removed the folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    scratch = Scratch()
+    scratch.cleanup()
+    scratch.cleanup()
+    other = Scratch()
+    shutil.rmtree(other.name)
+    other.cleanup()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def _killed(temporary: Path) -> None:
+    """A process with a fork server starts with this temporary folder and is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert line == "started\n"
+
+
+def test_the_fork_servers_files_are_swept_too(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a killed process with children leaves are folders of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    _killed(short)
+    assert [path.name.startswith("placewright-run-") for path in short.iterdir()] == [True]
+    sweep()
+    assert list(short.iterdir()) == []
+
+
+def test_a_temporary_folder_with_a_long_path_will_do(short: Path) -> None:
+    """Sockets have paths of 107 bytes at most; the fork server's is put elsewhere."""
+    long = short / ("x" * 100)
+    long.mkdir()
+    _killed(long)
+    sweep("/tmp")
+
+
+def test_what_was_broken_off_while_it_was_made_goes_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock nobody can tell whether its owner lives, but for its age."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = tmp_path / "placewright-run-old"
+    (old / "inner").mkdir(parents=True)
+    os.utime(old, (1.0, 1.0))
+    (tmp_path / "placewright-run-young").mkdir()
+    sweep()
+    assert [path.name for path in tmp_path.iterdir()] == ["placewright-run-young"]
