@@ -50,7 +50,7 @@ def table(free: OperatorProblem, names: list[str]) -> None:
 def cell(problem: OperatorProblem, name: str) -> tuple[str, str, str]:
     """Makespan, gap and time of one planner."""
     planner = planners(problem)[name]
-    if planner.supports(problem) is not None:
+    if planner.unsupported_reason(problem) is not None:
         return "-", "-", "-"
     try:
         value, took_s = timed(problem, planner)

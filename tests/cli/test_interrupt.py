@@ -23,7 +23,7 @@ class Interrupter:
 
     name = "interrupter"
 
-    def supports(self, problem: Any) -> str | None:
+    def unsupported_reason(self, problem: Any) -> str | None:
         """Always."""
         return None
 

@@ -26,7 +26,7 @@ class Compiles:
 
     name: str = "compiles"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Everything."""
         return None
 

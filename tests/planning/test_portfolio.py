@@ -29,7 +29,7 @@ class Fixed:
     resolution_s: float = 0.0
     missing: bool = False
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Devices that exist."""
         return None if self.device < problem.m else "no such device"
 

@@ -22,7 +22,7 @@ class Stub:
     answer: Any
     name: str = "stub"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Always."""
         return None
 

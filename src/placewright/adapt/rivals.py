@@ -101,7 +101,7 @@ def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[Ope
     """Of the best single device and the `NAMED` planners; of all other quick ones."""
     made: dict[str, OperatorPlan] = {}
     for name, planner in planners(problem).items():
-        if planner.supports(problem) is None and (name not in LAST or name in QUICK):
+        if planner.unsupported_reason(problem) is None and (name not in LAST or name in QUICK):
             try:
                 made[name] = planner(problem, Context(judge=judge))
             except PlacewrightError:

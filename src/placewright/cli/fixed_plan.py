@@ -20,7 +20,7 @@ class FixedPlan:
     plan: Any
     name: str = "given"
 
-    def supports(self, problem: Any) -> str | None:
+    def unsupported_reason(self, problem: Any) -> str | None:
         """Always; whether the plan fits the problem is for the judge to say."""
         return None
 

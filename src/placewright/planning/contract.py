@@ -65,7 +65,7 @@ class Planner(Protocol):
         """The name on the command line and in tables."""
         ...
 
-    def supports(self, problem: Any) -> str | None:
+    def unsupported_reason(self, problem: Any) -> str | None:
         """``None`` if the planner can take the problem, else why not."""
         ...
 

@@ -84,7 +84,7 @@ class Portfolio:
         Exception
             The planner's own, or a package that is missing; where `tolerant` it is noted instead.
         """
-        reason = planner.supports(self.problem)
+        reason = planner.unsupported_reason(self.problem)
         if reason is not None:
             self.skip(planner, reason)
             return False

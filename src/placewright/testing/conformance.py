@@ -47,7 +47,7 @@ class PlannerConformance:
     def plan(self, problem: OperatorProblem, seed: int = 0) -> OperatorPlan | None:
         """Its plan; ``None`` where there is none, or the devices that it uses are not linked."""
         planner = self.planner(problem)
-        if planner.supports(problem) is not None:
+        if planner.unsupported_reason(problem) is not None:
             return None
         try:
             plan = planner(problem, Context(seed=seed, judge=judge))

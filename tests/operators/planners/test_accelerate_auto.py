@@ -122,10 +122,10 @@ def test_what_would_go_to_disk_is_an_error(llama: Graph) -> None:
 def test_problems_without_modules_are_refused(llama: Graph) -> None:
     """Published instances have none; the reason says what is missing."""
     planner = AccelerateAuto()
-    assert "modules" in str(planner.supports(tiny([[1.0, 1.0]])))
+    assert "modules" in str(planner.unsupported_reason(tiny([[1.0, 1.0]])))
     problem = asked(llama, {"gpu-a": 9.0 * total(llama)})
-    assert planner.supports(problem) is None
-    assert "kinds" in str(planner.supports(problem.replace(device_kinds=())))
+    assert planner.unsupported_reason(problem) is None
+    assert "kinds" in str(planner.unsupported_reason(problem.replace(device_kinds=())))
 
 
 def test_modules_survive_a_problem_file(llama: Graph, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_all_schedules_are_valid(links: Links, overlap: Overlap) -> None:
     for seed in range(40):
         problem = random_problem(seed, links=links, overlap=overlap)
         for planner in quick(problem):
-            if planner.supports(problem) is not None:
+            if planner.unsupported_reason(problem) is not None:
                 continue
             try:
                 plan = planner(problem, Context(seed=seed))
@@ -103,7 +103,7 @@ def test_schedules_of_published_graphs_are_valid(name: str, links: Links) -> Non
     """The same on the dag files."""
     problem = read_dag(published(f"dag/{name}.json"), links)
     for planner in quick(problem):
-        if planner.supports(problem) is None:
+        if planner.unsupported_reason(problem) is None:
             plan = planner(problem, Context())
             assert_valid_schedule(problem, plan.placement, judge(problem, plan))
 

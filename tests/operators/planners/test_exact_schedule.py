@@ -91,5 +91,5 @@ def test_twenty_operators_are_proved() -> None:
 def test_larger_problems_say_why_not() -> None:
     """And by how many operators."""
     problem = tiny([[1.0, 2.0]] * 61)
-    assert "60 operators, not 61" in str(Exact().supports(problem))
-    assert Exact().supports(tiny([[1.0, 2.0]] * 60)) is None
+    assert "60 operators, not 61" in str(Exact().unsupported_reason(problem))
+    assert Exact().unsupported_reason(tiny([[1.0, 2.0]] * 60)) is None

@@ -25,7 +25,7 @@ ENGINES = ("ilp", "ilp-cp-sat")
 def planned(problem: SampleProblem, name: str) -> SamplePlan | None:
     """The planner's plan, ``None`` where it cannot take the problem or nothing fits."""
     planner = planners(problem)[name]
-    if planner.supports(problem) is not None:
+    if planner.unsupported_reason(problem) is not None:
         return None
     try:
         plan = planner(problem, Context(judge=judge))

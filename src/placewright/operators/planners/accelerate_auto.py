@@ -54,7 +54,7 @@ class AccelerateAuto:
         """``accelerate-auto``."""
         return "accelerate-auto"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Problems that say their modules and kinds of devices, with tensors over links."""
         if problem.modules is None or not problem.operator_modules:
             return "places whole modules, and the problem does not say its modules"

@@ -33,7 +33,7 @@ class Ceft:
         """``ceft``."""
         return "ceft"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

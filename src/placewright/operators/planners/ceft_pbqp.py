@@ -116,7 +116,7 @@ class CeftPbqp:
         """``ceft+pbqp``."""
         return "ceft+pbqp"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

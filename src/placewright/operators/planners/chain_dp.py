@@ -67,7 +67,7 @@ class ChainDp:
         """``chain-dp``."""
         return "chain-dp"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency over links on two devices or more."""
         if problem.objective is not Objective.LATENCY:
             return f"plans for latency, not for {problem.objective}"

@@ -60,7 +60,7 @@ class Cpop:
         """``cpop``."""
         return "cpop"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

@@ -88,12 +88,12 @@ class Exact:
         """``exact``."""
         return "exact"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput, latency through host memory, latency of few operators over links."""
         if is_star_latency(problem):
-            return ExactLatency().supports(problem)
+            return ExactLatency().unsupported_reason(problem)
         if problem.communication is Communication.PAIRWISE:
-            return _over_links(problem).supports(problem)
+            return _over_links(problem).unsupported_reason(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:

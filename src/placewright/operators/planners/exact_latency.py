@@ -56,7 +56,7 @@ class ExactLatency:
         """``exact-latency``."""
         return "exact-latency"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Star latency, with CPUs that hold everything."""
         if not is_star_latency(problem):
             return "not the latency of calls through host memory"

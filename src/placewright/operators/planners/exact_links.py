@@ -61,7 +61,7 @@ class ExactLinks:
         """``exact-links``."""
         return "exact-links"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput over links."""
         if problem.objective is not Objective.THROUGHPUT:
             return f"plans for throughput, not for {problem.objective}"

@@ -63,7 +63,7 @@ class ExactSchedule:
         """``exact-schedule``."""
         return "exact-schedule"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency over links, computing and sending at the same time, few operators."""
         if problem.objective is not Objective.LATENCY or problem.overlap is not Overlap.PARALLEL:
             return "not the latency of operators and transfers side by side"
@@ -140,7 +140,7 @@ def _start(
     quick: list[Planner] = [Heft(), HeftContended(), *map(Single, problem.device_names)]
     plans = [] if context.incumbent is None else [context.incumbent]
     for planner in quick if not plans else ():
-        if planner.supports(problem) is None:
+        if planner.unsupported_reason(problem) is None:
             try:
                 plans.append(planner(problem, context))
             except InfeasibleError:

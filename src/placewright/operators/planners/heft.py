@@ -34,7 +34,7 @@ class Heft:
         """``heft``."""
         return "heft"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

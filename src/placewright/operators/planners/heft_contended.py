@@ -33,7 +33,7 @@ class HeftContended:
         """``heft-contended``."""
         return "heft-contended"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where transfers wait for each other; else it is HEFT."""
         free = problem.links is Links.FREE
         return "links are free: the same as heft" if free else pairwise_only(problem)

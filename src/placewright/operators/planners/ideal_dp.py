@@ -49,7 +49,7 @@ class IdealDp:
         """``dp``."""
         return "dp"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput through host memory."""
         return star_throughput_only(problem)
 

@@ -40,7 +40,7 @@ class LinearisedDp:
         """``dpl``."""
         return "dpl"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput through host memory."""
         return star_throughput_only(problem)
 

@@ -64,7 +64,7 @@ class Lns:
         """``lns``."""
         return "lns"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency in which devices work side by side, every pair of them linked."""
         if problem.objective is not Objective.LATENCY or problem.overlap is not Overlap.PARALLEL:
             return "plans for latency with parallel overlap"

@@ -35,7 +35,7 @@ class MEtf:
         """``m-etf``."""
         return "m-etf"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

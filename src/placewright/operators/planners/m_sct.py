@@ -34,7 +34,7 @@ class MSct:
         """``m-sct``."""
         return "m-sct"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

@@ -59,7 +59,7 @@ class MinCut:
         """``min-cut``."""
         return "min-cut"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Serial latency over links, with OR-tools."""
         if problem.overlap is not Overlap.SERIAL or problem.objective is not Objective.LATENCY:
             return "more than one thing runs at a time"

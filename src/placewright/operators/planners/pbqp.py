@@ -57,7 +57,7 @@ class Pbqp:
         """``pbqp``."""
         return "pbqp"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

@@ -35,7 +35,7 @@ class Peft:
         """``peft``."""
         return "peft"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where tensors go over links."""
         return pairwise_only(problem)
 

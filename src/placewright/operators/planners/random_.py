@@ -23,7 +23,7 @@ class Random:
         """``random``."""
         return "random"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Always."""
         return None
 

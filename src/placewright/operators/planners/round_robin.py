@@ -26,7 +26,7 @@ class RoundRobin:
         """``round-robin``."""
         return "round-robin"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Always."""
         return None
 

@@ -84,7 +84,7 @@ class Search:
         """``search``."""
         return "search"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Links between pairs of devices, plans that need not be contiguous."""
         if problem.contiguous:
             return "does not keep plans contiguous"
@@ -99,7 +99,12 @@ class Search:
             No start has a link for every tensor.
         """
         left_s, relayed = context.remaining_s(), context.incumbent is not None
-        if relayed and math.isfinite(left_s) and installed() and not Lns().supports(problem):
+        if (
+            relayed
+            and math.isfinite(left_s)
+            and installed()
+            and not Lns().unsupported_reason(problem)
+        ):
             kept_s = self.left_to_lns * min(1.0, FEW / problem.n) * left_s
             context = replace(context, deadline_s=context.deadline_s - kept_s)
         search_state = start_search_state(problem, context)

@@ -34,7 +34,7 @@ class Single:
         """``only:<device>``."""
         return f"only:{self.device}"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Whether the device exists."""
         return None if self.device in problem.device_names else f"no device {self.device!r}"
 

@@ -40,7 +40,7 @@ class Greedy:
         if self.pieces < 1:
             raise InputError("pieces must be at least 1", where="greedy", by=f"got {self.pieces}")
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where label mixes are free."""
         return without_mix(problem)
 

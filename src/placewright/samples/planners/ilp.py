@@ -40,7 +40,7 @@ class Ilp:
         """``ilp``, or ``ilp-cp-sat``."""
         return "ilp" if self.engine == "highs" else f"ilp-{self.engine}"
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where there are not too many links."""
         moves = len(all_moves(merged(problem)))
         return f"{moves} moves are too many (of {MOST_MOVES})" if moves > MOST_MOVES else None

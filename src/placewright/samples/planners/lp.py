@@ -26,7 +26,7 @@ class Lp:
 
     name: str = "lp"
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Always."""
         return None
 

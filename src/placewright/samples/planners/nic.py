@@ -34,7 +34,7 @@ class Nic:
 
     name: str = "nic"
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where links differ by their ends alone, without prices, mixes, barriers."""
         if problem.batches is Batches.EQUAL or waits_for_all(problem):
             return "needs nodes that end on their own (proportional batches, overlap B or C)"

@@ -17,7 +17,7 @@ class NoMove:
 
     name: str = "none"
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Always."""
         return None
 

@@ -27,7 +27,7 @@ class Proportional:
 
     name: str = "proportional"
 
-    def supports(self, problem: SampleProblem) -> str | None:
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where label mixes are free."""
         return without_mix(problem)
 

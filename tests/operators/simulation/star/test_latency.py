@@ -116,7 +116,7 @@ class ThereAndBack:
 
     name = "there-and-back"
 
-    def supports(self, problem: OperatorProblem) -> str | None:
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Every problem of the test below."""
         return None
 

@@ -88,7 +88,7 @@ def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
     planners: list[Planner] = [*LISTED, *(Single(device) for device in problem.device_names)]
     found = []
     for planner in planners:
-        if planner.supports(problem) is not None:
+        if planner.unsupported_reason(problem) is not None:
             continue
         try:
             found.append(score_plan(judge, planner(problem, context)))
