@@ -18,7 +18,7 @@ from placewright.capturing.named_state import ModelAndLoss, named_state
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.graph.graph import Graph
-from tests.capture.reference_interpreter import random_order, run
+from tests.capturing.reference_interpreter import random_order, run
 
 STEPS = 3
 SEED = 7

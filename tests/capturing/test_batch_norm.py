@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
-from tests.capture.against_eager import differences, inference_differences
+from tests.capturing.against_eager import differences, inference_differences
 
 LAYERS = {
     "plain": lambda: nn.BatchNorm2d(4),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
-from tests.capture.against_eager import differences
+from tests.capturing.against_eager import differences
 
 
 class ReplayLog(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from placewright.capturing.containers import Batch, leaves_of, refilled, tensors_of
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
-from tests.capture.against_eager import differences, inference_differences
+from tests.capturing.against_eager import differences, inference_differences
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.model import capture
 from placewright.capturing.source import ModelSource
-from tests.capture.against_eager import inference_differences
+from tests.capturing.against_eager import inference_differences
 
 FILLS: dict[str, Callable[[Tensor], Tensor]] = {
     "zeros_like": torch.zeros_like,

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import (
 from placewright.capturing.flops import rule_of, work_of
 from placewright.capturing.model import capture
 from placewright.graph.graph import Graph, Operator
-from tests.capture.models import UNet, VisionTransformer
+from tests.capturing.models import UNet, VisionTransformer
 
 aten = torch.ops.aten
 ON_CPU = {

@@ -13,8 +13,8 @@ from placewright.capturing.model import capture, capture_source
 from placewright.capturing.zoo import FACTORIES
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program, Ref
-from tests.capture.models import UNSEEN, unseen
-from tests.capture.small_graphs import small_graph
+from tests.capturing.models import UNSEEN, unseen
+from tests.capturing.small_graphs import small_graph
 
 
 def named(argument: object) -> set[str]:

@@ -13,8 +13,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.profiling.build import profile
 from placewright.testing.small_zoo import small
-from tests.capture.live_memory import peak_bytes
-from tests.capture.models import unseen
+from tests.capturing.live_memory import peak_bytes
+from tests.capturing.models import unseen
 
 
 def source_of(name: str) -> ModelSource:

@@ -15,7 +15,7 @@ from placewright.errors import UnsupportedError
 from placewright.graph.files import graph_from_json, graph_json
 from placewright.graph.graph import Graph
 from placewright.graph.program import Const, Ref
-from tests.capture.against_eager import inference_differences
+from tests.capturing.against_eager import inference_differences
 
 
 class Function(nn.Module):

@@ -15,9 +15,9 @@ from placewright.capturing.zoo import FACTORIES
 from placewright.errors import UnknownNameError
 from placewright.graph.program import ORDER_ONLY, Program
 from placewright.testing.small_zoo import small
-from tests.capture.against_eager import differences, inference_differences
-from tests.capture.reference_interpreter import mismatched_specs
-from tests.capture.small_graphs import small_graph
+from tests.capturing.against_eager import differences, inference_differences
+from tests.capturing.reference_interpreter import mismatched_specs
+from tests.capturing.small_graphs import small_graph
 
 
 @pytest.mark.parametrize("name", FACTORIES)

@@ -12,8 +12,8 @@ from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.graph.graph import Graph
-from tests.capture.models import unseen
-from tests.capture.reference_interpreter import run
+from tests.capturing.models import unseen
+from tests.capturing.reference_interpreter import run
 
 
 def test_every_trained_parameter_is_updated_once() -> None:

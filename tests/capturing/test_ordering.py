@@ -10,7 +10,7 @@ from placewright.capturing.flow import flow_of
 from placewright.capturing.ordering import orders
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, Ref
-from tests.capture.small_graphs import small_graph
+from tests.capturing.small_graphs import small_graph
 
 SPEC = TensorSpec((2,), "float32", (1,))
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
-from tests.capture.against_eager import differences
+from tests.capturing.against_eager import differences
 
 
 class Deep(nn.Module):

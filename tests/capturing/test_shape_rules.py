@@ -14,8 +14,8 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.shape_rules import shape_rules
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from tests.capture.against_eager import differences
-from tests.capture.reference_interpreter import mismatched_specs
+from tests.capturing.against_eager import differences
+from tests.capturing.reference_interpreter import mismatched_specs
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

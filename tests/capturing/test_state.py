@@ -13,8 +13,8 @@ from placewright.capturing.state import decode, initial_state
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.testing.small_zoo import small
-from tests.capture.models import unseen
-from tests.capture.small_graphs import small_graph
+from tests.capturing.models import unseen
+from tests.capturing.small_graphs import small_graph
 
 
 @pytest.mark.parametrize("name", ["transposed", "counting", "normed"])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
-from tests.capture.against_eager import differences
+from tests.capturing.against_eager import differences
 
 
 class Gates(nn.Module):

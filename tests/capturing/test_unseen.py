@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from placewright.capturing.mode import CaptureWarning
 from placewright.capturing.model import capture, capture_source
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
-from tests.capture.against_eager import differences, inference_differences
-from tests.capture.models import UNSEEN, DataDependent, unseen
+from tests.capturing.against_eager import differences, inference_differences
+from tests.capturing.models import UNSEEN, DataDependent, unseen
 
 
 @pytest.mark.parametrize("name", UNSEEN)

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.operators.problem import OperatorProblem
 from placewright.testing.instances import random_problem, tiny
-from tests.operators.judging.star.reference_latency import latency
+from tests.operators.simulation.star.reference_latency import latency
 
 INF = float("inf")
 

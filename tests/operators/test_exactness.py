@@ -16,7 +16,7 @@ from placewright.cluster.cluster import Device
 from placewright.operators.exactness import EXACT, tolerance
 from placewright.runtime.eager import run_eager
 from placewright.testing.small_zoo import small
-from tests.capture.reference_interpreter import run
+from tests.capturing.reference_interpreter import run
 
 
 def test_equal_cores_promise_every_bit() -> None:

@@ -11,7 +11,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.profiling.build import profile
 from placewright.profiling.table import ProfileTable, profile_key
-from tests.profile.conftest import GIVEN
+from tests.profiling.conftest import GIVEN
 from tests.runtime.chain import diamond
 
 BOARDS = Cluster(

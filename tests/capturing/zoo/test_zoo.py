@@ -12,7 +12,7 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.zoo import FACTORIES, factory
 from placewright.errors import MissingDependencyError, UnknownNameError
 from placewright.testing.small_zoo import small
-from tests.capture.against_eager import call
+from tests.capturing.against_eager import call
 
 
 def full(name: str) -> ModelSource:

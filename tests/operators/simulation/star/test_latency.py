@@ -18,7 +18,7 @@ from placewright.operators.simulation.star.latency import first_calls
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.testing.instances import random_placement, tiny
-from tests.operators.judging.star.reference_latency import latency
+from tests.operators.simulation.star.reference_latency import latency
 from tests.operators.star_instances import star_problem
 
 
