@@ -8,7 +8,7 @@ is in the tables: single devices, accelerate's device map where modules are know
 METIS, searches.
 
 What was measured is kept as JSON lines in benchmarks/results/planners.jsonl; an instance that is
-named is measured again, with none named those that are missing. Then docs/benchmarks-planners.md
+named is measured again, with none named those that are missing. Then the page in docs/results
 and docs/images/cost-against-size.svg are written from all of it. Ends with 1 where `auto` is above
 any planner of its table. The files are looked for in $PLACEWRIGHT_DATA or ../shared/data.
 """
@@ -38,7 +38,7 @@ from placewright.planning.solving import solve
 HOUSE = Path(__file__).resolve().parents[1]
 ROOT = HOUSE.parent / "shared" / "data"
 KEPT = HOUSE / "benchmarks" / "results" / "planners.jsonl"
-PAGE = HOUSE / "docs" / "benchmarks-planners.md"
+PAGE = HOUSE / "docs" / "results" / "planners-by-instance.md"
 PLOT = HOUSE / "docs" / "images" / "cost-against-size.svg"
 MODELS = ("alexnet", "vgg16", "inception_v3", "resnet50", "rnnlm", "gnmt", "bert", "gpt2")
 CLUSTERS = {"edge-duo": 2, "edge-quad": 2, "mixed-8": 8}

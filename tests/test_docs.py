@@ -23,34 +23,37 @@ def page(name: str) -> str:
 def test_every_planner_is_described() -> None:
     """In the table of methods.md; single devices share a row."""
     known = {n for n in planners(tiny([[1.0]])) if not n.startswith("only:")}
-    described = set(re.findall(r"`([^`]+)`", page("methods.md")))
+    described = set(re.findall(r"`([^`]+)`", page("reference/planners.md")))
     assert known <= described
 
 
 def test_every_model_and_preset_is_named() -> None:
     """In the pages on the command line and on clusters."""
-    assert all(f"`{name}`" in page("cli.md") for name in FACTORIES)
-    assert all(f"`{name}`" in page("clusters.md") for name in preset_names())
+    assert all(f"`{name}`" in page("reference/cli.md") for name in FACTORIES)
+    assert all(f"`{name}`" in page("reference/cluster-file.md") for name in preset_names())
 
 
 def test_the_rooms_of_the_house_exist() -> None:
     """Every line of the drawing in architecture.md is a folder or a file."""
-    drawing = page("architecture.md").split("src/placewright/\n", 1)[1].split("```", 1)[0]
+    drawing = page("concepts/architecture.md").split("src/placewright/\n", 1)[1].split("```", 1)[0]
     rooms = [line.split()[0] for line in drawing.splitlines() if line.strip()]
     assert len(rooms) > 10
     missing = [room for room in rooms if not (ROOT / "src" / "placewright" / room).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+PAGES = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_in_the_menu(name: str) -> None:
     """Nothing is written that cannot be found."""
     assert f": {name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
 def test_the_cluster_of_the_documentation_can_be_read() -> None:
-    """The first example of clusters.md is a cluster file."""
+    """The first example of reference/cluster-file.md is a cluster file."""
     from placewright.cluster.files import cluster_from_text
 
-    text = page("clusters.md").split("```yaml\n", 1)[1].split("```", 1)[0]
-    assert cluster_from_text(text, where="clusters.md").device_names == ("board-a", "board-b")
+    text = page("reference/cluster-file.md").split("```yaml\n", 1)[1].split("```", 1)[0]
+    assert cluster_from_text(text, where="reference/cluster-file.md").device_names == ("board-a", "board-b")

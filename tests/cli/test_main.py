@@ -63,8 +63,8 @@ def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixt
 
 
 def test_documented_verbs_are_the_verbs() -> None:
-    """docs/cli.md speaks of every verb."""
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    """docs/reference/cli.md speaks of every verb."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for verb in verbs():
         assert f"`placewright {verb}" in text
 
