@@ -17,7 +17,7 @@ profiles (FLOPs and bytes over shares of the presets' rates), not measured ones;
 edge-duo and edge-quad, 8 on mixed-8; memory limits hold except on edge-duo, where they are lifted.
 `auto` is above no planner in any of the {count} tables: the command fails where it is.
 
-![Makespan over the bound against the number of operators](images/cost-against-size.svg)
+![Makespan over the bound against the number of operators](../images/cost-against-size.svg)
 """
 
 

@@ -35,7 +35,8 @@ def test_every_model_and_preset_is_named() -> None:
 
 def test_the_rooms_of_the_house_exist() -> None:
     """Every line of the drawing in architecture.md is a folder or a file."""
-    drawing = page("concepts/architecture.md").split("src/placewright/\n", 1)[1].split("```", 1)[0]
+    text = page("concepts/architecture.md")
+    drawing = text.split("src/placewright/\n", 1)[1].split("```", 1)[0]
     rooms = [line.split()[0] for line in drawing.splitlines() if line.strip()]
     assert len(rooms) > 10
     missing = [room for room in rooms if not (ROOT / "src" / "placewright" / room).exists()]
@@ -56,4 +57,5 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
     from placewright.cluster.files import cluster_from_text
 
     text = page("reference/cluster-file.md").split("```yaml\n", 1)[1].split("```", 1)[0]
-    assert cluster_from_text(text, where="reference/cluster-file.md").device_names == ("board-a", "board-b")
+    cluster = cluster_from_text(text, where="cluster-file.md")
+    assert cluster.device_names == ("board-a", "board-b")

@@ -80,7 +80,7 @@ class UnknownNameError(InputError):
 class UnsupportedError(InputError):
     """A model, operator or problem that cannot be taken, and why."""
 
-    otherwise = "docs/reference/planners.md says what each planner takes, docs/reference/cli.md what each verb does"
+    otherwise = "see docs/reference/planners.md for planners and docs/reference/cli.md for verbs"
 
 
 class InfeasibleError(PlacewrightError):
@@ -111,7 +111,7 @@ class WorkerError(RunError):
 class CheckError(RunError):
     """A run differs from plain eager PyTorch by more than its tolerance."""
 
-    otherwise = "docs/concepts/exactness.md says what is promised to be equal; please report what is not"
+    otherwise = "see docs/concepts/exactness.md for what must be equal; please report the rest"
 
 
 def _rebuild(

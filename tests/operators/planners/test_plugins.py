@@ -17,7 +17,7 @@ from tests.published import ROOT
 
 
 def install(folder: Path) -> None:
-    """What pip would leave behind: the module of docs/how-to/write-a-planner.md and its metadata."""
+    """What pip would install: the module of the page on planners, and its metadata."""
     page = (ROOT / "docs" / "how-to" / "write-a-planner.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     entry = re.search(r"^greedy = \"(.*)\"$", page, re.MULTILINE)
