@@ -37,10 +37,10 @@ def test_quickstart_runs_and_reports(
 def test_a_broken_promise_has_a_reason(end_s: float, said: str) -> None:
     """Devices that are busy longer than profiled, or else what lies between the operators."""
     trace = Trace(
-        lanes=("a", "a -> b"),
+        tracks=("a", "a -> b"),
         devices=1,
         labels=("op", "t"),
-        lane=np.array([0, 1]),
+        track=np.array([0, 1]),
         label=np.array([0, 1]),
         start_s=np.zeros(2),
         end_s=np.array([end_s, 9.0]),

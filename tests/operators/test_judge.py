@@ -203,9 +203,9 @@ def test_the_trace_holds_everything() -> None:
         judgement = judge(problem, plan)
         trace = judgement.trace()
         assert trace.devices == problem.m
-        assert len(trace.lane) == problem.n + len(judgement.transfers)
+        assert len(trace.track) == problem.n + len(judgement.transfers)
         assert trace.duration_s == judgement.makespan_s
-        moved = trace.lane[problem.n :] - problem.m
+        moved = trace.track[problem.n :] - problem.m
         assert (moved < len(problem.channel_names)).all()
         tops = [int(curve.held_bytes.max()) for curve in trace.memory]
         assert tops == judgement.peak_bytes.tolist()

@@ -51,7 +51,7 @@ def branches() -> ModelSource:
 
 def overlapping(trace: Trace) -> int:
     """Pairs of operators, in the order of their starts, of which the second starts too early."""
-    mine = trace.lane < trace.devices
+    mine = trace.track < trace.devices
     order = np.argsort(trace.start_s[mine], kind="stable")
     start, end = trace.start_s[mine][order], trace.end_s[mine][order]
     return int((start[1:] < np.maximum.accumulate(end)[:-1]).sum())

@@ -68,14 +68,14 @@ def beside(result: Result, *times: float) -> Measurement:
 
 
 def many_spans(count: int, seed: int = 0) -> Trace:
-    """One busy device lane and one link lane."""
+    """One busy device track and one link track."""
     rng = np.random.default_rng(seed)
     edges = np.cumsum(rng.exponential(1.0, 2 * count))
     return Trace(
-        lanes=("dev", "link"),
+        tracks=("dev", "link"),
         devices=1,
         labels=tuple(f"s{k}" for k in range(count)),
-        lane=np.arange(count) % 2,
+        track=np.arange(count) % 2,
         label=np.arange(count),
         start_s=edges[::2],
         end_s=edges[1::2],

@@ -20,33 +20,33 @@ def test_every_operator_and_transfer_is_there() -> None:
     assert all(f"{trace.labels[k]}\n" in picture for k in trace.label)
 
 
-def test_idle_links_have_no_lane_and_idle_devices_have_one() -> None:
+def test_idle_links_have_no_track_and_idle_devices_have_one() -> None:
     """A device that does nothing is news, a link that carries nothing is not."""
     problem = chain(3)
     trace = result_of(problem).judgement.trace()
-    used = trace.lane != trace.lanes.index("dev1->dev0")
+    used = trace.track != trace.tracks.index("dev1->dev0")
     fewer = replace(
         trace,
-        lane=trace.lane[used],
+        track=trace.track[used],
         label=trace.label[used],
         start_s=trace.start_s[used],
         end_s=trace.end_s[used],
     )
-    assert gantt(fewer, title="t").count('class="lane"') == 3
+    assert gantt(fewer, title="t").count('class="row"') == 3
     none = replace(
-        fewer, **{k: getattr(fewer, k)[:0] for k in ("lane", "label", "start_s", "end_s")}
+        fewer, **{k: getattr(fewer, k)[:0] for k in ("track", "label", "start_s", "end_s")}
     )
-    assert gantt(none, title="t").count('class="lane"') == 2
+    assert gantt(none, title="t").count('class="row"') == 2
 
 
 def test_many_links_become_the_busiest() -> None:
     """And the rest is counted."""
     count = MOST_LINKS + 5
     trace = many_spans(2 * count)
-    lanes = ("dev", *(f"link{k}" for k in range(count)))
-    many = replace(trace, lanes=lanes, lane=np.arange(2 * count) % count + 1)
+    tracks = ("dev", *(f"link{k}" for k in range(count)))
+    many = replace(trace, tracks=tracks, track=np.arange(2 * count) % count + 1)
     picture = gantt(many, title="t")
-    assert picture.count('class="lane"') == MOST_LINKS + 1
+    assert picture.count('class="row"') == MOST_LINKS + 1
     assert "and 5 quieter links" in picture
 
 

@@ -21,19 +21,19 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_spans_are_those_of_the_trace(tmp_path: Path) -> None:
-    """Every span is there with its name, lane, start and length in microseconds."""
+    """Every span is there with its name, track, start and length in microseconds."""
     trace = result_of(chain()).judgement.trace()
     spans = [
         e for e in read(write_trace(tmp_path / "t.json.gz", predicted=trace)) if e["ph"] == "X"
     ]
     assert [e["name"] for e in spans] == [trace.labels[k] for k in trace.label]
-    assert [e["tid"] - 1 for e in spans] == trace.lane.tolist()
+    assert [e["tid"] - 1 for e in spans] == trace.track.tolist()
     np.testing.assert_allclose([e["ts"] for e in spans], trace.start_s * 1e6, atol=1e-3)
     np.testing.assert_allclose([e["dur"] for e in spans], (trace.end_s - trace.start_s) * 1e6)
 
 
 def test_predicted_and_measured_are_two_processes(tmp_path: Path) -> None:
-    """Each with a name and a named thread per lane."""
+    """Each with a name and a named thread per track."""
     result = result_of(chain())
     path = result.trace(tmp_path / "t.json.gz", measured(result))
     meta = [e for e in read(path) if e["ph"] == "M"]
@@ -48,7 +48,7 @@ def test_memory_is_a_counter_that_ends_where_the_curve_ends(tmp_path: Path) -> N
     trace = result_of(chain()).judgement.trace()
     events = read(write_trace(tmp_path / "t.json.gz", predicted=trace))
     for curve in trace.memory:
-        name = f"memory {trace.lanes[curve.lane]}"
+        name = f"memory {trace.tracks[curve.track]}"
         values = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == name]
         assert values == curve.held_bytes.tolist()
 

@@ -72,20 +72,20 @@ def test_a_measured_trace_has_the_moves_and_then_the_steps() -> None:
     """In the problem's own time: a run twice as fast is drawn twice as long."""
     run = run_of("plan", 2.0, 14)
     trace = run_trace(run, ("a", "b"))
-    assert trace.lanes == ("a", "b", "a->b")
-    assert trace.start_s[trace.lane == 2] == pytest.approx([0.25])
-    assert trace.start_s[trace.lane == 0] == pytest.approx(2.0 + np.arange(6))
-    assert [trace.labels[k] for k in trace.label[trace.lane == 1]][::2] == [
+    assert trace.tracks == ("a", "b", "a->b")
+    assert trace.start_s[trace.track == 2] == pytest.approx([0.25])
+    assert trace.start_s[trace.track == 0] == pytest.approx(2.0 + np.arange(6))
+    assert [trace.labels[k] for k in trace.label[trace.track == 1]][::2] == [
         f"own gradients, epoch {e}" for e in (1, 2, 3)
     ]
     twice = run_trace(replace(run, speed=2.0), ("a", "b"))
-    assert twice.start_s[twice.lane == 0] == pytest.approx(2.0 + 2 * np.arange(6))
+    assert twice.start_s[twice.track == 0] == pytest.approx(2.0 + 2 * np.arange(6))
 
 
 def test_a_run_without_a_move_has_no_links() -> None:
     """Nothing moved, nothing is drawn."""
     still = run_of("none", 4.0)
-    assert run_trace(still, ("a", "b")).lanes == ("a", "b")
+    assert run_trace(still, ("a", "b")).tracks == ("a", "b")
     plan = SamplePlan(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
     assert plan.count.sum() == 0
     check(samples_run_page(solve(problem(), Greedy()), [still]))

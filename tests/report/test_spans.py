@@ -17,7 +17,7 @@ from tests.report.examples import many_spans
 def test_no_work_is_lost(count: int, seed: int, finest_s: float) -> None:
     """Blocks hold every span once, in order, without overlap."""
     trace = many_spans(count, seed)
-    mine = trace.lane == 0
+    mine = trace.track == 0
     blocks = visible_blocks(trace, 0, finest_s)
     assert sum(b.count for b in blocks) == mine.sum()
     busy = float((trace.end_s - trace.start_s)[mine].sum())
@@ -32,7 +32,7 @@ def test_long_spans_stay_alone() -> None:
     trace = many_spans(200)
     blocks = visible_blocks(trace, 0, 0.5)
     long = [b for b in blocks if b.busy_s >= 2.0 and b.count == 1]
-    expected = (trace.end_s - trace.start_s)[trace.lane == 0] >= 2.0
+    expected = (trace.end_s - trace.start_s)[trace.track == 0] >= 2.0
     assert len(long) == expected.sum()
 
 
@@ -47,5 +47,5 @@ def test_the_label_is_that_of_the_longest_span() -> None:
     """A run is called after what took most of it."""
     trace = many_spans(40)
     (block,) = visible_blocks(trace, 0, 1e9)
-    lengths = np.where(trace.lane == 0, trace.end_s - trace.start_s, -1)
+    lengths = np.where(trace.track == 0, trace.end_s - trace.start_s, -1)
     assert block.label == lengths.argmax()

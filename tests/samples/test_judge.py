@@ -139,10 +139,10 @@ def test_impossible_moves_are_errors(move: tuple[int, int, int]) -> None:
 
 
 def test_the_trace_shows_epochs_transfers_and_exchange() -> None:
-    """Lanes of nodes, then of links; the exchange comes last."""
+    """Tracks of nodes, then of links; the exchange comes last."""
     problem = tiny([10, 0], epochs=3, sync_s=0.5)
     trace = judge(problem, plan((0, 1, 4))).trace()
-    assert trace.lanes == ("n0", "n1", "n0->n1")
+    assert trace.tracks == ("n0", "n1", "n0->n1")
     assert trace.devices == 2
     assert trace.duration_s == pytest.approx(0.2 + 6 * 0.3 + 1.5)
-    assert len(trace.lane) == 2 * 3 + 2 + 1
+    assert len(trace.track) == 2 * 3 + 2 + 1

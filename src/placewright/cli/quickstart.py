@@ -139,7 +139,7 @@ def _why(outcome: Outcome) -> str:
     """What the measured step shows about a promise that did not come true."""
     trace, judged = outcome.measured.trace, outcome.result.judgement
     assert trace is not None
-    on_devices = trace.lane < trace.devices
+    on_devices = trace.track < trace.devices
     busy_s = float((trace.end_s - trace.start_s)[on_devices].sum())
     longer = busy_s / float(judged.busy_s.sum()) - 1.0
     if longer > 0.03:

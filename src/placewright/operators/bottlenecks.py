@@ -40,7 +40,7 @@ class Limit:
 
 
 def limits(played: OperatorJudgement, critical: BoolArray) -> tuple[Limit, ...]:
-    """Lanes on the critical path, the largest share first, then devices that are nearly full.
+    """Tracks on the critical path, the largest share first, then devices that are nearly full.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ def limits(played: OperatorJudgement, critical: BoolArray) -> tuple[Limit, ...]:
     """
     trace = played.trace()
     length = np.where(critical, trace.end_s - trace.start_s, 0.0)
-    spent = np.bincount(trace.lane, length, minlength=len(trace.lanes))
+    spent = np.bincount(trace.track, length, minlength=len(trace.tracks))
     total = trace.duration_s
     found = [
-        Limit("compute" if k < trace.devices else "link", trace.lanes[k], float(spent[k] / total))
+        Limit("compute" if k < trace.devices else "link", trace.tracks[k], float(spent[k] / total))
         for k in np.argsort(-spent, kind="stable").tolist()
         if total > 0 and spent[k] > 0
     ]

@@ -27,17 +27,17 @@ def causes(played: OperatorJudgement) -> list[set[int]]:
     return found + [{int(p.tensor_producer[k])} for k in moves.tensor.tolist()]
 
 
-def turns(played: OperatorJudgement, lane: IntArray) -> IntArray:
-    """What a span holds while others wait for it: its lane, or the device that is called.
+def turns(played: OperatorJudgement, track: IntArray) -> IntArray:
+    """What a span holds while others wait for it: its track, or the device that is called.
 
     A CPU beside called accelerators does any number of things at once: none waits for another.
     """
     p = played.problem
     if p.communication is not Communication.STAR:
-        return lane
-    device = lane % p.m
+        return track
+    device = track % p.m
     free = is_star_latency(p) & ~accelerators(p)[device]
-    return np.where(free, -1 - np.arange(len(lane)), device)
+    return np.where(free, -1 - np.arange(len(track)), device)
 
 
 def _read(played: OperatorJudgement, op: int) -> list[int]:

@@ -166,11 +166,11 @@ def critical_spans(played: OperatorJudgement) -> BoolArray:
     """Whether a span of the trace, operators first, is on a gapless chain that ends last.
 
     From what ends last, backwards: whatever ended just when a critical span began, on the same
-    lane (it kept the device or channel busy) or as its cause (a producer or a transfer).
+    track (it kept the device or channel busy) or as its cause (a producer or a transfer).
     Spans without length take part like all others.
     """
     trace = played.trace()
-    cause, turn = causes(played), turns(played, trace.lane)
+    cause, turn = causes(played), turns(played, trace.track)
     last = trace.end_s.max(initial=0.0)
     close = SAME_TIME * max(float(last), 1e-30)
     critical: BoolArray = np.isclose(trace.end_s, last, rtol=0.0, atol=close)

@@ -80,12 +80,12 @@ class OperatorJudgement:
     def trace(self) -> Trace:
         """Spans on devices and channels, and memory over time."""
         p, moves = self.problem, self.transfers
-        links, lane = link_lanes(p, moves)
+        links, track = link_tracks(p, moves)
         return Trace(
-            lanes=(*p.device_names, *links),
+            tracks=(*p.device_names, *links),
             devices=p.m,
             labels=(*p.operator_names, *p.tensor_names),
-            lane=np.concatenate([self.placement, p.m + lane]),
+            track=np.concatenate([self.placement, p.m + track]),
             label=np.concatenate([np.arange(p.n), p.n + moves.tensor]),
             start_s=np.concatenate([self.op_start_s, moves.start_s]),
             end_s=np.concatenate([self.op_end_s, moves.end_s]),
@@ -101,7 +101,7 @@ class OperatorJudgement:
         return memory_curves(p, self.placement, ends, (moves.tensor, moves.target, moves.end_s))
 
 
-def link_lanes(problem: OperatorProblem, moves: Transfers) -> tuple[tuple[str, ...], IntArray]:
+def link_tracks(problem: OperatorProblem, moves: Transfers) -> tuple[tuple[str, ...], IntArray]:
     """Names of channels, or of devices' ways to host memory, and which carries each transfer."""
     if problem.communication is not Communication.STAR:
         return problem.channel_names, problem.channel[moves.source, moves.target]

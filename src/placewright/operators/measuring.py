@@ -148,24 +148,24 @@ def execution_order(problem: OperatorProblem, judgement: OperatorJudgement) -> l
 
 def measured_trace(problem: OperatorProblem, record: StepRecord) -> Trace:
     """A step that really happened, in the judge's format."""
-    lanes: list[int] = []
+    tracks: list[int] = []
     labels: list[int] = []
     spans: list[tuple[float, float]] = []
     for device, log in enumerate(record.logs):
         times = np.asarray(log.spans_s).reshape(-1, 2) - record.origin_s
-        lanes += [device] * len(times)
+        tracks += [device] * len(times)
         labels += log.operators
         spans += [(float(a), float(b)) for a, b in times]
         for tag, target, start, end in log.transfers:
-            lanes.append(problem.m + int(problem.channel[device, target]))
+            tracks.append(problem.m + int(problem.channel[device, target]))
             labels.append(problem.n + tag)
             spans.append((start - record.origin_s, end - record.origin_s))
     array = np.array(spans, dtype=np.float64).reshape(-1, 2)
     return Trace(
-        lanes=(*problem.device_names, *problem.channel_names),
+        tracks=(*problem.device_names, *problem.channel_names),
         devices=problem.m,
         labels=(*problem.operator_names, *problem.tensor_names),
-        lane=np.array(lanes, dtype=np.int64),
+        track=np.array(tracks, dtype=np.int64),
         label=np.array(labels, dtype=np.int64),
         start_s=array[:, 0].copy(),
         end_s=array[:, 1].copy(),

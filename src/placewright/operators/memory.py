@@ -72,7 +72,7 @@ def _lives(
 
 
 def _curve(
-    lane: int,
+    track: int,
     resident: float,
     from_s: FloatArray,
     until_s: FloatArray,
@@ -84,4 +84,4 @@ def _curve(
     change = np.concatenate([[resident], held, -held])
     at, inverse = np.unique(times, return_inverse=True)
     level = np.cumsum(np.bincount(inverse, change, minlength=len(at)), dtype=np.float64)
-    return MemoryCurve(lane, at, level, float(capacity))
+    return MemoryCurve(track, at, level, float(capacity))

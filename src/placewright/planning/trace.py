@@ -9,9 +9,9 @@ from placewright.numerics.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryCurve:
-    """Bytes held by one lane: ``held_bytes[k]`` from ``times_s[k]`` until the next time."""
+    """Bytes held by one track: ``held_bytes[k]`` from ``times_s[k]`` until the next time."""
 
-    lane: int
+    track: int
     times_s: FloatArray
     held_bytes: FloatArray
     capacity_bytes: float = float("inf")
@@ -19,26 +19,26 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Spans on lanes (devices and link channels) and the memory of the devices.
+    """Spans on tracks (devices and link channels) and the memory of the devices.
 
     Attributes
     ----------
-    lanes
+    tracks
         Device names first, then channel names.
     devices
-        How many of the lanes are devices.
+        How many of the tracks are devices.
     labels
         What ran: operator names first, then tensor names.
-    lane, label
-        One entry per span: index into `lanes` and `labels`.
+    track, label
+        One entry per span: index into `tracks` and `labels`.
     start_s, end_s
         One entry per span, seconds from the start of the step.
     """
 
-    lanes: tuple[str, ...]
+    tracks: tuple[str, ...]
     devices: int
     labels: tuple[str, ...]
-    lane: IntArray
+    track: IntArray
     label: IntArray
     start_s: FloatArray
     end_s: FloatArray

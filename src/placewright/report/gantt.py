@@ -1,4 +1,4 @@
-"""A trace as a Gantt chart: a lane per device and per link that carried something."""
+"""A trace as a Gantt chart: a track per device and per link that carried something."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewright.report.svg import device_class, drawing, label, number, tag, ti
 from placewright.report.text import percent, seconds
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 58.0
-DEVICE_LANE, LINK_LANE, GAP = 30.0, 15.0, 6.0
+DEVICE_TRACK, LINK_TRACK, GAP = 30.0, 15.0, 6.0
 FINEST_PX = 1.2
 MOST_LINKS = 24
 
@@ -27,11 +27,11 @@ def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
     """
     top = until_s or trace.duration_s or 1.0
     links, quieter = _busy_links(trace)
-    lanes = [*range(trace.devices), *links]
+    tracks = [*range(trace.devices), *links]
     y, parts = 6.0, []
-    for lane in lanes:
-        height = DEVICE_LANE if lane < trace.devices else LINK_LANE
-        parts.append(_lane(trace, lane, y, height, top))
+    for track in tracks:
+        height = DEVICE_TRACK if track < trace.devices else LINK_TRACK
+        parts.append(_track(trace, track, y, height, top))
         y += height + GAP
     more = f"and {quieter} quieter links" if quieter else ""
     note = label(LEFT - 10, y + 15, more, "tick", "end") if more else ""
@@ -41,26 +41,26 @@ def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
 
 def _busy_links(trace: Trace) -> tuple[list[int], int]:
     """Links that carried something, the busiest if there are many, and how many are left out."""
-    busy = np.zeros(len(trace.lanes))
-    np.add.at(busy, trace.lane, trace.end_s - trace.start_s)
-    used = [k for k in range(trace.devices, len(trace.lanes)) if busy[k] > 0]
+    busy = np.zeros(len(trace.tracks))
+    np.add.at(busy, trace.track, trace.end_s - trace.start_s)
+    used = [k for k in range(trace.devices, len(trace.tracks)) if busy[k] > 0]
     shown = sorted(used, key=lambda k: -busy[k])[:MOST_LINKS]
     return sorted(shown), len(used) - len(shown)
 
 
-def _lane(trace: Trace, lane: int, y: float, height: float, top: float) -> str:
-    is_device = lane < trace.devices
-    class_ = device_class(lane) if is_device else "link"
+def _track(trace: Trace, track: int, y: float, height: float, top: float) -> str:
+    is_device = track < trace.devices
+    class_ = device_class(track) if is_device else "link"
     finest_s = top * FINEST_PX / (WIDTH - LEFT - RIGHT)
-    blocks = visible_blocks(trace, lane, finest_s)
+    blocks = visible_blocks(trace, track, finest_s)
     busy = sum(b.busy_s for b in blocks) / (trace.duration_s or 1.0)
     parts = [
-        tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height, class_="lane", rx=2),
-        label(LEFT - 10, y + height / 2 + 4, _short(trace.lanes[lane]), "name", "end"),
+        tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height, class_="row", rx=2),
+        label(LEFT - 10, y + height / 2 + 4, _short(trace.tracks[track]), "name", "end"),
         *[_bar(trace, block, y, height, top) for block in blocks],
         label(WIDTH - RIGHT + 8, y + height / 2 + 4, percent(busy), "busy"),
     ]
-    return tag("g", *parts, class_=class_, data_device=lane if is_device else None)
+    return tag("g", *parts, class_=class_, data_device=track if is_device else None)
 
 
 def _bar(trace: Trace, block: Block, y: float, height: float, top: float) -> str:

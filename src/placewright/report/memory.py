@@ -24,7 +24,7 @@ def memory_charts(trace: Trace) -> str:
 
 
 def _chart(trace: Trace, curve: MemoryCurve, until: float) -> str:
-    name, peak = trace.lanes[curve.lane], float(curve.held_bytes.max(initial=0.0))
+    name, peak = trace.tracks[curve.track], float(curve.held_bytes.max(initial=0.0))
     limited = math.isfinite(curve.capacity_bytes)
     near = limited and peak > FAR * curve.capacity_bytes
     top = max(curve.capacity_bytes * 1.06 if near else peak * 2, peak * 1.06, 1.0)
@@ -47,7 +47,7 @@ def _chart(trace: Trace, curve: MemoryCurve, until: float) -> str:
     tip = f"{name}: peak {size(peak)}{share}"
     tip += f" ({percent(peak / curve.capacity_bytes)})" if limited else ""
     return tag(
-        "figure", picture, class_=device_class(curve.lane), data_device=curve.lane, data_tip=tip
+        "figure", picture, class_=device_class(curve.track), data_device=curve.track, data_tip=tip
     )
 
 

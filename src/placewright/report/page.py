@@ -179,16 +179,16 @@ def _devices(result: Result, trace: Trace) -> str:
     top = trace.duration_s or 1.0
     remarks = []
     for k in range(trace.devices):
-        mine = trace.lane == k
+        mine = trace.track == k
         busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
         remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
-    return legend(trace.lanes[: trace.devices], remarks)
+    return legend(trace.tracks[: trace.devices], remarks)
 
 
 def _timeline(trace: Trace, measurement: Measurement | None) -> str:
     measured = None if measurement is None else measurement.trace
     if measured is None:
-        told = "Who runs what when. Coloured lanes are devices, grey ones the links between them."
+        told = "Who runs what when. Coloured tracks are devices, grey ones the links between them."
         return section("Timeline", told, _scroll(gantt(trace, title="predicted timeline")))
     assert measurement is not None
     until = max(trace.duration_s, measured.duration_s)

@@ -38,28 +38,28 @@ def events(predicted: Trace, measured: Trace | None = None) -> Iterator[Event]:
 
 
 def _threads(process: int, trace: Trace) -> Iterator[Event]:
-    for lane, name in enumerate(trace.lanes):
-        at = {"pid": process, "tid": lane + 1}
-        kind = "device" if lane < trace.devices else "link"
+    for track, name in enumerate(trace.tracks):
+        at = {"pid": process, "tid": track + 1}
+        kind = "device" if track < trace.devices else "link"
         yield {"ph": "M", "name": "thread_name", **at, "args": {"name": f"{kind} {name}"}}
-        yield {"ph": "M", "name": "thread_sort_index", **at, "args": _order(lane)}
+        yield {"ph": "M", "name": "thread_sort_index", **at, "args": _order(track)}
 
 
 def _spans(process: int, trace: Trace) -> Iterator[Event]:
     rows = zip(
-        trace.lane.tolist(),
+        trace.track.tolist(),
         trace.label.tolist(),
         (trace.start_s * 1e6).tolist(),
         ((trace.end_s - trace.start_s) * 1e6).tolist(),
         strict=True,
     )
-    for lane, label, start_us, length_us in rows:
+    for track, label, start_us, length_us in rows:
         yield {
             "ph": "X",
             "name": trace.labels[label],
-            "cat": "compute" if lane < trace.devices else "transfer",
+            "cat": "compute" if track < trace.devices else "transfer",
             "pid": process,
-            "tid": lane + 1,
+            "tid": track + 1,
             "ts": round(start_us, 4),
             "dur": round(length_us, 4),
         }
@@ -67,7 +67,7 @@ def _spans(process: int, trace: Trace) -> Iterator[Event]:
 
 def _memory(process: int, trace: Trace) -> Iterator[Event]:
     for curve in trace.memory:
-        name = f"memory {trace.lanes[curve.lane]}"
+        name = f"memory {trace.tracks[curve.track]}"
         for time_s, held in zip(curve.times_s.tolist(), curve.held_bytes.tolist(), strict=True):
             yield {
                 "ph": "C",

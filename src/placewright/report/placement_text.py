@@ -57,9 +57,9 @@ def placement_text(summary: PlacementSummary, measured: Trace | None = None) -> 
 
 def busy_seconds(trace: Trace) -> list[float]:
     """Seconds that each device of a trace computes."""
-    on_devices = trace.lane < trace.devices
+    on_devices = trace.track < trace.devices
     took = np.bincount(
-        trace.lane[on_devices],
+        trace.track[on_devices],
         weights=(trace.end_s - trace.start_s)[on_devices],
         minlength=trace.devices,
     )

@@ -15,7 +15,7 @@ from placewright.report.text import percent, seconds, size
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import nothing
 
-MOST_LANES = 40
+MOST_TRACKS = 40
 """Nodes up to which a timeline can be read."""
 
 
@@ -40,7 +40,7 @@ def _body(result: Result) -> Iterator[str]:
     told = "Upper bar: if nothing moved. Lower bar: moving (grey), then training."
     bars = node_bars(result.judgement, still)
     yield section("Nodes before and after", told, tag("div", bars, class_="scroll"))
-    if result.problem.n <= MOST_LANES:
+    if result.problem.n <= MOST_TRACKS:
         told = "Transfers played one after another, as ports do that wait for each other."
         chart = gantt(result.judgement.trace(), title="predicted timeline")
         yield section("Timeline", told, tag("div", chart, class_="scroll"))

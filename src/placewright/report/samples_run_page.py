@@ -9,7 +9,7 @@ from placewright.report.gantt import gantt
 from placewright.report.loss_curves import Curve, loss_curves
 from placewright.report.node_bars import node_bars
 from placewright.report.sample_map import sample_map
-from placewright.report.samples_page import MOST_LANES
+from placewright.report.samples_page import MOST_TRACKS
 from placewright.report.samples_runs import emulated, loss_to_reach
 from placewright.report.sheet import definitions, facts, heading, legend, section, sheet
 from placewright.report.svg import number, tag, text
@@ -32,7 +32,7 @@ def samples_run_page(result: Result, runs: Sequence[SampleRun]) -> str:
         heading(asked.name, "samples run", _verdict(runs)),
         facts(_facts(result, ours)),
         _flows(judged, still),
-        _timelines(judged, ours) if asked.n <= MOST_LANES else "",
+        _timelines(judged, ours) if asked.n <= MOST_TRACKS else "",
         _losses(runs),
         _side_by_side(runs),
         _provenance(result, ours),

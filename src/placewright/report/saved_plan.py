@@ -37,14 +37,14 @@ def saved_plan_page(data: Data, path: Path) -> str:
     validate(PlanFile, data, where=str(path))
     trace, name = saved_trace(data, str(path)), saved_name(data, path)
     count = Counter(data["plan"]["placement"].values())
-    devices = trace.lanes[: trace.devices]
+    devices = trace.tracks[: trace.devices]
     body = [
         heading(name, f"{data.get('objective', '')} plan, from {path.name}"),
         facts(saved_facts(data)),
         legend(devices, [f"{count[d]} operators" for d in devices]),
         section(
             "Timeline",
-            "Who runs what when. Coloured lanes are devices, grey ones the links between them.",
+            "Who runs what when. Coloured tracks are devices, grey ones the links between them.",
             tag("div", gantt(trace, title="predicted timeline"), class_="scroll"),
         ),
         saved_candidates(data),
@@ -56,22 +56,22 @@ def saved_plan_page(data: Data, path: Path) -> str:
 def saved_trace(data: Data, where: str = "plan") -> Trace:
     """The schedule and the transfers of a saved plan.
 
-    Links are one lane per pair of devices: a plan does not say which of them share a channel.
+    Links are one track per pair of devices: a plan does not say which of them share a channel.
     """
     plan = data["plan"]
     operators, transfers = plan.get("schedule") or [], plan.get("transfers") or []
     devices = tuple(dict.fromkeys(_device_names(plan)))
     _check_known(devices, operators, where)
     pairs = list(dict.fromkeys(f"{t['source']}->{t['target']}" for t in transfers))
-    lanes = {name: k for k, name in enumerate((*devices, *pairs))}
-    lane = [lanes[o["device"]] for o in operators]
-    lane += [lanes[f"{t['source']}->{t['target']}"] for t in transfers]
+    tracks = {name: k for k, name in enumerate((*devices, *pairs))}
+    track = [tracks[o["device"]] for o in operators]
+    track += [tracks[f"{t['source']}->{t['target']}"] for t in transfers]
     both = [*operators, *transfers]
     return Trace(
-        lanes=tuple(lanes),
+        tracks=tuple(tracks),
         devices=len(devices),
         labels=(*(o["op"] for o in operators), *(t["tensor"] for t in transfers)),
-        lane=np.array(lane, dtype=np.int64),
+        track=np.array(track, dtype=np.int64),
         label=np.arange(len(both)),
         start_s=np.array([span["start_s"] for span in both], dtype=np.float64),
         end_s=np.array([span["end_s"] for span in both], dtype=np.float64),

@@ -32,14 +32,14 @@ class Block:
     label: int
 
 
-def visible_blocks(trace: Trace, lane: int, finest_s: float) -> list[Block]:
-    """The lane's spans in order; runs of spans shorter than `finest_s` are merged.
+def visible_blocks(trace: Trace, track: int, finest_s: float) -> list[Block]:
+    """The track's spans in order; runs of spans shorter than `finest_s` are merged.
 
     A run grows while the gap to the next span and that span itself are shorter than `finest_s`
-    and the run is shorter than four times that, so a lane has at most about
+    and the run is shorter than four times that, so a track has at most about
     ``duration / finest_s`` blocks.
     """
-    which = np.flatnonzero(trace.lane == lane)
+    which = np.flatnonzero(trace.track == track)
     which = which[np.lexsort((trace.end_s[which], trace.start_s[which]))]
     starts, ends = trace.start_s[which], trace.end_s[which]
     edges = [0, *_breaks(starts, ends, finest_s), len(which)]

@@ -18,22 +18,22 @@ def run_trace(run: SampleRun, names: Sequence[str]) -> Trace:
     """
     moves = run.moved.spans if run.moved else ()
     pairs = list(dict.fromkeys((i, j) for i, j, *_ in moves))
-    lane_of = {pair: len(names) + k for k, pair in enumerate(pairs)}
+    track_of = {pair: len(names) + k for k, pair in enumerate(pairs)}
     nodes, steps = run.trained.spans_s.shape[:2]
     epochs = len(run.trained.epochs)
     begin_s, computed_s = (run.move_s + run.speed * run.trained.spans_s[:, :, k] for k in (0, 1))
     epoch = np.arange(steps) * epochs // max(steps, 1)
     return Trace(
-        lanes=(*names, *(f"{names[i]}->{names[j]}" for i, j in pairs)),
+        tracks=(*names, *(f"{names[i]}->{names[j]}" for i, j in pairs)),
         devices=len(names),
         labels=(
             *(f"own gradients, epoch {e + 1}" for e in range(epochs)),
             *(f"{count} samples" for _, _, count, _, _ in moves),
         ),
-        lane=np.concatenate(
+        track=np.concatenate(
             [
                 np.repeat(np.arange(nodes), steps),
-                np.array([lane_of[i, j] for i, j, *_ in moves], dtype=np.int64),
+                np.array([track_of[i, j] for i, j, *_ in moves], dtype=np.int64),
             ]
         ),
         label=np.concatenate([np.tile(epoch, nodes), epochs + np.arange(len(moves))]),

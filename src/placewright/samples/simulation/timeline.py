@@ -25,7 +25,7 @@ def timeline(
     end_s = float(np.maximum(begin_s + trained_s, moved_s).max())
     sync_s = problem.epochs * problem.sync_s
     pairs = list(dict.fromkeys(zip(plan.source.tolist(), plan.target.tolist(), strict=True)))
-    lane_of = {pair: problem.n + k for k, pair in enumerate(pairs)}
+    track_of = {pair: problem.n + k for k, pair in enumerate(pairs)}
     name = problem.node_names
     told = [f"epoch {e + 1}" if epochs > 1 else f"{problem.epochs} epochs" for e in range(epochs)]
     labels = [*told, "gradient exchange", *(f"{c} samples" for c in played.count.tolist())]
@@ -35,10 +35,10 @@ def timeline(
     synced = nodes if sync_s > 0 else nodes[:0]
     moves = played.move
     return Trace(
-        lanes=(*name, *(f"{name[i]}->{name[j]}" for i, j in pairs)),
+        tracks=(*name, *(f"{name[i]}->{name[j]}" for i, j in pairs)),
         devices=problem.n,
         labels=tuple(labels),
-        lane=np.concatenate([np.repeat(nodes, epochs), synced, _lanes(plan, played, lane_of)]),
+        track=np.concatenate([np.repeat(nodes, epochs), synced, _tracks(plan, played, track_of)]),
         label=np.concatenate(
             [
                 np.tile(np.arange(epochs), problem.n),
@@ -64,9 +64,9 @@ def _begin_s(problem: SampleProblem, moved_s: FloatArray) -> FloatArray:
     return np.full(problem.n, moved_s.max()) if waits_for_all(problem) else moved_s
 
 
-def _lanes(
-    plan: SamplePlan, played: PortTimes, lane_of: dict[tuple[int, int], int]
+def _tracks(
+    plan: SamplePlan, played: PortTimes, track_of: dict[tuple[int, int], int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     source, target = plan.source[played.move].tolist(), plan.target[played.move].tolist()
-    lanes = [lane_of[i, j] for i, j in zip(source, target, strict=True)]
-    return np.array(lanes, dtype=np.int64)
+    tracks = [track_of[i, j] for i, j in zip(source, target, strict=True)]
+    return np.array(tracks, dtype=np.int64)

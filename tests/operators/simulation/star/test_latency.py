@@ -75,7 +75,7 @@ def test_a_call_is_busy_from_its_first_transfer_to_its_last(calls: int) -> None:
         assert moves.end_s - moves.start_s == pytest.approx(took, abs=1e-12)
         assert trace.duration_s == pytest.approx(played.value)
         for d in np.flatnonzero(p.host_seconds_per_byte > 0).tolist():
-            mine = np.flatnonzero(trace.lane % p.m == d)
+            mine = np.flatnonzero(trace.track % p.m == d)
             by = mine[np.lexsort((trace.end_s[mine], trace.start_s[mine]))]
             assert (trace.start_s[by][1:] >= trace.end_s[by][:-1] - 1e-9).all()
         for k, j in zip(

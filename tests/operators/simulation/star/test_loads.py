@@ -65,7 +65,7 @@ def test_loads_equal_the_reference_to_the_last_bit() -> None:
         assert judgement.feasible == all(h <= c for h, c in zip(held, p.memory_bytes, strict=True))
         trace = judgement.trace()
         assert trace.devices == p.m
-        busy = np.bincount(trace.lane % p.m, trace.end_s - trace.start_s, p.m)
+        busy = np.bincount(trace.track % p.m, trace.end_s - trace.start_s, p.m)
         assert busy == pytest.approx(slow_loads(p, place))
         assert trace.duration_s == pytest.approx(judgement.value)
 

@@ -167,10 +167,10 @@ class Program:
         p = self.problem
         pair = linked(p)
         for d, terms in enumerate(sent):
-            lanes = len(np.unique(p.channel[pair[:, d], d]))
-            self.row([*terms, (END, -float(lanes))], -np.inf, 0.0)
-        lanes = len(np.unique(p.channel[pair]))
-        self.row([*(t for terms in sent for t in terms), (END, -float(lanes))], -np.inf, 0.0)
+            channels = len(np.unique(p.channel[pair[:, d], d]))
+            self.row([*terms, (END, -float(channels))], -np.inf, 0.0)
+        channels = len(np.unique(p.channel[pair]))
+        self.row([*(t for terms in sent for t in terms), (END, -float(channels))], -np.inf, 0.0)
 
     def _paths(self, into: dict[tuple[int, int, int], tuple[int, float]]) -> None:
         p, own = self.problem, self.groups.group
