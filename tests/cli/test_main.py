@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_is_one(capsys: pytest.CaptureFixture[str]
     said = speak(capsys, "devices", "-o", "/no/such/folder/c.yaml")
     told = "error: /no/such/folder/c.yaml: cannot be written: No such file or directory\n  next: "
     assert said.code == 1
-    assert said.err.startswith(told + "name a file in a folder that is there")
+    assert said.err.startswith(told + "name a file in a folder that exists")
 
 
 @pytest.mark.parametrize("flag", [("-vv",), ("-v", "--verbose")])
@@ -184,4 +184,4 @@ def test_a_full_disk_without_a_name_is_told(
     monkeypatch.setattr(sources, "find_cluster", full)
     said = speak(capsys, "devices")
     assert said.code == 1
-    assert "No space left on device\n  next: make room there" in said.err
+    assert "No space left on device\n  next: free space there" in said.err

@@ -194,7 +194,7 @@ def _of_the_system(error: OSError) -> PlacewrightError:
         return RunError(
             error.strerror or "the disk is full",
             where=str(error.filename or "stdout or a file"),
-            hint="make room there, or name another temporary folder in TMPDIR",
+            hint="free space there, or name another temporary folder in TMPDIR",
         )
     if error.filename is None:
         return _unexpected(error)

@@ -1,7 +1,7 @@
-"""Where files come in: text becomes data, data becomes a checked model, errors become ours.
+"""Parse and validate files: text to data, data to a pydantic model, errors to `InputError`.
 
-Every file format is a pydantic model that forbids unknown keys. Whatever is wrong is told as an
-`InputError` that names the file, the line where it can be known, and the field.
+Every file format is a pydantic model that forbids unknown keys. An `InputError` names the file,
+the line (YAML) and the field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Error = TypeVar("Error", bound=PlacewrightError)
 Location = Sequence[int | str]
 
-_LOOK = "mend it at that place, or make the file again; an empty or cut file was not written whole"
+_LOOK = "fix the file there, or write it again; it may be truncated"
 
 
 class FileModel(BaseModel):
@@ -31,7 +31,7 @@ class FileModel(BaseModel):
 
 
 class RefusedError(ValueError):
-    """Carries an `InputError` out of a pydantic validator whole."""
+    """Carries an `InputError` through pydantic, which passes only ValueErrors on."""
 
     def __init__(self, error: InputError) -> None:
         self.error = error
@@ -63,7 +63,7 @@ def parse_json(text: str, *, where: str) -> Any:
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """YAML text as data; a key given twice is an error, not the last one's victory."""
+    """YAML text as data; a duplicate key is an error."""
     try:
         return yaml.load(text, Loader=_OnceLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a thirteenth month is one
@@ -100,7 +100,7 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
 
 
 def placed(error: Error, where: str) -> Error:
-    """The same error with the file in front of its place."""
+    """The same error with the file name prepended to its location."""
     made = type(error).__new__(type(error))
     place = f"{where}: {error.where}" if error.where else where
     PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
@@ -108,13 +108,13 @@ def placed(error: Error, where: str) -> Error:
 
 
 def _nearest(path: Path) -> str:
-    """What to do about a file that is not there, or is a folder."""
+    """Hint for a file that is missing, or is a folder."""
     if path.is_dir():
         return "give a file inside it"
     folder = path.parent
     names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     near = get_close_matches(path.name, names, n=1)
-    here = f"it is looked for in {folder.resolve()}"
+    here = f"looked for in {folder.resolve()}"
     return f"did you mean {str(folder / near[0])!r}?" if near else here
 
 
@@ -125,14 +125,14 @@ def field_path(loc: Location) -> str:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """Safe, and every key at most once."""
+    """`SafeLoader` that rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a word, not a list or a mapping", key.start_mark
+                    None, None, "a key must be a scalar, not a list or a mapping", key.start_mark
                 )
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
@@ -164,7 +164,7 @@ def _leaves(annotation: Any) -> list[type]:
 
 
 def _refusal(error: Any, place: str) -> InputError:
-    """What pydantic found, in our words."""
+    """A pydantic error as an `InputError`."""
     cause = (error.get("ctx") or {}).get("error")
     if isinstance(cause, RefusedError):
         own = cause.error
@@ -174,7 +174,7 @@ def _refusal(error: Any, place: str) -> InputError:
     what = str(error["msg"]).replace("Input should be", "must be").replace("valid tuple", "list")
     whole = isinstance(error["input"], dict | list)
     version = error["loc"] == ("schema_version",)
-    hint = "read it with the release that wrote it, or make it again" if version else ""
+    hint = "read it with the release that wrote it, or write it again" if version else ""
     return InputError(what, where=place, by="" if whole else f"got {error['input']!r}", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""Data in a file; the end of its name says how: ``.json``, ``.yaml`` or ``.yml``, then ``.gz``."""
+"""Read and write data files by suffix: ``.json``, ``.yaml`` or ``.yml``, optionally ``.gz``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from placewright.io.boundary import parse_json, parse_yaml, read_text
 
 
 def read_data(path: str | Path) -> tuple[Any, str]:
-    """What is in the file, and its YAML text, empty of JSON: lines can be named with it.
+    """The data of a file, and its text if it is YAML (to name lines in errors).
 
     Raises
     ------
     InputError
-        The file is missing, or is not what the end of its name says.
+        The file is missing, or its content does not match its suffix.
     """
     where, text = str(path), stored_text(path)
     if is_yaml(path):
@@ -29,7 +29,7 @@ def read_data(path: str | Path) -> tuple[Any, str]:
 
 
 def write_data(data: dict[str, Any], path: str | Path) -> Path:
-    """Write what `read_data` reads back equal; the same data is the same file."""
+    """Write data that `read_data` reads back equal; equal data give equal bytes."""
     target = Path(path)
     if is_yaml(path):
         import yaml
@@ -41,14 +41,14 @@ def write_data(data: dict[str, Any], path: str | Path) -> Path:
 
 
 def write_file(path: str | Path, content: str | bytes) -> Path:
-    """Write a file whole or not at all: one that was there before stays until the end.
+    """Write a file atomically: an existing file stays until the new one is complete.
 
-    Packed where the name ends in ``.gz``, the same content to the same bytes.
+    Compressed if the name ends in ``.gz``; equal content gives equal bytes.
 
     Raises
     ------
     InputError
-        The disk is full, or the folder is not there or takes no file.
+        The disk is full, or the folder is missing or not writable.
     """
     target, data = Path(path), content.encode() if isinstance(content, str) else content
     if target.suffix == ".gz":
@@ -61,15 +61,15 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
             f"cannot be written: {error.strerror}",
             where=str(path),
             by=f"{len(data)} bytes" if full else "",
-            hint="make room there, or name a file on another disk"
+            hint="free space there, or name a file on another disk"
             if full
-            else "name a file in a folder that is there and that you may write to",
+            else "name a file in a folder that exists and is writable",
         ) from None
     return target
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Let a draft beside it take its place; what is no plain file stays what it is."""
+    """Write a temporary file and rename it; devices and pipes are written in place."""
     special = target.exists() and not target.is_file()
     if special or not os.access(target.parent, os.W_OK):
         target.write_bytes(data)
@@ -85,22 +85,22 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def is_yaml(path: str | Path) -> bool:
-    """Whether the name says so, packed or not."""
+    """Whether the suffix is YAML's, with or without ``.gz``."""
     return _unpacked(path).suffix in (".yaml", ".yml")
 
 
 def stem(path: str | Path) -> str:
-    """The name without its ends."""
+    """The name without its suffixes."""
     return _unpacked(path).stem
 
 
 def stored_text(path: str | Path) -> str:
-    """The file's text, unpacked where its name ends in ``.gz``.
+    """The file's text, decompressed if its name ends in ``.gz``.
 
     Raises
     ------
     InputError
-        It is missing, or no text.
+        It is missing, or not text.
     """
     if Path(path).suffix != ".gz":
         return read_text(path)

@@ -1,4 +1,4 @@
-"""How hot loops are compiled: numba, without the interpreter, cached on disk.
+"""Numba decorators: nopython mode, cached on disk.
 
 Five kinds, by what they may do. Hot functions that hand arrays to each other should be `lean`
 or `inlined`: counting references to every array at every call takes most of the time otherwise.

@@ -117,7 +117,7 @@ class ProfileTable:
             raise InputError(
                 "cannot be written: its folder is not there, or takes no file",
                 where=str(path),
-                hint="name a file in a folder that is there and that you may write to",
+                hint="name a file in a folder that exists and is writable",
             )
         table = ProfileTable.read(file) if file.exists() else ProfileTable()
         table.file = file

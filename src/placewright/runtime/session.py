@@ -275,7 +275,7 @@ class Session:
         return RunError(
             f"{what}: {getattr(error, 'strerror', None) or error}",
             where=self._folder.name,
-            hint="make room there, or name another temporary folder in TMPDIR",
+            hint="free space there, or name another temporary folder in TMPDIR",
         )
 
     def _collect(self, verb: str) -> dict[str, torch.Tensor]:
