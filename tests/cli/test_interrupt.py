@@ -6,14 +6,13 @@ import os
 import signal
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import placewright.operators
 from placewright.cli import sources
+from placewright.operators import planning
 from placewright.runtime.scratch import Scratch
 from tests.cli.speak import speak
 
@@ -34,10 +33,13 @@ class Interrupter:
 
 def wing_that_tries(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Let ``auto`` try these planners only."""
-    wing = placewright.operators.WING
-    known = lambda problem: {**wing.planners(problem), "interrupter": Interrupter()}  # noqa: E731
-    changed = replace(wing, planners=known, portfolio=lambda problem: names)
-    monkeypatch.setattr(placewright.operators, "WING", changed)
+    known = planning.planners
+    changed = {
+        "planners": lambda problem: {**known(problem), "interrupter": Interrupter()},
+        "portfolio": lambda problem: names,
+    }
+    for name, function in changed.items():
+        monkeypatch.setattr(planning, name, function)
 
 
 def test_the_best_plan_so_far_is_given(

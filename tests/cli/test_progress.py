@@ -11,7 +11,7 @@ from placewright.cli.progress import Meter
 def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     """No terminal, no line."""
     with Meter("planning", shown=False) as meter:
-        meter(what="heft", value=1.0, lower_bound=0.5, elapsed_s=0.1)
+        meter(what="heft", value=1.0, bound=0.5, elapsed_s=0.1)
     assert capsys.readouterr() == ("", "")
 
 
@@ -21,7 +21,7 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
     meter = Meter("planning", shown=False)
     meter.step("profiling")
     assert meter._numbers() == ["profiling"]
-    meter(what="heft", value=0.015, lower_bound=0.01, elapsed_s=0.1)
+    meter(what="heft", value=0.015, bound=0.01, elapsed_s=0.1)
     assert meter._numbers() == ["best 15 ms", "bound 10 ms", "gap 50.0 %", "heft"]
     assert meter._line().text.plain.endswith(" s  best 15 ms  bound 10 ms  gap 50.0 %  heft")
 
@@ -29,7 +29,7 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
 def test_a_running_plan_has_words_of_its_own() -> None:
     """What is measured is no bound's gap."""
     meter = Meter("running", shown=False, names=progress.STEPS)
-    meter(what="step 1", value=0.015, lower_bound=0.01, elapsed_s=0.1)
+    meter(what="step 1", value=0.015, bound=0.01, elapsed_s=0.1)
     assert meter._numbers() == ["a step takes 15 ms", "predicted 10 ms", "step 1"]
 
 

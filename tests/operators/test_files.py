@@ -14,7 +14,6 @@ from placewright.operators.files import (
     read_plan,
     read_problem,
     result_json,
-    write_plan,
     write_problem,
 )
 from placewright.operators.judge import judge
@@ -73,7 +72,7 @@ def test_a_plan_is_read_back_equal(tmp_path: Path, planner: str, links: str) -> 
 def test_a_result_says_what_the_design_asks_for(tmp_path: Path) -> None:
     """All keys of the design, valid JSON without infinities, spans for every operator."""
     problem = named_instances()["diamond"]
-    data = json.loads(write_plan(solve(problem, "heft"), tmp_path / "plan.json").read_text())
+    data = json.loads(solve(problem, "heft").save(tmp_path / "plan.json").read_text())
     asked = "problem planner objective value lower_bound gap status runtime_s seed plan"
     assert set(asked.split()) <= data.keys()
     assert data["plan"]["placement"].keys() == set(problem.operator_names)

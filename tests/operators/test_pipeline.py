@@ -106,7 +106,7 @@ def test_search_spreads_each_pass() -> None:
     apart = OperatorPlan(np.array([0, 0, 1, 1]))
     assert judge(p, apart).value == 4.0
     for planner in (Search(effort=2e5, first=2e4), CeftPbqp(effort=2e5)):
-        plan = planner(p, Context(incumbent=apart, lower_bound=2.0))
+        plan = planner(p, Context(incumbent=apart, bound=2.0))
         assert judge(p, plan).value == 2.0
 
 

@@ -81,7 +81,7 @@ def test_a_proof_holds_up_to_the_resolution_that_it_names() -> None:
         race = race_of(TWO)
         race.turn(Fixed("proof", 0, 5.99, resolution_s), Context())
         assert race.status(interrupted=False) is status
-        assert race.lower_bound == 5.99
+        assert race.bound == 5.99
 
 
 def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:
@@ -98,9 +98,9 @@ def test_a_bound_above_its_own_plan_is_not_believed() -> None:
     """Neither is one that is no number; the plan stays, and what is wrong is told."""
     for bound_s in (6.1, math.inf, math.nan):
         race = race_of(TWO)
-        with pytest.warns(RuntimeWarning, match="above its own plan"):
+        with pytest.warns(RuntimeWarning, match="contradicts its own plan"):
             race.turn(Fixed("liar", 0, bound_s), Context())
-        assert (race.value, race.lower_bound) == (6.0, 0.0)
+        assert (race.value, race.bound) == (6.0, 0.0)
         assert race.tried[0].note.startswith("failed: its bound")
 
 

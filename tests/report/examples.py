@@ -36,7 +36,7 @@ def result_of(problem: OperatorProblem, **changes: Any) -> Result:
         planner="heft",
         objective="latency",
         value=judgement.value,
-        lower_bound=judgement.value / 2,
+        bound=judgement.value / 2,
         status=Status.FEASIBLE,
         runtime_s=0.01,
         candidates=(

@@ -163,9 +163,9 @@ def test_with_its_graph_a_large_model_is_drawn_by_module() -> None:
 def test_a_closed_gap_is_said_to_be_proved(status: Status) -> None:
     """Value equal to the bound reads as the best possible."""
     result = result_of(chain(), status=status)
-    closed = result_of(chain(), status=status, lower_bound=result.value)
+    closed = result_of(chain(), status=status, bound=result.value)
     assert "proved to be the best possible" in result_page(closed)
-    assert "No lower bound is known" in result_page(result_of(chain(), lower_bound=0.0))
+    assert "No lower bound is known" in result_page(result_of(chain(), bound=0.0))
 
 
 def test_a_notebook_gets_a_fragment() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -37,8 +36,9 @@ def judged_plan(problem: Any, path: Path) -> Result:
     InfeasibleError
         It does not fit; says by how much.
     """
-    from placewright.planning.solving import solve, wing_of
+    from placewright.planning.solving import solve
+    from placewright.planning.wings import wing_of
 
-    plan = import_module(wing_of(problem).files).read_plan(path, problem)
+    plan = wing_of(problem).files().read_plan(path, problem)
     # What was said about its planner, "interrupted" for one, is not about this judgement.
     return solve(problem, FixedPlan(replace(plan, note=""), name=path.name))

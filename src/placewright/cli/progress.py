@@ -56,9 +56,9 @@ class Meter:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, *, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+    def __call__(self, *, what: str, value: float, bound: float, elapsed_s: float) -> None:
         """Remember how far the search is; the line is redrawn by a thread of its own."""
-        self._what, self._value, self._bound = what, value, lower_bound
+        self._what, self._value, self._bound = what, value, bound
 
     def step(self, what: str) -> None:
         """Name the current step of something that has no value."""

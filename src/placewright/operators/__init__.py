@@ -1,25 +1,38 @@
 """Wing 1: operators -> devices."""
 
-from placewright.operators.bounds import bounds, refined_bounds, refined_s
-from placewright.operators.judge import judge
-from placewright.operators.planners import planners, portfolio
+from __future__ import annotations
+
+from typing import Any
+
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Wing
+from placewright.planning.contract import Explanation, Files, Planning, Wing
 
 
-def _describe(problem: OperatorProblem) -> str:
-    """The objective, and what is asked of the pipeline."""
-    return ", ".join(x for x in (str(problem.objective), problem.pipeline.said()) if x)
+def _planning() -> Planning:
+    from placewright.operators import planning
+
+    return planning
+
+
+def _files() -> Files:
+    from placewright.operators import files
+
+    return files
+
+
+def _explain(problem: Any, plan: Any, name: str) -> Explanation:
+    from placewright.operators.explain import explain
+
+    return explain(problem, plan, name)
 
 
 WING = Wing(
     "operators",
+    "operators -> devices",
     OperatorProblem,
-    planners,
-    portfolio,
-    judge,
-    bounds,
-    _describe,
-    refined_bounds=refined_bounds,
-    refined_s=refined_s,
+    OperatorPlan,
+    _planning,
+    _files,
+    explain=_explain,
 )

@@ -106,10 +106,10 @@ def refined_s(problem: OperatorProblem, limit_s: float) -> float:
 
 def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tuple[str, float]]:
     """The relaxed schedule's bounds as they rise, for `auto`."""
-    needed = np.isfinite(known.value) and known.lower_bound > 0
+    needed = np.isfinite(known.value) and known.bound > 0
     if not known.auto or not needed or not _can_relax(problem):
         return
-    for found in relaxed_bounds(problem, known.lower_bound, known.value, known.deadline_s):
+    for found in relaxed_bounds(problem, known.bound, known.value, known.deadline_s):
         yield "relaxed", _rounded_down(found, problem.n)
 
 

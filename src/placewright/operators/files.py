@@ -15,7 +15,11 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Document
 from placewright.planning.result import Result, head_json
+
+problem_document = Document("problem", ("compute_s",), ProblemFile)
+plan_document = Document("plan", ("plan.placement",), PlanFile)
 
 
 def read_problem(path: str | Path) -> OperatorProblem:
@@ -66,13 +70,8 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     return plan if same else replace(plan, lower_bound_s=0.0, resolution_s=0.0)
 
 
-def write_plan(result: Result, path: str | Path) -> Path:
-    """Write a result's plan, with all that it takes to check the claim again."""
-    return write_data(result_json(result), path)
-
-
 def result_json(result: Result) -> dict[str, Any]:
-    """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
+    """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
     plan = plan_json(result.problem, result.plan, result.judgement)
     summary = placement_summary(result.judgement).as_json()
     return head_json(result) | {"where": summary, "plan": plan}

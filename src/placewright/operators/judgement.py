@@ -73,6 +73,21 @@ class OperatorJudgement:
     busy_s: FloatArray
 
     @property
+    def violation_size(self) -> float:
+        """Bytes over."""
+        return float(self.violation_bytes)
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, str]]:
+        """One sample through all operators, the fullest device, and what is sent."""
+        return {
+            "makespan": (self.makespan_s, "s"),
+            "largest peak": (float(self.peak_bytes.max()), "bytes"),
+            "busiest device": (float(self.busy_s.max()), "s"),
+            "transfers": (float(len(self.transfers)), ""),
+        }
+
+    @property
     def makespan_s(self) -> float:
         """End of the last operator of one sample; equals `value` for latency."""
         return float(self.op_end_s.max())

@@ -98,7 +98,7 @@ class MeasuringRounds:
             progress(
                 what=f"round {turn} of {rounds}: {done} of {steps} steps",
                 value=float(np.median([s for times in self.step_s[0] for s in times])),
-                lower_bound=self.results[0].value,
+                bound=self.results[0].value,
                 elapsed_s=time.perf_counter() - began,
             )
         return meter.load()

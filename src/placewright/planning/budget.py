@@ -33,15 +33,15 @@ def take_turns(
 ) -> bool:
     """Every planner's turn; whether somebody interrupted."""
     try:
-        race.bounds.update(race.wing.bounds(race.problem))
-        kept_s = race.wing.refined_s(race.problem, limits.time_limit_s) if relay else 0.0
+        race.bounds.update(race.planning.bounds(race.problem))
+        kept_s = race.planning.refined_s(race.problem, limits.time_limit_s) if relay else 0.0
         for turn, planner in enumerate(planners):
             tell(progress, planner.name, race, limits.start)
             deadline_s = limits.deadline_s(race, 1 if relay else len(planners) - turn, kept_s)
             context = Context(
                 limits.seed,
                 deadline_s,
-                race.wing.judge,
+                race.planning.judge,
                 _shown(progress, planner.name, race, limits.start),
             )
             why_not = _over(race, context, relay)
@@ -49,7 +49,7 @@ def take_turns(
                 race.skip(planner, why_not)
                 continue
             if relay:
-                context = replace(context, incumbent=race.best, lower_bound=race.lower_bound)
+                context = replace(context, incumbent=race.best, bound=race.bound)
             if race.turn(planner, context):
                 return True
         if not race.closed:
@@ -57,9 +57,9 @@ def take_turns(
             deadline_s = limits.deadline_s(race, 1)
             if kept_s:
                 deadline_s = min(deadline_s, time.perf_counter() + kept_s)
-            known = BoundContext(race.value, race.lower_bound, deadline_s, relay)
+            known = BoundContext(race.value, race.bound, deadline_s, relay)
             # Ctrl-C ends the iterator: what it has said by then stays.
-            race.bounds.update(race.wing.refined_bounds(race.problem, known))
+            race.bounds.update(race.planning.refined_bounds(race.problem, known))
     except KeyboardInterrupt:
         return True
     return False
@@ -77,7 +77,7 @@ def tell(progress: Progress, what: str, race: Portfolio, start: float) -> None:
     progress(
         what=what,
         value=race.value,
-        lower_bound=race.lower_bound,
+        bound=race.bound,
         elapsed_s=time.perf_counter() - start,
     )
 
@@ -85,11 +85,11 @@ def tell(progress: Progress, what: str, race: Portfolio, start: float) -> None:
 def _shown(progress: Progress, name: str, race: Portfolio, start: float) -> Progress:
     """A planner's own progress, shown under its name beside the best of the race."""
 
-    def shown(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+    def shown(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
         progress(
             what=f"{name}: {what}",
-            value=min(value, race.value),
-            lower_bound=max(lower_bound, race.lower_bound),
+            value=race.direction.best((value, race.value)),
+            bound=race.direction.tightest((bound, race.bound)),
             elapsed_s=time.perf_counter() - start,
         )
 

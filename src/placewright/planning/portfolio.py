@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from placewright.errors import (
     UnsupportedError,
 )
 from placewright.numerics.compile_clock import CompileClock
-from placewright.planning.contract import INTERRUPTED, Context, Planner, Wing
+from placewright.planning.contract import INTERRUPTED, Context, Direction, Planner, Planning, Wing
 from placewright.planning.result import Candidate, Status
 
 PROOF = 1e-6
@@ -51,7 +50,7 @@ class Portfolio:
     clock: CompileClock
     tolerant: bool = False
     bounds: dict[str, float] = field(default_factory=dict)
-    proved_up_to: float = 0.0
+    proved_up_to: float = field(init=False)
     best: Any = None
     best_judgement: Any = None
     best_planner: str = ""
@@ -59,22 +58,29 @@ class Portfolio:
     tried: list[Candidate] = field(default_factory=list)
     nearest_miss: str = ""
     missed_by: float = math.inf
+    planning: Planning = field(init=False)
+    direction: Direction = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.planning, self.direction = self.wing.planning(), self.wing.direction
+        self.proved_up_to = self.direction.unproved
 
     @property
     def value(self) -> float:
-        """Of the best plan; ``inf`` before there is one."""
-        return math.inf if self.best is None else float(self.best_judgement.value)
+        """Of the best plan; `Direction.worst` before there is one."""
+        return self.direction.worst if self.best is None else float(self.best_judgement.value)
 
     @property
-    def lower_bound(self) -> float:
-        """The highest bound."""
-        return max(self.bounds.values(), default=0.0)
+    def bound(self) -> float:
+        """The tightest bound."""
+        return self.direction.tightest(self.bounds.values())
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be better."""
-        least = max(self.lower_bound * (1 + PROOF), self.proved_up_to)
-        return self.best is not None and self.value <= least
+        within = self.bound * (1 + self.direction.sign * PROOF)
+        limit = self.direction.tightest((within, self.proved_up_to))
+        return self.best is not None and not self.direction.better(limit, self.value)
 
     def turn(self, planner: Planner, context: Context) -> bool:
         """One planner's turn: plan, judge, keep if better. True if it was interrupted.
@@ -92,7 +98,7 @@ class Portfolio:
         try:
             plan = planner(self.problem, context)
             took_s = time.perf_counter() - self.clock.seconds - began
-            judgement = self.wing.judge(self.problem, plan)
+            judgement = self.planning.judge(self.problem, plan)
         except InfeasibleError as error:
             self.skip(planner, str(error.what), time.perf_counter() - self.clock.seconds - began)
             self.nearest_miss = self.nearest_miss or str(error)
@@ -107,35 +113,42 @@ class Portfolio:
 
     def skip(self, planner: Planner, why: str, took_s: float = 0.0) -> None:
         """Note a planner that gave no plan."""
-        self.tried.append(Candidate(planner.name, math.inf, Status.INFEASIBLE, took_s, why))
+        self.tried.append(
+            Candidate(planner.name, self.direction.worst, Status.INFEASIBLE, took_s, why)
+        )
 
     def _enter(self, name: str, plan: Any, judgement: Any, took_s: float, *, relayed: bool) -> None:
         """Note a judged plan, keep it if it is better."""
         status = Status.FEASIBLE if judgement.feasible else Status.INFEASIBLE
         note = plan.note or judgement.violation
-        most = judgement.value * (1 + PROOF) if judgement.feasible else math.inf
-        if not (math.isfinite(plan.lower_bound_s) and plan.lower_bound_s <= most):
-            note = _failed(name, f"its bound {plan.lower_bound_s:g} is above its own plan's value")
+        worse = 1 + self.direction.sign * PROOF
+        limit = judgement.value * worse if judgement.feasible else self.direction.worst
+        if not math.isfinite(plan.lower_bound_s) or self.direction.better(
+            limit, plan.lower_bound_s
+        ):
+            claim = f"its bound {plan.lower_bound_s:g} contradicts its own plan's value"
+            note = _failed(name, f"{claim} {judgement.value:g}")
         else:
             self._prove(name, plan)
         self.tried.append(Candidate(name, float(judgement.value), status, took_s, note))
         if not judgement.feasible:
             self._miss(judgement)
-        elif judgement.value < self.value:
+        elif self.direction.better(judgement.value, self.value):
             self.started_from = self.best_planner if relayed else ""
             self.best, self.best_judgement, self.best_planner = plan, judgement, name
 
     def _prove(self, name: str, plan: Any) -> None:
         """Keep what the plan says was proved, where it is more than was known."""
-        if plan.lower_bound_s > self.lower_bound:
+        if self.direction.better(self.bound, plan.lower_bound_s):
             self.bounds[name] = plan.lower_bound_s
         resolution_s = float(getattr(plan, "resolution_s", 0.0))  # not every wing has one
         if resolution_s > 0:
-            self.proved_up_to = max(self.proved_up_to, plan.lower_bound_s + resolution_s)
+            limit = plan.lower_bound_s + self.direction.sign * resolution_s
+            self.proved_up_to = self.direction.tightest((self.proved_up_to, limit))
 
     def _miss(self, judgement: Any) -> None:
         """Note a plan that does not fit, where none has missed by less."""
-        over = float(getattr(judgement, "violation_bytes", math.inf))
+        over = float(judgement.violation_size)
         if not self.nearest_miss or over < self.missed_by:
             self.nearest_miss, self.missed_by = judgement.violation, over
 
@@ -151,10 +164,11 @@ class Portfolio:
         if self.started_from:
             said += f"; it started from the plan of {self.started_from}"
         if self.closed:
-            said += f"; nothing can be better ({_highest(self.bounds)} bound)"
-        elif self.lower_bound > 0:
-            above = 100 * (self.value / self.lower_bound - 1)
-            said += f"; at most {above:.1f} % above the best ({_highest(self.bounds)} bound)"
+            said += f"; nothing can be better ({self._tightest()} bound)"
+        elif self.bound != self.direction.unproved and self.bound:
+            off = 100 * abs(self.value / self.bound - 1)
+            side = "above" if self.direction is Direction.MINIMISE else "below"
+            said += f"; at most {off:.1f} % {side} the best ({self._tightest()} bound)"
         missing = [f"{c.planner} ({c.note})" for c in self.tried if "pip install" in c.note]
         return said + (f"; not asked: {', '.join(missing)}" if missing else "")
 
@@ -164,10 +178,15 @@ class Portfolio:
         fitting = [c for c in others if math.isfinite(c.value) and c.status is Status.FEASIBLE]
         if not fitting:
             return ""
-        second = min(fitting, key=lambda c: c.value)
-        less = 100 * (1 - self.value / second.value) if second.value > 0 else 0.0
-        behind = f"{less:.1f} % below {second.planner}" if less > 0 else f"as {second.planner}"
+        second = min(fitting, key=lambda c: self.direction.sign * c.value)
+        off = 100 * abs(1 - self.value / second.value) if second.value > 0 else 0.0
+        side = "below" if self.direction is Direction.MINIMISE else "above"
+        behind = f"{off:.1f} % {side} {second.planner}" if off > 0 else f"as {second.planner}"
         return f": {behind}, the best of {len(fitting)} others"
+
+    def _tightest(self) -> str:
+        """Name of the tightest bound."""
+        return max(self.bounds, key=lambda name: self.direction.sign * self.bounds[name])
 
     def no_plan(self, interrupted: bool) -> PlacewrightError | KeyboardInterrupt:
         """What to raise where nobody found a plan."""
@@ -198,7 +217,3 @@ def _failed(planner: str, why: str) -> str:
     """A note, and a warning for those who can mend the planner."""
     warnings.warn(f"planner {planner!r} failed: {why}", RuntimeWarning, stacklevel=2)
     return f"failed: {why}"
-
-
-def _highest(bounds: Mapping[str, float]) -> str:
-    return max(bounds, key=lambda name: bounds[name])

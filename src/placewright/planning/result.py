@@ -7,14 +7,16 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from placewright import __version__
+from placewright.errors import UnsupportedError
+from placewright.io.stored import write_data
 from placewright.planning.check import Check
 from placewright.planning.comparison import MachineLoad, SpeedUp, speed_up
+from placewright.planning.contract import Direction
 from placewright.planning.trace import Trace
 
 
@@ -25,29 +27,6 @@ class Status(StrEnum):
     FEASIBLE = "FEASIBLE"
     INFEASIBLE = "INFEASIBLE"
     INTERRUPTED = "INTERRUPTED"
-
-
-class Judgement(Protocol):
-    """What every wing's judge answers with."""
-
-    @property
-    def value(self) -> float:
-        """Worth of the plan in the unit of the objective; lower is better."""
-        ...
-
-    @property
-    def feasible(self) -> bool:
-        """Whether every hard constraint holds."""
-        ...
-
-    @property
-    def violation(self) -> str:
-        """The worst broken constraint in words, empty if none is."""
-        ...
-
-    def trace(self) -> Trace:
-        """Who ran what when."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +63,8 @@ class Result:
         Of the wing that was asked; `plan` is the best found.
     value
         The judge's word on the plan (seconds for latency and throughput).
-    lower_bound
-        No plan has a smaller value.
+    bound
+        No plan is better: none has a smaller value, or a larger one where the wing maximises.
     candidates
         All plans that were tried, in the order in which they were.
     planner
@@ -100,7 +79,7 @@ class Result:
     planner: str
     objective: str
     value: float
-    lower_bound: float
+    bound: float
     status: Status
     runtime_s: float
     candidates: tuple[Candidate, ...]
@@ -108,11 +87,22 @@ class Result:
     bound_names: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     compile_s: float = 0.0
+    direction: Direction = Direction.MINIMISE
+
+    @property
+    def lower_bound(self) -> float:
+        """The best value is not below it: the bound, or where the wing maximises this plan's."""
+        return self.bound if self.direction is Direction.MINIMISE else self.value
+
+    @property
+    def upper_bound(self) -> float:
+        """The best value is not above it: this plan's, or where the wing maximises the bound."""
+        return self.value if self.direction is Direction.MINIMISE else self.bound
 
     @property
     def gap(self) -> float:
-        """``value / lower_bound - 1``."""
-        return relative_gap(self.value, self.lower_bound)
+        """``upper_bound / lower_bound - 1``."""
+        return self.direction.gap(self.value, self.bound)
 
     def report(
         self, path: str | Path, measurement: Measurement | None = None, graph: Any = None
@@ -124,9 +114,12 @@ class Result:
 
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""
-        from placewright.operators.explain import explain
+        from placewright.planning.wings import wing_of
 
-        return explain(self.problem, self.plan, name)
+        wing = wing_of(self.problem)
+        if wing.explain is None:
+            raise UnsupportedError(f"plans of {wing.name} are not explained")
+        return wing.explain(self.problem, self.plan, name)
 
     def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""
@@ -137,17 +130,13 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """What ``-f json`` prints and `save` writes; infinite numbers are ``null``."""
-        from placewright.planning.solving import wing_of
+        from placewright.planning.wings import wing_of
 
-        data: dict[str, Any] = import_module(wing_of(self.problem).files).result_json(self)
-        return data
+        return wing_of(self.problem).files().result_json(self)
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON."""
-        from placewright.planning.solving import wing_of
-
-        written: Path = import_module(wing_of(self.problem).files).write_plan(self, path)
-        return written
+        return write_data(self.as_json(), path)
 
     def __repr__(self) -> str:
         from placewright.report.text import result_table
@@ -258,7 +247,9 @@ def head_json(result: Result) -> dict[str, Any]:
         "planner": result.planner,
         "objective": result.objective,
         "value": _finite(result.value),
+        "direction": str(result.direction),
         "lower_bound": _finite(result.lower_bound),
+        "upper_bound": _finite(result.upper_bound),
         "gap": _finite(result.gap),
         "status": str(result.status),
         "runtime_s": result.runtime_s,
@@ -287,8 +278,4 @@ def _finite(value: float) -> float | None:
 
 def relative_gap(value: float, lower_bound: float) -> float:
     """``value / lower_bound - 1``; zero when both are zero, ``inf`` without a bound."""
-    if value == lower_bound:
-        return 0.0
-    if lower_bound <= 0 or not math.isfinite(value):
-        return math.inf
-    return value / lower_bound - 1.0
+    return Direction.MINIMISE.gap(value, lower_bound)

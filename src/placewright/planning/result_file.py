@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from placewright.io.boundary import FileModel
+from placewright.planning.contract import Direction
 from placewright.planning.result import Status
 
 
@@ -29,7 +30,9 @@ class ResultFile(FileModel):
     planner: str = ""
     objective: str = ""
     value: float | None = None
+    direction: Direction = Direction.MINIMISE
     lower_bound: float | None = None
+    upper_bound: float | None = None
     gap: float | None = None
     status: str = ""
     runtime_s: float = 0.0

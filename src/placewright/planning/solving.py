@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnknownNameError
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.budget import Limits, take_turns, tell
 from placewright.planning.contract import Planner, Progress, Wing, silent
 from placewright.planning.portfolio import Portfolio
 from placewright.planning.result import Provenance, Result
+from placewright.planning.wings import wing_of
 
 AUTO = "auto"
-WINGS = ("operators", "samples")
-"""Imported one after another until one takes the problem."""
 
 
 def solve(
@@ -52,9 +50,10 @@ def solve(
         No planner found a plan that fits; says by how much the best one misses.
     """
     wing = wing_of(problem)
-    planners = wing.planners(problem)
+    planning = wing.planning()
+    planners = planning.planners(problem)
     if planner == AUTO:
-        chosen = [planners[name] for name in wing.portfolio(problem)]
+        chosen = [planners[name] for name in planning.portfolio(problem)]
     else:
         chosen = [_named(planners, planner)]
     return compete(
@@ -82,7 +81,7 @@ def compare(
     A package that is not installed costs its planner, unless that was named.
     """
     wing = wing_of(problem)
-    known = wing.planners(problem)
+    known = wing.planning().planners(problem)
     chosen = [_named(known, name) for name in planners or known]
     return compete(
         wing,
@@ -131,14 +130,15 @@ def compete(
         plan=race.best,
         judgement=race.best_judgement,
         planner=race.best_planner,
-        objective=wing.describe(problem),
+        objective=race.planning.objective(problem),
         value=race.value,
-        lower_bound=race.lower_bound,
+        bound=race.bound,
         status=race.status(interrupted),
         runtime_s=time.perf_counter() - start,
         candidates=tuple(race.tried),
         provenance=Provenance(problem.hash(), seed),
         bound_names=race.bounds,
+        direction=wing.direction,
         note=race.why() if relay else "",
         compile_s=clock.seconds,
     )
@@ -150,14 +150,3 @@ def _named(planners: Mapping[str, Planner], planner: str | Planner) -> Planner:
     if planner not in planners:
         raise UnknownNameError("planner", planner, [AUTO, *planners])
     return planners[planner]
-
-
-def wing_of(problem: Any) -> Wing:
-    """The wing that takes problems of this type."""
-    for name in WINGS:
-        wing: Wing = import_module(f"placewright.{name}").WING
-        if isinstance(problem, wing.problem_type):
-            return wing
-    raise UnsupportedError(
-        f"no wing takes a {type(problem).__name__}", hint="give an OperatorProblem"
-    )

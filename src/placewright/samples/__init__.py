@@ -1,18 +1,24 @@
 """Wing 3: training samples -> edge nodes."""
 
-from placewright.planning.contract import Wing
-from placewright.samples.bounds import bounds, refined_bounds
-from placewright.samples.judge import judge
-from placewright.samples.planners import planners, portfolio
+from __future__ import annotations
+
+from placewright.planning.contract import Files, Planning, Wing
+from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 
+
+def _planning() -> Planning:
+    from placewright.samples import planning
+
+    return planning
+
+
+def _files() -> Files:
+    from placewright.samples import files
+
+    return files
+
+
 WING = Wing(
-    "samples",
-    SampleProblem,
-    planners,
-    portfolio,
-    judge,
-    bounds,
-    refined_bounds=refined_bounds,
-    files="placewright.samples.files",
+    "samples", "training samples -> edge nodes", SampleProblem, SamplePlan, _planning, _files
 )

@@ -10,6 +10,7 @@ import numpy as np
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.boundary import placed, validate
 from placewright.io.stored import read_data, stem, write_data
+from placewright.planning.contract import Document
 from placewright.planning.result import Result, head_json
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import MoveEntry, SampleFile, SamplePlanFile
@@ -18,7 +19,8 @@ from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import SamplePlan, check_plan, nothing
 from placewright.samples.problem import SampleProblem
 
-SCHEMA_VERSION = 1
+problem_document = Document("samples", ("nodes", "sample_bytes"), SampleFile)
+plan_document = Document("samples-plan", ("plan.moves",), SamplePlanFile)
 
 
 def read_problem(path: str | Path) -> SampleProblem:
@@ -89,13 +91,8 @@ def _plan_of(
     return SamplePlan(columns[0], columns[1], columns[2], columns[3], bound_s)
 
 
-def write_plan(result: Result, path: str | Path) -> Path:
-    """Write a result's plan with all that it takes to check the claim again."""
-    return write_data(result_json(result), path)
-
-
 def result_json(result: Result) -> dict[str, Any]:
-    """What ``-f json`` prints and `write_plan` writes; infinite numbers are ``null``."""
+    """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
     return head_json(result) | {"plan": plan_json(result.judgement)}
 
 

@@ -23,6 +23,12 @@ from placewright.samples.simulation.timeline import timeline
 ONE_SAMPLE = 1.0
 """Samples are whole: a label mix may be missed by one."""
 
+Violation = tuple[str, float]
+"""A broken limit in words, and how many samples it is broken by."""
+
+KEPT: Violation = ("", 0.0)
+"""No limit is broken."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleJudgement:
@@ -32,6 +38,8 @@ class SampleJudgement:
     ----------
     value
         Seconds until the training ends, gradient exchange and price included.
+    violation, violation_size
+        The first limit that is broken, in words and in samples; empty and zero if none is.
     out_s, in_s
         Shape (n,): seconds that each node's port sends, and receives.
     moved_s
@@ -50,6 +58,7 @@ class SampleJudgement:
     plan: SamplePlan
     value: float
     violation: str
+    violation_size: float
     out_s: FloatArray
     in_s: FloatArray
     moved_s: FloatArray
@@ -62,6 +71,17 @@ class SampleJudgement:
     def feasible(self) -> bool:
         """Whether every limit is kept."""
         return not self.violation
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, str]]:
+        """What moving takes, and costs."""
+        moved = float(self.plan.count.sum())
+        return {
+            "moved samples": (moved, "samples"),
+            "moved bytes": (moved * self.problem.sample_bytes, "bytes"),
+            "last transfer": (float(self.moved_s.max()), "s"),
+            "price": (self.price_s, "s"),
+        }
 
     def transfers(self) -> PortTimes:
         """The transfers played one after another."""
@@ -96,6 +116,7 @@ def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
         played = play(problem, plan)
         stuck = played.stuck
         moved_s = played.node_s(problem, plan) if problem.ports is Ports.QUEUED else moved_s
+    broken, size = _stuck(stuck) if stuck else violation(problem, plan, held)
     trained_s = training_s(problem, held.sum(axis=1))
     price_s = float((plan.count * problem.price_s[at]).sum())
     end_s = node_end_s(problem, moved_s, trained_s)
@@ -103,7 +124,8 @@ def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
         problem=problem,
         plan=plan,
         value=_value(problem, end_s, price_s),
-        violation=_stuck(stuck) or violation(problem, plan, held),
+        violation=broken,
+        violation_size=float(size),
         out_s=out_s,
         in_s=in_s,
         moved_s=moved_s,
@@ -114,11 +136,12 @@ def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
     )
 
 
-def violation(problem: SampleProblem, plan: SamplePlan, held: IntArray) -> str:
-    """The first limit that is broken, in words; empty if none is."""
-    return (
-        _over_sent(problem, plan, held) or _over_stored(problem, held) or _mix_missed(problem, held)
-    )
+def violation(problem: SampleProblem, plan: SamplePlan, held: IntArray) -> Violation:
+    """The first limit that is broken, in words and in samples; empty and zero if none is."""
+    for check in (_over_sent(problem, plan, held), _over_stored(problem, held)):
+        if check[1] > 0:
+            return check
+    return _mix_missed(problem, held)
 
 
 def _sums(node: IntArray, port_s: FloatArray, n: int) -> FloatArray:
@@ -130,11 +153,11 @@ def _value(problem: SampleProblem, end_s: FloatArray, price_s: float) -> float:
     return float(end_s.max()) + problem.epochs * problem.sync_s + price_s
 
 
-def _stuck(count: int) -> str:
-    return f"{count} samples are sent on by nodes that never hold them" if count else ""
+def _stuck(count: int) -> Violation:
+    return f"{count} samples are sent on by nodes that never hold them", count
 
 
-def _over_sent(p: SampleProblem, plan: SamplePlan, held: IntArray) -> str:
+def _over_sent(p: SampleProblem, plan: SamplePlan, held: IntArray) -> Violation:
     """Without relays a node sends only what it held; what it must keep, it keeps."""
     if p.relay:
         left = held - p.keep
@@ -142,27 +165,28 @@ def _over_sent(p: SampleProblem, plan: SamplePlan, held: IntArray) -> str:
         left = p.samples - p.keep
         np.subtract.at(left, (plan.source, plan.sample_class), plan.count)
     if left.min() >= 0:
-        return ""
+        return KEPT
     i, c = np.unravel_index(int(left.argmin()), left.shape)
     what = f" of class {p.class_names[c]}" if p.k > 1 else ""
-    return f"{p.node_names[i]} sends {-left[i, c]} samples{what} more than it may"
+    return f"{p.node_names[i]} sends {-left[i, c]} samples{what} more than it may", -left[i, c]
 
 
-def _over_stored(p: SampleProblem, held: IntArray) -> str:
+def _over_stored(p: SampleProblem, held: IntArray) -> Violation:
     over = held.sum(axis=1) - p.storage
     i = int(over.argmax())
-    return f"{p.node_names[i]} stores {over[i]:.0f} samples too many" if over[i] > 0 else ""
+    if over[i] <= 0:
+        return KEPT
+    return f"{p.node_names[i]} stores {over[i]:.0f} samples too many", over[i]
 
 
-def _mix_missed(p: SampleProblem, held: IntArray) -> str:
+def _mix_missed(p: SampleProblem, held: IntArray) -> Violation:
     if not np.isfinite(p.label_mix):
-        return ""
+        return KEPT
     share = p.samples.sum(axis=0) / p.samples.sum()
     total = held.sum(axis=1, keepdims=True)
     over = np.abs(held - share * total) - (p.label_mix * total + ONE_SAMPLE)
     i, c = np.unravel_index(int(over.argmax()), over.shape)
     if over[i, c] <= 0:
-        return ""
-    return (
-        f"{p.node_names[i]} misses the mix of class {p.class_names[c]} by {over[i, c]:.1f} samples"
-    )
+        return KEPT
+    missed = f"misses the mix of class {p.class_names[c]} by {over[i, c]:.1f} samples"
+    return f"{p.node_names[i]} {missed}", over[i, c]

@@ -151,7 +151,7 @@ def run(
     ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(handles))
     done: list[SampleRun] = []
     for name in (*plans, *baselines):
-        progress(what=f"running {name}", value=float("inf"), lower_bound=0.0, elapsed_s=0.0)
+        progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
         moves = plans.get(name) or _moves(asked, name)
         done.append(ground.carry_out(name, moves))
         ended(done[-1])

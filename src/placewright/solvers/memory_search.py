@@ -322,7 +322,7 @@ class _Search:
         self.progress(
             what=what,
             value=self.value + constant,
-            lower_bound=self.lower + constant,
+            bound=self.lower + constant,
             elapsed_s=now_s - self.began_s,
         )
 

@@ -84,7 +84,7 @@ def test_ctrl_c_hands_the_best_plan_back() -> None:
     """The plan says that it was interrupted."""
     problem = random_problem(8, most_operators=40, most_devices=3)
 
-    def stop(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
+    def stop(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
         raise KeyboardInterrupt
 
     assert SHORT(problem, Context(progress=stop)).note == INTERRUPTED

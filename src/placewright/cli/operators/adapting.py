@@ -151,7 +151,7 @@ def _steps(run: AdaptiveRun, console: Console, meter: Any, steps: int) -> None:
         meter(
             what=f"step {run.done} of {steps}, plan {plans}{_phase(run)}",
             value=run.timeline.typical_s(5),
-            lower_bound=predicted_s,
+            bound=predicted_s,
             elapsed_s=sum(run.timeline.step_s),
         )
 

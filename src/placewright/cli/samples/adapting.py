@@ -63,7 +63,7 @@ def run_adaptively(
                 meter(
                     what=f"epoch {len(steps)} of {recipe.epochs}",
                     value=step.epoch.seconds,
-                    lower_bound=0.0,
+                    bound=0.0,
                     elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
                 )
     return steps, ending

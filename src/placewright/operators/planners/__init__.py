@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft import Ceft
@@ -31,6 +30,7 @@ from placewright.operators.planners.single import Single
 from placewright.operators.planners.topological_split import TopologicalSplit
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner
+from placewright.planning.wings import plugged_planners
 
 ENTRY_POINTS = "placewright.operators.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
@@ -64,8 +64,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         Exact(),
         MinCut(),
     ]
-    plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
-    return {planner.name: planner for planner in (*own, *plugged)}
+    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
 
 
 LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")

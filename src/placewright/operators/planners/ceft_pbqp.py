@@ -194,7 +194,7 @@ class CeftPbqp:
         context.progress(
             what="local moves",
             value=best.score.value_s,
-            lower_bound=0.0,
+            bound=0.0,
             elapsed_s=time.perf_counter() - begun,
         )
         for found in self._walked(d, candidates, context):

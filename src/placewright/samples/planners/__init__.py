@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 
 from placewright.planning.contract import Planner
+from placewright.planning.wings import plugged_planners
 from placewright.samples.planners.greedy import Greedy
 from placewright.samples.planners.ilp import Ilp
 from placewright.samples.planners.lp import Lp
@@ -24,8 +24,7 @@ FEW_NODES = 12
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
     own: list[Planner] = [NoMove(), Proportional(), Nic(), Greedy(), Lp(), Ilp(), Ilp("cp-sat")]
-    plugged: list[Planner] = [point.load()() for point in entry_points(group=ENTRY_POINTS)]
-    return {planner.name: planner for planner in (*own, *plugged)}
+    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
 
 
 def portfolio(problem: SampleProblem) -> Sequence[str]:

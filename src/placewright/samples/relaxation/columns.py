@@ -157,8 +157,8 @@ def _generated(program: Program, first: Moves, deadline_s: float, progress: Prog
 
 
 def _in_seconds(progress: Progress, units: float) -> Progress:
-    def told(*, what: str, value: float, lower_bound: float, elapsed_s: float) -> None:
-        progress(what=what, value=value, lower_bound=lower_bound / units, elapsed_s=elapsed_s)
+    def told(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
+        progress(what=what, value=value, bound=bound / units, elapsed_s=elapsed_s)
 
     return told
 

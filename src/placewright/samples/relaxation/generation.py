@@ -76,7 +76,7 @@ def generate_columns(
         progress(
             what=f"{len(master.moves)} moves",
             value=math.inf,
-            lower_bound=bound,
+            bound=bound,
             elapsed_s=time.perf_counter() - start,
         )
         fresh = present.add(found)

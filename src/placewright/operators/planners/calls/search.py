@@ -160,7 +160,7 @@ class CallSearch:
         self.context.progress(
             what="calls",
             value=self.value_s,
-            lower_bound=min(self.bound_s, self.value_s),
+            bound=min(self.bound_s, self.value_s),
             elapsed_s=time.perf_counter() - self.begun,
         )
 

@@ -41,9 +41,7 @@ class SearchState:
 
     def done(self) -> bool:
         """Out of time, or nothing better exists."""
-        closed = self.best.score.over_bytes == 0 and (
-            self.best.score.value_s <= self.context.lower_bound
-        )
+        closed = self.best.score.over_bytes == 0 and (self.best.score.value_s <= self.context.bound)
         return closed or self.context.remaining_s() <= 0
 
     def offer(self, plan: OperatorPlan) -> Score:
@@ -58,7 +56,7 @@ class SearchState:
         self.context.progress(
             what=what,
             value=self.best.score.value_s if self.best.score.over_bytes == 0 else math.inf,
-            lower_bound=self.context.lower_bound,
+            bound=self.context.bound,
             elapsed_s=time.perf_counter() - self.begun_s,
         )
 

@@ -1,0 +1,137 @@
+"""The registry of wings: an explicit list, entry points, and wings registered at run time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.planning.contract import Planner, Wing
+
+OWN = ("operators", "samples")
+"""Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
+they are listed and asked."""
+
+ENTRY_POINTS = "placewright.wings"
+"""Group under which other distributions offer wings: ``name = "package.module:WING"``."""
+
+_registered: dict[str, Wing] = {}
+
+
+def wings() -> dict[str, Wing]:
+    """Every wing by name: registered ones hide others of their name."""
+    own = {name: _own_wing(name) for name in OWN}
+    return own | {name: wing for name, wing in _plugged().items() if name not in own} | _registered
+
+
+def find_wing(name: str) -> Wing:
+    """The wing of this name.
+
+    Raises
+    ------
+    UnknownNameError
+        There is none; offers the nearest.
+    """
+    known = wings()
+    if name not in known:
+        raise UnknownNameError("wing", name, known)
+    return known[name]
+
+
+def wing_of(problem: Any) -> Wing:
+    """The wing that takes problems of this type.
+
+    Raises
+    ------
+    UnsupportedError
+        No wing does; names the types that are taken.
+    """
+    for wing in _in_turn():
+        if isinstance(problem, wing.problem_type):
+            return wing
+    known = ", ".join(wing.problem_type.__name__ for wing in wings().values())
+    raise UnsupportedError(
+        f"no wing takes a {type(problem).__name__}", hint=f"give one of: {known}"
+    )
+
+
+def register_wing(wing: Wing) -> None:
+    """Add a wing to this process, or replace the one of its name."""
+    if not isinstance(wing, Wing):
+        raise InputError(f"a {type(wing).__name__} is no placewright.Wing")
+    _registered[wing.name] = wing
+
+
+@contextmanager
+def registered(wing: Wing) -> Iterator[Wing]:
+    """Register a wing until the end of the block; for tests."""
+    before = dict(_registered)
+    register_wing(wing)
+    try:
+        yield wing
+    finally:
+        _registered.clear()
+        _registered.update(before)
+
+
+def plug_ins(group: str) -> Iterator[tuple[str, Any]]:
+    """Objects that other distributions offer under an entry-point group, by name.
+
+    One that cannot be imported is left out with a warning: it must not take the others with it.
+    """
+    for point in entry_points(group=group):
+        try:
+            offered = point.load()
+        except Exception as error:
+            _left_out(point.name, group, f"{type(error).__name__}: {error}")
+            continue
+        yield point.name, offered
+
+
+def plugged_planners(group: str) -> list[Planner]:
+    """Planners of other distributions: the classes of an entry-point group, with defaults."""
+    found: list[Planner] = []
+    for name, kind in plug_ins(group):
+        try:
+            found.append(kind())
+        except Exception as error:
+            _left_out(name, group, f"{type(error).__name__}: {error}")
+    return found
+
+
+def _in_turn() -> Iterator[Wing]:
+    """Registered wings, own ones, plug-ins: those are not looked for before they are needed."""
+    yield from _registered.values()
+    for name in OWN:
+        if name not in _registered:
+            yield _own_wing(name)
+    yield from _plugged().values()
+
+
+def _own_wing(name: str) -> Wing:
+    wing: Wing = import_module(f"placewright.{name}").WING
+    return wing
+
+
+@cache
+def _plugged() -> dict[str, Wing]:
+    found: dict[str, Wing] = {}
+    for name, wing in plug_ins(ENTRY_POINTS):
+        if not isinstance(wing, Wing):
+            _left_out(name, ENTRY_POINTS, f"a {type(wing).__name__} is no placewright.Wing")
+        elif wing.name in found or wing.name in OWN:
+            _left_out(name, ENTRY_POINTS, f"there is a wing {wing.name!r} already")
+        else:
+            found[wing.name] = wing
+    return found
+
+
+def _left_out(name: str, group: str, why: str) -> None:
+    warnings.warn(
+        f"entry point {name!r} of {group!r} is left out: {why}", RuntimeWarning, stacklevel=3
+    )
