@@ -30,9 +30,8 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.accelerate_auto import AccelerateAuto
+from placewright.operators.planners.accelerate_auto import AccelerateAuto, placement
 from placewright.operators.planners.chain_dp import ChainDp
-from placewright.operators.planners.module_maps.placement import placement
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.result import Result, Status

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from placewright.operators.judge import judge
-from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context
@@ -39,7 +39,7 @@ def main(words: list[str]) -> None:
 
 def row(problem: OperatorProblem) -> tuple[float, float]:
     """One instance: its ratio, and that of the bound."""
-    heft = judge(problem, Heft()(problem, Context())).value
+    heft = judge(problem, HEFT(problem, Context())).value
     single = float(problem.compute_s.sum(axis=0).min())
     auto = solve(problem, time_limit_s=LIMIT_S)
     rival = min(heft, single)

@@ -22,7 +22,7 @@ import simpy
 
 from ceft_pbqp import captured
 from placewright.operators.judge import Judge
-from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
@@ -76,7 +76,7 @@ def random_rows(problem: OperatorProblem, count: int) -> np.ndarray:
 def walk_rows(problem: OperatorProblem, count: int) -> np.ndarray:
     """From contention-aware HEFT, one operator at a time."""
     rng = np.random.default_rng(2)
-    rows = np.repeat(HeftContended()(problem, Context()).placement[None], count, axis=0)
+    rows = np.repeat(HEFT_CONTENDED(problem, Context()).placement[None], count, axis=0)
     for row in range(1, count):
         rows[row] = rows[row - 1]
         rows[row, rng.integers(problem.n)] = rng.integers(problem.m)
@@ -124,7 +124,7 @@ def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
 
 def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     """A cool walk of the in-order decoder."""
-    plan = HeftContended()(problem, Context())
+    plan = HEFT_CONTENDED(problem, Context())
     sequence = played_sequence(Judge(problem)(plan))
     orders = OrderSearch(problem, groups_of(problem))
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)

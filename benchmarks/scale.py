@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from placewright.operators.judge import judge
-from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 
@@ -59,13 +59,13 @@ def main(largest: int) -> None:
     """Print the table, one size a row."""
     print("| operators | make s | HEFT s | us per operator | judge s | peak GiB |")
     print("|---:|---:|---:|---:|---:|---:|")
-    Heft()(instance(100), Context())
+    HEFT(instance(100), Context())
     n = 1000
     while n <= largest:
         start = time.perf_counter()
         problem = instance(n)
         made = time.perf_counter()
-        plan = Heft()(problem, Context())
+        plan = HEFT(problem, Context())
         planned = time.perf_counter()
         judge(problem, plan)
         judged = time.perf_counter()

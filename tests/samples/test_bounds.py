@@ -17,9 +17,8 @@ from placewright.samples.generate import REGIMES, generate
 from placewright.samples.problem import Batches, Overlap
 from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import relaxation
-from placewright.samples.relaxation.generation import generate_columns
+from placewright.samples.relaxation.generation import bound_and_columns, generate_columns, price
 from placewright.samples.relaxation.master import Master, Prices
-from placewright.samples.relaxation.pricing import bound_and_columns, price
 from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
 from tests.samples.tiny import best_of, random_tiny, tiny
 

@@ -9,7 +9,7 @@ bound for proportional batches, and for equal ones too, where a node trains no f
 batches: an epoch takes ``sum_r (c_r - c_(r+1)) M_r``, nodes from the slowest on, M_r the most
 samples among the first r). The plan's moves satisfy them, so the linear optimum is a lower bound;
 queued ports only add to the transfers. What is returned is Lagrange's bound of multipliers that
-were made to add up: see `placewright.samples.relaxation.pricing`. Late, because it takes seconds.
+were made to add up: see `placewright.samples.relaxation.generation`. Late: it takes seconds.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from placewright.samples.data.pictures import pictures
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import Moved, move
 from placewright.samples.plan import SamplePlan, nothing
-from placewright.samples.planners.proportional import Proportional
+from placewright.samples.planners.simple import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Trained, train

@@ -7,8 +7,7 @@ import pytest
 
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
-from placewright.operators.planners.ceft import Ceft
-from placewright.operators.planners.ceft_cpop import CeftCpop
+from placewright.operators.planners.lists.planners import CEFT, CEFT_CPOP, ListScheduler
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.ceft import ceft
@@ -17,12 +16,12 @@ from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
 
-PLANNERS = [Ceft(), CeftCpop()]
+PLANNERS = [CEFT, CEFT_CPOP]
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
 @pytest.mark.parametrize("seed", range(20))
-def test_chain_meets_the_bound(planner: Ceft | CeftCpop, seed: int) -> None:
+def test_chain_meets_the_bound(planner: ListScheduler, seed: int) -> None:
     """On a chain CEFT's critical path is the least makespan, and both planners reach it."""
     rng = np.random.default_rng(seed)
     n, m = int(rng.integers(1, 12)), int(rng.integers(1, 5))
@@ -33,7 +32,7 @@ def test_chain_meets_the_bound(planner: Ceft | CeftCpop, seed: int) -> None:
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
-def test_plans_are_valid_and_not_below_the_bound(planner: Ceft | CeftCpop) -> None:
+def test_plans_are_valid_and_not_below_the_bound(planner: ListScheduler) -> None:
     """Random problems with groups, pins and memory, free and contended."""
     for seed in range(40):
         for links in ("free", "contended"):
@@ -51,13 +50,13 @@ def test_path_goes_to_its_devices() -> None:
         [(0, 0.1, [1]), (1, 0.1, [2]), (0, 0.1, [3])],
     )
     tables = ceft(problem)
-    plan = CeftCpop()(problem, Context())
+    plan = CEFT_CPOP(problem, Context())
     assert tables.path.tolist() == [0, 1, 2]
     assert plan.placement[tables.path].tolist() == tables.path_devices.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
-def test_published_graph_within_reach_of_heft(planner: Ceft | CeftCpop) -> None:
+def test_published_graph_within_reach_of_heft(planner: ListScheduler) -> None:
     """On a published instance the free makespan lies within 15 % of the paper's HEFT."""
     problem = read_dag(published("dag/layered_n1000_ccr1.0_s0.json"))
     value = judge(problem, planner(problem, Context())).value
@@ -69,7 +68,7 @@ class TestConformanceCeft(PlannerConformance):
 
     def planner(self, problem: OperatorProblem) -> Planner:
         """The planner under test."""
-        return Ceft()
+        return CEFT
 
 
 class TestConformanceCeftCpop(PlannerConformance):
@@ -77,4 +76,4 @@ class TestConformanceCeftCpop(PlannerConformance):
 
     def planner(self, problem: OperatorProblem) -> Planner:
         """The planner under test."""
-        return CeftCpop()
+        return CEFT_CPOP

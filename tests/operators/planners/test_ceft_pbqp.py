@@ -9,14 +9,14 @@ import time
 
 import numpy as np
 import pytest
+from placewright.operators.planners.heft import Heft
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
-from placewright.operators.planners.heft import Heft
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.pricing.variants import LISTED
+from placewright.operators.planners.pricing.candidates import LISTED
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import INTERRUPTED, Context, Planner

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
-from placewright.operators.planners.cpop import Cpop, critical_path, path_device
-from placewright.operators.planners.lists.ranks import mean_downward_rank
+from placewright.operators.planners.lists.planners import CPOP, RANKS, Tables, path_device
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context
@@ -29,35 +30,32 @@ LIBRARY = {
 def test_the_papers_example() -> None:
     """Priority 108 along 0, 1, 8, 9, all on the second device; length 86."""
     problem = paper()
-    priority, path = critical_path(set_up(problem))
+    tables = Tables(set_up(problem))
+    priority, path = RANKS["through"](tables), tables.path
     assert path.tolist() == [0, 1, 8, 9]
     assert priority[path] == pytest.approx(108)
-    plan = Cpop(transfers=("different",))(problem, Context())
+    plan = replace(CPOP, transfers=("different",))(problem, Context())
     assert plan.placement[path].tolist() == [1, 1, 1, 1]
     assert judge(problem, plan).value == 86
 
 
 def test_a_chain_is_all_critical() -> None:
     """Five of five: the downward rank adds the producer's cost, not the operator's own."""
-    setup = set_up(named_instances()["chain"])
-    priority, path = critical_path(setup)
-    assert path.tolist() == [0, 1, 2, 3, 4]
-    assert np.ptp(priority) < 1e-12
-    down = mean_downward_rank(
-        setup.costs, setup.mean_compute_s, setup.mean_latency_s, setup.mean_seconds_per_byte
-    )
-    assert down.tolist() == [0.0, 3.5, 7.0, 10.5, 14.0]
+    tables = Tables(set_up(named_instances()["chain"]))
+    assert tables.path.tolist() == [0, 1, 2, 3, 4]
+    assert np.ptp(RANKS["through"](tables)) < 1e-12
+    assert tables.downward.tolist() == [0.0, 3.5, 7.0, 10.5, 14.0]
 
 
 def test_the_path_goes_to_a_device_that_can_run_it() -> None:
     """Least sum of times, among the devices that can run most of the path."""
     inf = float("inf")
     setup = set_up(named_instances()["chain"].replace(compute_s=[[2.0, 3.0]] * 4 + [[inf, 3.0]]))
-    assert path_device(setup, critical_path(setup)[1]) == 1
+    assert path_device(setup, Tables(setup).path) == 1
 
 
 @pytest.mark.parametrize("name", LIBRARY)
 def test_as_good_as_the_library(name: str) -> None:
     """Within 1 % of the best-kept library's makespan, or better."""
     problem = read_dag(published(f"dag/{name}.json"))
-    assert judge(problem, Cpop()(problem, Context())).value <= 1.01 * LIBRARY[name]
+    assert judge(problem, CPOP(problem, Context())).value <= 1.01 * LIBRARY[name]

@@ -8,7 +8,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
-from placewright.operators.planners.calls import search
+from placewright.operators.planners import exact_latency
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
@@ -88,7 +88,7 @@ def test_an_interrupt_hands_the_best_plan_back(monkeypatch: pytest.MonkeyPatch) 
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "best_chain", pressed)
+    monkeypatch.setattr(exact_latency, "best_chain", pressed)
     p = star_problem(3, accelerators=3)
     plan = ExactLatency()(p, Context(judge=judge))
     assert "interrupted" in plan.note

@@ -7,9 +7,8 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
+from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.ideal_dp import IdealDp
-from placewright.operators.planners.linearised_dp import LinearisedDp
 from placewright.planning.contract import Context
 from tests.operators.pipelines import best_pipeline, piped
 

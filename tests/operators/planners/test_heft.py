@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
-from placewright.operators.plan import Dispatch
-from placewright.operators.planners.heft import Heft, heft_sequence
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.lists.insertion import list_schedule
+from placewright.operators.planners.lists.planners import HEFT, Tables
 from placewright.operators.planners.lists.ranks import mean_upward_rank
-from placewright.operators.planners.lists.scheduling import list_schedule
-from placewright.operators.planners.lists.setup import set_up
+from placewright.operators.planners.lists.setup import Setup, scheduled_plan, set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context
@@ -51,9 +51,20 @@ def paper(**changes: object) -> OperatorProblem:
     return tiny(PAPER_COST, PAPER_EDGES, links="free", **changes)
 
 
+def schedule(setup: Setup, sequence: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The engine, with free links and all of the memory."""
+    rules = setup.rules(np.array(setup.problem.memory_bytes))
+    return list_schedule(setup.costs, rules, sequence, np.zeros(setup.allowed.shape), 0)
+
+
+def plan_in(problem: OperatorProblem, sequence: list[int]) -> OperatorPlan:
+    """The plan of a list schedule that takes operators in this sequence."""
+    return scheduled_plan(problem, *schedule(set_up(problem), np.array(sequence)))
+
+
 def value(problem: OperatorProblem) -> float:
     """The judge's word on HEFT."""
-    return judge(problem, Heft()(problem, Context())).value
+    return judge(problem, HEFT(problem, Context())).value
 
 
 def test_the_papers_example() -> None:
@@ -80,10 +91,8 @@ def test_the_judge_agrees_with_the_schedule() -> None:
     for seed in range(200):
         problem = random_problem(seed, links="free")
         setup = set_up(problem)
-        rules = setup.rules(np.array(problem.memory_bytes))
-        zeros = np.zeros((problem.n, problem.m))
-        _, start, end = list_schedule(setup.costs, rules, heft_sequence(setup), zeros)
-        plan = setup.schedule(heft_sequence(setup), np.array(problem.memory_bytes))
+        place, start, end = schedule(setup, HEFT.sequence(Tables(setup)))
+        plan = scheduled_plan(problem, place, start, end)
         played = judge(problem, plan)
         assert plan.dispatch is Dispatch.IN_ORDER
         assert played.op_start_s.tolist() == start.tolist()
@@ -113,8 +122,7 @@ def test_inner_gaps_are_used() -> None:
         [(0, 0.0, [2]), (1, 1.0, [2])],
         links="free",
     )
-    sequence = np.array([1, 0, 2, 3])
-    plan = set_up(problem).schedule(sequence, np.array(problem.memory_bytes))
+    plan = plan_in(problem, [1, 0, 2, 3])
     assert judge(problem, plan).op_start_s.tolist() == [0.0, 0.0, 5.0, 1.0]
 
 
@@ -122,28 +130,28 @@ def test_the_gap_before_the_first_is_used() -> None:
     """An operator without inputs starts at zero though something later is booked already."""
     inf = float("inf")
     problem = tiny([[inf, 4.0], [2.0, inf], [3.0, inf]], [(0, 1.0, [1])], links="free")
-    plan = set_up(problem).schedule(np.array([0, 1, 2]), np.array(problem.memory_bytes))
+    plan = plan_in(problem, [0, 1, 2])
     assert judge(problem, plan).op_start_s.tolist() == [0.0, 5.0, 0.0]
 
 
 def test_ties_go_first_in_first_out_and_to_the_earlier_device() -> None:
     """Equal operators on equal devices: in input order, first device first."""
     problem = tiny([[1.0, 1.0]] * 4, links="free")
-    assert heft_sequence(set_up(problem)).tolist() == [0, 1, 2, 3]
-    assert Heft()(problem, Context()).placement.tolist() == [0, 1, 0, 1]
+    assert HEFT.sequence(Tables(set_up(problem))).tolist() == [0, 1, 2, 3]
+    assert HEFT(problem, Context()).placement.tolist() == [0, 1, 0, 1]
 
 
 def test_a_group_is_decided_by_its_first_operator() -> None:
     """Among devices that every member can use."""
     inf = float("inf")
     problem = tiny([[1.0, 5.0], [inf, 1.0], [1.0, 9.0]], [(0, 0.0, [2])], colocation=[0, 0, 2])
-    assert Heft()(problem, Context()).placement.tolist() == [1, 1, 0]
+    assert HEFT(problem, Context()).placement.tolist() == [1, 1, 0]
 
 
 def test_full_devices_are_passed_over() -> None:
     """Two operators prefer one device; its memory takes one of them."""
     problem = tiny([[1.0, 9.0]] * 2, resident_bytes=[3.0, 3.0], memory_bytes=[4.0, 4.0])
-    plan = Heft()(problem, Context())
+    plan = HEFT(problem, Context())
     assert sorted(plan.placement.tolist()) == [0, 1]
     assert judge(problem, plan).feasible
 
@@ -159,4 +167,4 @@ def test_activations_that_pile_up_are_mended() -> None:
         resident_bytes=[1.0] * (n + 1),
         memory_bytes=[25.0, 18.0],
     )
-    assert judge(problem, Heft()(problem, Context())).feasible
+    assert judge(problem, HEFT(problem, Context())).feasible

@@ -10,8 +10,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
-from placewright.operators.planners.ideal_dp import IdealDp
-from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.pipelines.contiguous.ideals import lattice_of
 from placewright.operators.planners.pipelines.contraction import contract, line_up
 from placewright.operators.problem import OperatorProblem

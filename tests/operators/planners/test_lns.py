@@ -10,7 +10,7 @@ import pytest
 from placewright.errors import MissingDependencyError
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
-from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.sequences.decode import start_line
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
@@ -51,7 +51,7 @@ def test_one_window_over_all_is_the_optimum(links: Links) -> None:
 def test_never_worse_and_repeatable() -> None:
     """From HEFT's plan: as good or better, and twice the same, to the last operator."""
     problem = random_problem(11, most_operators=40, links="contended")
-    start = Heft()(problem, Context())
+    start = HEFT(problem, Context())
     plans = [Lns(windows=4, work=0.05)(problem, Context(seed=5, incumbent=start)) for _ in range(2)]
     assert judge(problem, plans[0]).value <= judge(problem, start).value
     assert np.array_equal(plans[0].placement, plans[1].placement)

@@ -6,8 +6,8 @@ import pytest
 
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
+from placewright.operators.planners.lists.planners import favourite_children
 from placewright.operators.planners.lists.setup import set_up
-from placewright.operators.planners.m_sct import favourite_children
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance

@@ -10,8 +10,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import evaluate_many, judge
-from placewright.operators.planners.min_cut import MinCut
-from placewright.operators.planners.pricing.cuts import serial_costs, swaps, two_devices
+from placewright.operators.planners.min_cut import MinCut, serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import INTERRUPTED, Context

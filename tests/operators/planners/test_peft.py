@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
+from placewright.operators.planners.lists.planners import PEFT
 from placewright.operators.planners.lists.ranks import optimistic_costs
-from placewright.operators.planners.peft import Peft
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.costs import kernel_costs
@@ -69,7 +69,7 @@ def test_the_table_is_its_definition() -> None:
 def test_the_example_of_heft_is_not_worse() -> None:
     """On the example of the HEFT paper, with equal links, PEFT's table starts at its exit."""
     problem = paper()
-    plan = Peft()(problem, Context())
+    plan = PEFT(problem, Context())
     assert judge(problem, plan).value <= 86
 
 
@@ -77,4 +77,4 @@ def test_the_example_of_heft_is_not_worse() -> None:
 def test_as_good_as_the_library(name: str) -> None:
     """Within 1 % of the best-kept library's makespan, or better."""
     problem = read_dag(published(f"dag/{name}.json"))
-    assert judge(problem, Peft()(problem, Context())).value <= 1.01 * LIBRARY[name]
+    assert judge(problem, PEFT(problem, Context())).value <= 1.01 * LIBRARY[name]

@@ -13,7 +13,7 @@ from placewright.errors import MissingDependencyError
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
-from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.sequences.decode import start_line
 from placewright.operators.planners.sequences.moves import anneal_windows
@@ -124,7 +124,7 @@ def test_a_deadline_that_has_passed_gives_the_start() -> None:
     """No walk begins."""
     problem = random_problem(3, most_operators=40)
     plan = Search()(problem, Context(deadline_s=time.perf_counter()))
-    assert judge(problem, plan).value <= judge(problem, Heft()(problem, Context())).value
+    assert judge(problem, plan).value <= judge(problem, HEFT(problem, Context())).value
 
 
 def test_ctrl_c_hands_the_best_plan_back() -> None:

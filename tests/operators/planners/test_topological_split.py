@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.operators.planners.topological_split import TopologicalSplit
+from placewright.operators.planners.filling import TopologicalSplit
 from placewright.planning.contract import Context
 from placewright.testing.instances import tiny
 

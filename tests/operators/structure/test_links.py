@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.planners.cpop import Cpop
-from placewright.operators.planners.heft import Heft
+from placewright.operators.planners.lists.planners import CPOP, HEFT, PEFT
 from placewright.operators.planners.lists.setup import set_up
-from placewright.operators.planners.peft import Peft
-from placewright.operators.structure.links import linked
+from placewright.operators.structure.costs import linked
 from placewright.planning.contract import Context, Planner
 from placewright.testing.instances import random_problem, tiny
 
@@ -27,7 +25,7 @@ def test_a_link_has_a_channel_and_both_times() -> None:
     assert linked(problem).tolist() == [[0, 1, 0], [0, 0, 1], [1, 1, 0]]
 
 
-@pytest.mark.parametrize("planner", [Heft(), Cpop(), Peft()])
+@pytest.mark.parametrize("planner", [HEFT, CPOP, PEFT])
 def test_a_latency_without_end_is_no_link(planner: Planner) -> None:
     """The same plan as without the channel: an infinite mean would leave no priorities."""
     for seed in range(10):

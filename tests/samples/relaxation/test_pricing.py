@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.samples.problem import Batches
-from placewright.samples.relaxation.pricing import Pricing, bound_and_columns, price
+from placewright.samples.relaxation.generation import Pricing, bound_and_columns, price
 from placewright.samples.relaxation.program import program_of
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.relaxation.reference import Reference, reference

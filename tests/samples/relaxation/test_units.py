@@ -10,7 +10,7 @@ from placewright.planning.contract import Context
 from placewright.samples.judge import judge
 from placewright.samples.planners import planners
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.units import in_units
+from placewright.samples.relaxation.program import in_units
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 TIMES = ("seconds_per_sample", "fixed_s", "send_s", "receive_s", "price_s", "sync_s")

@@ -1,33 +1,31 @@
-"""Planners of wing 1, one algorithm a file. This dict is the list of them."""
+"""Planners of wing 1. This dict is the list of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
-from placewright.operators.planners.ceft import Ceft
-from placewright.operators.planners.ceft_cpop import CeftCpop
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
-from placewright.operators.planners.cpop import Cpop
+from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.heft import Heft
-from placewright.operators.planners.heft_contended import HeftContended
-from placewright.operators.planners.ideal_dp import IdealDp
-from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.filling import MTopo, TopologicalSplit
+from placewright.operators.planners.lists.planners import (
+    CEFT,
+    CEFT_CPOP,
+    CPOP,
+    HEFT,
+    HEFT_CONTENDED,
+    M_ETF,
+    M_SCT,
+    PEFT,
+)
 from placewright.operators.planners.lns import Lns
-from placewright.operators.planners.m_etf import MEtf
-from placewright.operators.planners.m_sct import MSct
-from placewright.operators.planners.m_topo import MTopo
 from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.peft import Peft
-from placewright.operators.planners.random_ import Random
-from placewright.operators.planners.round_robin import RoundRobin
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.single import Single
-from placewright.operators.planners.topological_split import TopologicalSplit
+from placewright.operators.planners.trivial import Random, RoundRobin, Single
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner
 from placewright.planning.wings import plugged_planners
@@ -46,15 +44,15 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         Random(),
         TopologicalSplit(),
         MTopo(),
-        MEtf(),
-        MSct(),
+        M_ETF,
+        M_SCT,
         Metis(),
-        Heft(),
-        HeftContended(),
-        Cpop(),
-        Peft(),
-        Ceft(),
-        CeftCpop(),
+        HEFT,
+        HEFT_CONTENDED,
+        CPOP,
+        PEFT,
+        CEFT,
+        CEFT_CPOP,
         Pbqp(),
         CeftPbqp(),
         Search(),

@@ -16,16 +16,16 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.placements.search import Start, improve, score_all, score_plan
 from placewright.operators.planners.pricing.byte_prices import within_memories
-from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
-from placewright.operators.planners.pricing.priced import PricingContext, by_load, desk
-from placewright.operators.planners.pricing.starts import with_devices_exchanged
-from placewright.operators.planners.pricing.variants import (
+from placewright.operators.planners.pricing.candidates import (
     least_total,
     listed,
     simple,
     slack_aware,
+    with_devices_exchanged,
     with_paths,
 )
+from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
+from placewright.operators.planners.pricing.priced import PricingContext, by_load, desk
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.anytime import last_of

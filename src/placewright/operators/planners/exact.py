@@ -14,16 +14,16 @@ import numpy as np
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.exact_latency import ExactLatency
-from placewright.operators.planners.exact_links import ExactLinks
-from placewright.operators.planners.exact_schedule import ExactSchedule
-from placewright.operators.planners.ideal_dp import (
+from placewright.operators.planners.contiguous_dp import (
     NoProofError,
     counts_all,
+    line_or_none,
     over_ideals,
     proved,
 )
-from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.exact_latency import ExactLatency
+from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contiguous.stages import best_stages
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
@@ -33,8 +33,7 @@ from placewright.operators.planners.pipelines.slots.program import (
     slots_of,
     too_large,
 )
-from placewright.operators.planners.pipelines.slots.trios import by_trios
-from placewright.operators.planners.pipelines.slots.walks import HEATS, annealed, beside
+from placewright.operators.planners.pipelines.slots.walks import HEATS, annealed, beside, by_trios
 from placewright.operators.problem import (
     Communication,
     Objective,

@@ -15,12 +15,15 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.linearised_dp import line_or_none
+from placewright.operators.planners.contiguous_dp import line_or_none
 from placewright.operators.planners.pipelines.contraction import contract
-from placewright.operators.planners.pipelines.links.contraction import Pairs, contract_pairs
+from placewright.operators.planners.pipelines.links.contraction import (
+    Pairs,
+    contract_pairs,
+    star_stand_in,
+)
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
-from placewright.operators.planners.pipelines.links.stand_in import star_stand_in
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import INTERRUPTED, Context
 from placewright.solvers.cp_sat import MISSING, installed

@@ -12,10 +12,9 @@ from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners.heft import Heft
-from placewright.operators.planners.heft_contended import HeftContended
+from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
 from placewright.operators.planners.sequences.schedule_model import hint, schedule_model
-from placewright.operators.planners.single import Single
+from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import (
     Links,
     Objective,
@@ -137,7 +136,7 @@ def _start(
     problem: OperatorProblem, context: Context
 ) -> tuple[OperatorPlan, OperatorJudgement] | None:
     """The plan at hand, or the best of some quick ones that fit."""
-    quick: list[Planner] = [Heft(), HeftContended(), *map(Single, problem.device_names)]
+    quick: list[Planner] = [HEFT, HEFT_CONTENDED, *map(Single, problem.device_names)]
     plans = [] if context.incumbent is None else [context.incumbent]
     for planner in quick if not plans else ():
         if planner.unsupported_reason(problem) is None:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import final
 
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.cuts import Serial, serial_costs, swaps, two_devices
-from placewright.operators.planners.pricing.finds import best_finds
 from placewright.operators.planners.pricing.graph import placement_graph
-from placewright.operators.planners.pricing.priced import PricingContext, desk, raised
-from placewright.operators.planners.pricing.serial_bound import serial_bound
+from placewright.operators.planners.pricing.priced import (
+    PricingContext,
+    best_finds,
+    desk,
+    raised,
+    serial_bound,
+)
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.operators.structure.groups import groups_of
+from placewright.operators.structure.costs import linked
+from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.anytime import last_of
 from placewright.planning.contract import Context
 from placewright.solvers.cp_sat import installed
+from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut
 
 
 @final
@@ -122,3 +130,149 @@ class MinCut:
         else:
             found = d.solve(costs.compute_s, np.zeros(d.problem.m), deadline_s=context.deadline_s)
             yield from swaps(costs, found.choice, context.deadline_s)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serial:
+    """What a placement of groups costs where one thing runs at a time.
+
+    Attributes
+    ----------
+    compute_s
+        Shape (groups, m), ``inf`` where not allowed.
+    send_s
+        Shape (t, m, m), ``inf`` without a link.
+    maker
+        Shape (t,), group of each tensor's producer.
+    readers
+        The groups beside `maker` that read each tensor.
+    """
+
+    compute_s: FloatArray
+    send_s: FloatArray
+    maker: list[int]
+    readers: list[list[int]]
+
+    def total_s(self, place: IntArray) -> float:
+        """Compute and transfers of a placement of groups, shape (groups,)."""
+        total = float(self.compute_s[np.arange(len(place)), place].sum())
+        for k, readers in enumerate(self.readers):
+            home = place[self.maker[k]]
+            targets = np.unique(place[readers])
+            total += float(self.send_s[k, home, targets[targets != home]].sum())
+        return total
+
+
+def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
+    """The costs of a problem."""
+    p, group = problem, groups.group
+    own = np.where(groups.allowed[group], p.compute_s, 0.0)
+    compute = np.zeros(groups.allowed.shape)
+    np.add.at(compute, group, own)
+    pair = linked(p)
+    latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
+    send = latency + p.tensor_bytes[:, None, None] * per_byte
+    maker = group[p.tensor_producer]
+    readers = [
+        [g for g in np.unique(group[p.consumers[lo:hi]]).tolist() if g != maker[k]]
+        for k, (lo, hi) in enumerate(zip(p.consumer_offsets, p.consumer_offsets[1:], strict=False))
+    ]
+    return Serial(
+        np.where(groups.allowed, compute, np.inf),
+        np.where(pair | np.eye(p.m, dtype=np.bool_), send, np.inf),
+        maker.tolist(),
+        readers,
+    )
+
+
+def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, float]:
+    """The best placement in which only groups on `a` or `b` move, and between these two.
+
+    Returns
+    -------
+    place
+        Shape (groups,); unchanged where every exchange is forbidden.
+    error_s
+        How far it can be from the best; ``inf`` where every exchange is forbidden.
+    """
+    free = (place == a) | (place == b)
+    network = Network()
+    node = {g: network.node() for g in np.flatnonzero(free).tolist()}
+    price = costs.compute_s[:, [a, b]].copy()
+    for k, readers in enumerate(costs.readers):
+        _send(network, costs, k, [node[g] for g in readers if g in node], place, node, (a, b))
+        if costs.maker[k] in node:
+            away = np.unique([place[g] for g in readers if g not in node]).astype(np.int64)
+            price[costs.maker[k]] += costs.send_s[k][np.ix_(np.array([a, b]), away)].sum(axis=1)
+    for g, at in node.items():
+        network.arc(SOURCE, at, float(price[g, 1]))
+        network.arc(at, SINK, float(price[g, 0]))
+    side, error = min_cut(network)
+    moved = place.copy()
+    if math.isfinite(error):
+        for g, at in node.items():
+            moved[g] = a if side[at] else b
+    return moved, error
+
+
+def two_devices(costs: Serial) -> tuple[IntArray, float]:
+    """The least placement on at most two devices, and what no placement beats.
+
+    Raises
+    ------
+    InfeasibleError
+        Every placement is forbidden.
+    """
+    groups, m = costs.compute_s.shape
+    place, error = np.zeros(groups, dtype=np.int64), 0.0
+    if m == 2:
+        place, error = exchange(costs, place, 0, 1)
+    total = costs.total_s(place)
+    if not math.isfinite(total):
+        raise InfeasibleError(
+            "no placement in which every tensor has a link", hint="add links, or drop pins"
+        )
+    return place, total * (1 - 1e-12) - error
+
+
+def swaps(costs: Serial, place: IntArray, deadline_s: float) -> Iterator[IntArray]:
+    """`place`, then ever cheaper ones: through all pairs of devices until no exchange helps."""
+    pairs = list(combinations(range(costs.compute_s.shape[1]), 2))
+    least, idle = costs.total_s(place), 0
+    yield place
+    while idle < len(pairs) and time.perf_counter() < deadline_s:
+        moved, _ = exchange(costs, place, *pairs[0])
+        total = costs.total_s(moved)
+        pairs.append(pairs.pop(0))
+        idle += 1
+        if total < least * (1 - 1e-9):
+            place, least, idle = moved, total, 0
+            yield place
+
+
+def _send(
+    network: Network,
+    costs: Serial,
+    k: int,
+    readers: list[int],
+    place: IntArray,
+    node: dict[int, int],
+    pair: tuple[int, int],
+) -> None:
+    """The arcs of tensor k for the nodes of its free readers."""
+    if not readers:
+        return
+    (a, b), maker = pair, costs.maker[k]
+    home = node.get(maker)
+    to_a = costs.send_s[k, place[maker] if home is None else b, a]
+    to_b = costs.send_s[k, place[maker] if home is None else a, b]
+    if to_b > 0:
+        t = network.node()
+        network.arc(SOURCE if home is None else home, t, float(to_b))
+        for reader in readers:
+            network.arc(t, reader, math.inf)
+    if to_a > 0:
+        t = network.node()
+        network.arc(t, SINK if home is None else home, float(to_a))
+        for reader in readers:
+            network.arc(reader, t, math.inf)

@@ -9,10 +9,13 @@ from itertools import chain
 from typing import final
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.finds import best_finds
 from placewright.operators.planners.pricing.graph import placement_graph
-from placewright.operators.planners.pricing.priced import desk, within_memory
-from placewright.operators.planners.pricing.serial_bound import serial_bound
+from placewright.operators.planners.pricing.priced import (
+    best_finds,
+    desk,
+    serial_bound,
+    within_memory,
+)
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning.anytime import last_of
 from placewright.planning.contract import Context

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import compiled
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.links import linked
 from placewright.operators.views import home_bytes, views
 from placewright.operators.whole_bytes import room_bytes, whole_bytes
 
@@ -81,3 +80,10 @@ def move_time(c: Costs, k: int, source: int, target: int) -> float:
     if c.channel[source, target] < 0:
         return np.inf
     return c.latency_s[source, target] + c.tensor_bytes[k] * c.seconds_per_byte[source, target]  # type: ignore[no-any-return]
+
+
+def linked(problem: OperatorProblem) -> BoolArray:
+    """Shape (m, m): whether a tensor can go from one device to another; False on the diagonal."""
+    p = problem
+    pairs: BoolArray = (p.channel >= 0) & np.isfinite(p.latency_s + p.seconds_per_byte)
+    return pairs & ~np.eye(p.m, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Planners of wing 3, one algorithm a file. This dict is the list of them."""
+"""Planners of wing 3. This dict is the list of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from placewright.samples.planners.greedy import Greedy
 from placewright.samples.planners.ilp import Ilp
 from placewright.samples.planners.lp import Lp
 from placewright.samples.planners.nic import Nic
-from placewright.samples.planners.none import NoMove
-from placewright.samples.planners.proportional import Proportional
+from placewright.samples.planners.simple import NoMove, Proportional
 from placewright.samples.problem import SampleProblem
 
 ENTRY_POINTS = "placewright.samples.planners"

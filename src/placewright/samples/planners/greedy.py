@@ -10,7 +10,7 @@ from placewright.planning.contract import Context
 from placewright.samples.balance.state import clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
-from placewright.samples.planners._takes import without_mix
+from placewright.samples.planners.simple import without_mix
 from placewright.samples.problem import SampleProblem
 
 

@@ -12,8 +12,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context
 from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
-from placewright.samples.planners._takes import without_mix
-from placewright.samples.planners.proportional import in_order
+from placewright.samples.planners.simple import in_order, without_mix
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
 from placewright.samples.simulation.ends import waits_for_all
 

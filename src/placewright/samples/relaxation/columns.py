@@ -29,12 +29,11 @@ from placewright.samples.relaxation.generation import (
     MISSED,
     PER_NODE,
     Generated,
+    check_possible,
     generate_columns,
 )
 from placewright.samples.relaxation.master import ALLOWED, Master
-from placewright.samples.relaxation.possible import check_possible
-from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
-from placewright.samples.relaxation.units import in_units
+from placewright.samples.relaxation.program import Moves, Program, all_moves, in_units, program_of
 
 FEW_MOVES = 4_000
 """Up to so many columns all are there from the beginning."""

@@ -1,18 +1,149 @@
-"""Column generation: a master with some of the moves, and multipliers that ask for more."""
+"""Column generation: what multipliers prove, which columns they ask for, and whether any fit."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Progress, silent
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.master import Master
-from placewright.samples.relaxation.pricing import bound_and_columns, price
-from placewright.samples.relaxation.program import Moves, Program
+from placewright.samples.relaxation.master import ALLOWED, Master, Prices, mix_range, mix_sides
+from placewright.samples.relaxation.program import Moves, Program, program_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pricing:
+    """Reduced costs ``send[i] send_s + receive[j] receive_s + price + leave[i, c] + arrive[j, c]``.
+
+    Attributes
+    ----------
+    constant_s
+        Lagrange's bound without the moves.
+    """
+
+    program: Program
+    send: FloatArray
+    receive: FloatArray
+    leave: FloatArray
+    arrive: FloatArray
+    constant_s: float
+
+    def reduced_s(self, sample_class: int) -> FloatArray:
+        """Shape (n, n): reduced cost of moving one sample; ``inf`` where there is no link."""
+        p = self.program.problem
+        with np.errstate(invalid="ignore"):
+            cost = self.send[:, None] * p.send_s
+            cost += self.receive[None, :] * p.receive_s
+        cost += p.price_s
+        cost += self.leave[:, sample_class, None]
+        cost += self.arrive[None, :, sample_class]
+        cost[~np.isfinite(p.send_s + p.receive_s)] = np.inf
+        return cost
+
+    def most(self, sample_class: int) -> FloatArray:
+        """Shape (n,): samples of the class that may leave each node in a plan without detours."""
+        p = self.program.problem
+        if p.relay:
+            return np.full(p.n, float(p.samples[:, sample_class].sum()))
+        return self.program.stock[:, sample_class].astype(np.float64)
+
+
+def price(program: Program, prices: Prices) -> Pricing:
+    """Reduced costs and the constant, from multipliers that are made to add up."""
+    prices = _scaled(program, prices)
+    p = program.problem
+    send, receive, per_sample = np.zeros(p.n), np.zeros(p.n), np.zeros(p.n)
+    constant = program.constant_s
+    for rows, y in zip(program.rows, prices.rows, strict=True):
+        send += rows.out_weight * y
+        receive += rows.in_weight * y
+        per_sample += rows.weight * y
+        constant += float(y @ (rows.weight * p.held + rows.fixed))
+    constant += prices.ranked * float((p.epochs * p.fixed_s).max())
+    per_sample[program.stored] += prices.stored
+    free = np.floor(p.storage[program.stored]) - p.held[program.stored]
+    constant -= float(prices.stored @ free)
+    constant -= float((prices.stock * program.stock).sum())
+    holding = np.repeat(per_sample[:, None], p.k, axis=1)
+    if program.mixed:
+        low, high = mix_range(program)
+        over, under = prices.mix_over, prices.mix_under
+        holding += over - under + (under @ low - over @ high)[:, None]
+        side_over, side_under = mix_sides(program, ALLOWED)
+        constant -= float((over * side_over + under * side_under).sum())
+    leave = prices.stock - holding
+    arrive = holding - (prices.stock if p.relay else 0.0)
+    return Pricing(program, send, receive, leave, arrive, constant)
+
+
+def _scaled(program: Program, prices: Prices) -> Prices:
+    """Multipliers add up to one per time, however the solver rounded."""
+    rows, ranked = list(prices.rows), max(prices.ranked, 0.0)
+    for t in range(program.times):
+        mine = [k for k, family in enumerate(program.rows) if family.time == t]
+        shares = [ranked if program.rows[k].ranked else float(rows[k].sum()) for k in mine]
+        total = sum(shares)
+        for k in mine if total > 0 else ():
+            if program.rows[k].ranked:
+                ranked /= total
+            else:
+                rows[k] = rows[k] / total
+    for k, family in enumerate(program.rows):
+        if family.ranked:
+            rows[k] = _carried(program, rows[k], ranked)
+    return replace(prices, rows=tuple(rows), ranked=ranked)
+
+
+def _carried(program: Program, y: FloatArray, ranked: float) -> FloatArray:
+    """Multipliers of ``steps_i >= held_i`` that some multipliers of the ranks carry.
+
+    From any rank on they must add up to at most `ranked` times the work of that rank's node.
+    """
+    work, ordered = program.problem.work_s[program.order], y[program.order]
+    later = np.cumsum(ordered[::-1])[::-1]
+    cap = np.minimum.accumulate(np.minimum(later, ranked * work))
+    kept = np.empty(len(y))
+    kept[program.order] = cap - np.append(cap[1:], 0.0)
+    return np.maximum(kept, 0.0)
+
+
+def bound_and_columns(pricing: Pricing, per_node: int) -> tuple[float, Moves, float]:
+    """Lagrange's bound, the columns that pay most, and the least reduced cost.
+
+    Parameters
+    ----------
+    per_node
+        At most so many columns out of, and into, each node and class.
+    """
+    bound = pricing.constant_s
+    found: list[tuple[IntArray, ...]] = []
+    least = 0.0
+    for c in range(pricing.program.problem.k):
+        cost = pricing.reduced_s(c)
+        best = cost.min(axis=1)
+        bound += float(pricing.most(c) @ np.minimum(best, 0.0))
+        least = min(least, float(best.min()))
+        source, target = _cheapest(cost, per_node)
+        found.append((source, target, np.full(len(source), c)))
+    joined = [np.concatenate([part[f] for part in found]).astype(np.int64) for f in range(3)]
+    return bound, Moves(*joined), least
+
+
+def _cheapest(cost: FloatArray, per_node: int) -> tuple[IntArray, IntArray]:
+    """Negative entries among the cheapest of their row or column."""
+    n = len(cost)
+    few = min(per_node, n - 1)
+    chosen = np.zeros(cost.shape, dtype=np.bool_)
+    np.put_along_axis(chosen, np.argpartition(cost, few, axis=1)[:, :few], True, axis=1)
+    np.put_along_axis(chosen, np.argpartition(cost, few, axis=0)[:few], True, axis=0)
+    source, target = np.nonzero(chosen & (cost < 0))
+    return source.astype(np.int64), target.astype(np.int64)
+
 
 TOLERANCE = 2e-4
 """Relative distance of the master's value from the bound at which the generation stops."""
@@ -100,3 +231,41 @@ class _Present:
         new = ~self._here[at]
         self._here[at] = True
         return Moves(*(entries[new] for entries in at))
+
+
+def check_possible(program: Program, moves: Moves, deadline_s: float) -> Moves:
+    """`moves` and those that it takes to have every sample in its place.
+
+    Raises
+    ------
+    InfeasibleError
+        Proved: no plan has.
+    """
+    problem = program.problem
+    found = generate_columns(program_of(_timeless(problem)), moves, deadline_s, slack=ALLOWED)
+    if found.bound > MISSED + SUMMED * float(problem.held.sum()):
+        raise InfeasibleError(
+            "no plan keeps storage, protection and label mix",
+            where=problem.name,
+            by=f"at least {found.bound:.3g} samples are in the wrong place",
+            hint="widen label_mix, raise a storage, or protect less",
+        )
+    return found.master.moves
+
+
+def _timeless(problem: SampleProblem) -> SampleProblem:
+    none = np.zeros(problem.n)
+    return problem.replace(
+        seconds_per_sample=none,
+        fixed_s=none,
+        send_s=_free(problem.send_s),
+        receive_s=_free(problem.receive_s),
+        price_s=np.zeros_like(problem.price_s),
+        sync_s=0.0,
+    )
+
+
+def _free(port_s: FloatArray) -> FloatArray:
+    """No time over links that are there."""
+    free: FloatArray = np.where(np.isfinite(port_s), 0.0, np.inf)
+    return free

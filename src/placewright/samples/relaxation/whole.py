@@ -15,8 +15,7 @@ from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.cp_sat import solve_whole
 from placewright.samples.relaxation.generation import MISSED
 from placewright.samples.relaxation.master import ALLOWED, WHOLE_SLACK, Master
-from placewright.samples.relaxation.program import Moves, program_of
-from placewright.samples.relaxation.units import in_units
+from placewright.samples.relaxation.program import Moves, in_units, program_of
 
 Engine = Literal["highs", "cp-sat"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewright.operators.judge import judge
-from placewright.operators.planners.calls.copies import one_call_each
+from placewright.operators.planners.calls.reductions import one_call_each
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.planning.contract import Context
 from tests.operators.star_instances import star_problem

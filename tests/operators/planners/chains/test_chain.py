@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.planners.chains.chain import (
+from placewright.operators.planners.chains import (
     chain_of,
     coarse,
     depth_first_line,

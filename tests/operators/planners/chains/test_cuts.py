@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.numerics.arrays import FloatArray
-from placewright.operators.planners.chains.cuts import best_cuts, lowest_cuts
+from placewright.operators.planners.chain_dp import best_cuts, lowest_cuts
 
 
 def by_hand(

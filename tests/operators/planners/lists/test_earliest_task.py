@@ -8,10 +8,10 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.lists.earliest_task import earliest_task
+from placewright.operators.planners.lists.insertion import Rules
+from placewright.operators.planners.lists.planners import favourite_children
 from placewright.operators.planners.lists.ranks import mean_upward_rank
-from placewright.operators.planners.lists.scheduling import Rules
 from placewright.operators.planners.lists.setup import Setup, set_up
-from placewright.operators.planners.m_sct import favourite_children
 from placewright.operators.problem import OperatorProblem
 from placewright.testing.instances import random_problem, tiny
 
@@ -24,7 +24,7 @@ def rank_of(setup: Setup) -> FloatArray:
 
 
 class Slow:
-    """Plain Python, in the words of `lists.scheduling.candidates`."""
+    """Plain Python, in the words of `lists.insertion.candidates`."""
 
     def __init__(self, problem: OperatorProblem, setup: Setup, rules: Rules) -> None:
         self.p, self.c, self.r = problem, setup.costs, rules

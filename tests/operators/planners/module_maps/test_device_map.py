@@ -13,9 +13,8 @@ import pytest
 from placewright.capturing.modules import module_tree
 from placewright.errors import InfeasibleError
 from placewright.graph.modules import ModuleTree
-from placewright.operators.planners.module_maps.balanced import balanced
 from placewright.operators.planners.module_maps.device_map import DISK, device_map
-from placewright.operators.planners.module_maps.sizes import module_sizes
+from placewright.operators.planners.module_maps.sizes import balanced, module_sizes
 from tests.operators.planners.module_maps.models import NAMES, model
 
 pytest.importorskip("accelerate", minversion="1.15")

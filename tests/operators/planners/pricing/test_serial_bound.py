@@ -11,7 +11,7 @@ import pytest
 from placewright.operators.judge import judge
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.pricing.serial_bound import serial_bound
+from placewright.operators.planners.pricing.priced import serial_bound
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 from placewright.testing.instances import tiny

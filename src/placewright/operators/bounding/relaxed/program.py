@@ -22,7 +22,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.bounding.relaxed.choices import Choices
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.links import linked
+from placewright.operators.structure.costs import linked
 
 END = 0
 """Column of T."""

@@ -1,9 +1,17 @@
-"""Earliest task first, compiled: what m-ETF and m-SCT share.
+"""Earliest task first, compiled: the engine of m-ETF and m-SCT.
 
 Of all pairs of a ready operator and a device with room, the one that can start first is taken;
-ties go to the higher upward rank, then the earlier operator and device. Each device keeps its own
-ready operators in order (`lists.soonest`): O((n + tensor uses) m log n), where looking through all
-pairs takes O(n r m) with r ready operators at a time.
+ties go to the higher upward rank, then the earlier operator and device. O((n + tensor uses) m
+log n), where looking through all pairs takes O(n r m) with r ready operators at a time, by two
+records:
+
+- `Room`: an operator loses its room on a device once and for all, the largest first, so that one
+  pointer a device goes through the operators by size. Where no device has room left, all that may
+  run it are open.
+- `Soonest`, two heaps a device: `coming` has ready operators whose inputs are still on their way,
+  the first to arrive on top; `here` those that could start as soon as the device is free, the one
+  of the highest rank on top. Operators that are placed, or no longer open, leave a heap when they
+  come to its top.
 """
 
 from __future__ import annotations
@@ -12,18 +20,205 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import compiled, inner
-from placewright.operators.planners.lists.room import Room, empty_room, is_open, next_without
-from placewright.operators.planners.lists.scheduling import Rules
-from placewright.operators.planners.lists.soonest import (
-    Soonest,
-    enter,
-    first,
-    nobody_ready,
-    start_s,
-)
+from placewright.operators.planners.lists.insertion import Rules
+from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
+
+
+class Room(NamedTuple):
+    """Where memory stands.
+
+    Attributes
+    ----------
+    own_bytes
+        Shape (n,): an operator's outputs, and the resident bytes of its group.
+    largest
+        Shape (n,), operators by `own_bytes`, the largest first.
+    passed
+        Shape (m,): so many of the largest have no room on each device.
+    homes
+        Shape (n,): how many of the devices that may run an operator have room for it.
+    used_bytes
+        Shape (m,).
+    chosen
+        Device of every group, -1 before its first operator is placed.
+    """
+
+    own_bytes: FloatArray
+    largest: IntArray
+    passed: IntArray
+    homes: IntArray
+    used_bytes: FloatArray
+    chosen: IntArray
+
+
+@compiled
+def empty_room(c: Costs, r: Rules) -> Room:
+    """Nothing is placed."""
+    n, m = r.allowed.shape
+    own_bytes = r.group_bytes[r.group]
+    for k in range(len(c.producer)):
+        own_bytes[c.producer[k]] += c.home_bytes[k]
+    homes = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        for d in range(m):
+            homes[i] += r.allowed[i, d]
+    return Room(
+        own_bytes,
+        np.argsort(-own_bytes),
+        np.zeros(m, dtype=np.int64),
+        homes,
+        np.zeros(m),
+        np.full(len(r.group_bytes), -1),
+    )
+
+
+@inner
+def is_open(r: Rules, room: Room, i: int, d: int) -> bool:
+    """Whether operator `i` may go to device `d`: to its group, else where there is room."""
+    only = room.chosen[r.group[i]]
+    if only >= 0:
+        return bool(d == only)
+    fits = room.used_bytes[d] + room.own_bytes[i] <= r.budget_bytes[d]
+    return bool(r.allowed[i, d] and (fits or room.homes[i] == 0))
+
+
+@inner
+def next_without(r: Rules, room: Room, d: int) -> int:
+    """The next operator that has no room on device `d` any more, -1 where all others have."""
+    at = room.passed[d]
+    if at == len(room.largest):
+        return -1
+    i = room.largest[at]
+    if room.used_bytes[d] + room.own_bytes[i] <= r.budget_bytes[d]:
+        return -1
+    room.passed[d] += 1
+    room.homes[i] -= r.allowed[i, d]
+    return int(i)
+
+
+class Soonest(NamedTuple):
+    """The heaps. They hold places: of operators by rank, the highest first, then by index.
+
+    Attributes
+    ----------
+    place, operator
+        Shape (n,), the place of every operator, and the operator at every place.
+    ready_s
+        Shape (m * n,), one device after the other: when the inputs of the operator at a place are
+        there, ``inf`` without a link.
+    free_s
+        Shape (m,), when each device is free.
+    ready
+        Shape (n,), whether an operator waits for nobody and is not placed.
+    queued
+        Shape (m * n,), whether a place is in a heap of a device.
+    same
+        Shape (n,), the key of `here`: places alone decide.
+    """
+
+    place: IntArray
+    operator: IntArray
+    ready_s: FloatArray
+    free_s: FloatArray
+    ready: BoolArray
+    queued: BoolArray
+    here: IntArray
+    here_size: IntArray
+    coming: IntArray
+    coming_size: IntArray
+    same: FloatArray
+
+
+@compiled
+def nobody_ready(operator: IntArray, m: int) -> Soonest:
+    """Empty heaps; `operator` lists the operators by rank."""
+    n = len(operator)
+    place = np.empty(n, dtype=np.int64)
+    for at in range(n):
+        place[operator[at]] = at
+    return Soonest(
+        place,
+        operator,
+        np.zeros(m * n),
+        np.zeros(m),
+        np.zeros(n, dtype=np.bool_),
+        np.zeros(m * n, dtype=np.bool_),
+        np.empty(m * n, dtype=np.int64),
+        np.zeros(m, dtype=np.int64),
+        np.empty(m * n, dtype=np.int64),
+        np.zeros(m, dtype=np.int64),
+        np.zeros(n),
+    )
+
+
+@inner
+def start_s(s: Soonest, i: int, d: int) -> float:
+    """When operator `i` could start on device `d`, ``inf`` without a link."""
+    return max(s.free_s[d], s.ready_s[d * len(s.place) + s.place[i]])  # type: ignore[no-any-return]
+
+
+@inner
+def enter(r: Rules, room: Room, s: Soonest, i: int, d: int) -> None:
+    """Queue a ready operator for a device, if it may go there and is not queued."""
+    at = d * len(s.place) + s.place[i]
+    if s.queued[at] or s.ready_s[at] == np.inf or not is_open(r, room, i, d):
+        return
+    s.queued[at] = True
+    _push_coming(s, d, s.place[i])
+
+
+@inner
+def _push_coming(s: Soonest, d: int, place: int) -> None:
+    base = d * len(s.place)
+    push(s.coming, base, s.coming_size[d], s.ready_s, base, place)
+    s.coming_size[d] += 1
+
+
+@inner
+def _pop_coming(s: Soonest, d: int) -> int:
+    base = d * len(s.place)
+    s.coming_size[d] -= 1
+    return pop(s.coming, base, s.coming_size[d] + 1, s.ready_s, base)
+
+
+@inner
+def _arrive(s: Soonest, d: int) -> None:
+    """Whose inputs are there by the time the device is free is here."""
+    base = d * len(s.place)
+    while s.coming_size[d] > 0 and s.ready_s[base + s.coming[base]] <= s.free_s[d]:
+        place = _pop_coming(s, d)
+        push(s.here, base, s.here_size[d], s.same, 0, place)
+        s.here_size[d] += 1
+
+
+@inner
+def _waits(r: Rules, room: Room, s: Soonest, place: int, d: int) -> bool:
+    """Whether a place is still to be placed and open; if not, it is queued no more."""
+    i = s.operator[place]
+    if s.ready[i] and is_open(r, room, i, d):
+        return True
+    s.queued[d * len(s.place) + place] = False
+    return False
+
+
+@inner
+def first(r: Rules, room: Room, s: Soonest, d: int) -> int:
+    """The operator that starts first on device `d`, of several the one of highest rank; or -1."""
+    _arrive(s, d)
+    base = d * len(s.place)
+    while s.here_size[d] > 0:
+        if _waits(r, room, s, s.here[base], d):
+            return int(s.operator[s.here[base]])
+        pop(s.here, base, s.here_size[d], s.same, 0)
+        s.here_size[d] -= 1
+    while s.coming_size[d] > 0:
+        if _waits(r, room, s, s.coming[base], d):
+            return int(s.operator[s.coming[base]])
+        _pop_coming(s, d)
+    return -1
 
 
 class Members(NamedTuple):

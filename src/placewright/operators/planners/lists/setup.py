@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners.lists.scheduling import Rules, list_schedule
+from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.costs import Costs, kernel_costs
+from placewright.operators.structure.costs import Costs, kernel_costs, linked
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.operators.structure.links import linked
 
 _BUDGET_ROUNDS = 8
 
@@ -28,6 +27,8 @@ class Setup:
 
     Attributes
     ----------
+    allowed
+        Shape (n, m): devices that an operator's whole group can use.
     mean_compute_s
         Shape (n,), mean over the devices that an operator may use.
     mean_latency_s, mean_seconds_per_byte
@@ -38,32 +39,20 @@ class Setup:
     problem: OperatorProblem
     costs: Costs
     groups: Groups
+    allowed: BoolArray
     mean_compute_s: FloatArray
     mean_latency_s: float
     mean_seconds_per_byte: float
 
     def rules(self, budget_bytes: FloatArray, forced: IntArray | None = None) -> Rules:
         """Where operators may go."""
-        groups = self.groups
         return Rules(
-            allowed=groups.allowed[groups.group],
-            group=groups.group,
-            group_bytes=groups.resident_bytes,
+            allowed=self.allowed,
+            group=self.groups.group,
+            group_bytes=self.groups.resident_bytes,
             budget_bytes=budget_bytes,
             forced=np.full(self.problem.n, -1) if forced is None else forced,
         )
-
-    def schedule(
-        self,
-        sequence: IntArray,
-        budget_bytes: FloatArray,
-        ahead_s: FloatArray | None = None,
-        forced: IntArray | None = None,
-    ) -> OperatorPlan:
-        """The plan of a list schedule that takes operators in this sequence."""
-        ahead = np.zeros((self.problem.n, self.problem.m)) if ahead_s is None else ahead_s
-        rules = self.rules(budget_bytes, forced)
-        return scheduled_plan(self.problem, *list_schedule(self.costs, rules, sequence, ahead))
 
 
 def set_up(problem: OperatorProblem) -> Setup:
@@ -77,6 +66,7 @@ def set_up(problem: OperatorProblem) -> Setup:
         problem=problem,
         costs=kernel_costs(problem),
         groups=groups,
+        allowed=allowed,
         mean_compute_s=compute,
         mean_latency_s=float(problem.latency_s[pair].sum()) / pairs,
         mean_seconds_per_byte=float(problem.seconds_per_byte[pair].sum()) / pairs,

@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import inlined, inner, lean
-from placewright.operators.planners.placements.draws import draw
+from placewright.operators.planners.annealing import draw
 from placewright.operators.simulation.fast.state import FastState
 from placewright.operators.simulation.full.kernels import DONE, Mode, run
 from placewright.operators.simulation.full.state import Layout, SimulatorState

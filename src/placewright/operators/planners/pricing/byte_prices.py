@@ -17,8 +17,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.chains import first_places
 from placewright.operators.planners.pricing.priced import PricingContext
-from placewright.operators.planners.pricing.starts import first_places
 
 CHEAP = 1.0 / 64
 """The first price: all bytes together cost this share of all time."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.operators.structure.links import linked
 from placewright.solvers.pbqp import Pbqp
 
 

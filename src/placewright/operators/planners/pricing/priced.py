@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,14 +14,20 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.placements.search import operator_bytes
+from placewright.operators.planners.chains import first_places
+from placewright.operators.planners.placements.search import (
+    Start,
+    improve,
+    operator_bytes,
+    score_all,
+)
 from placewright.operators.planners.pricing.graph import (
     PlacementGraph,
     group_costs,
     placement_pbqp,
 )
-from placewright.operators.planners.pricing.starts import first_places
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Context
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 
 PRICE_LIMIT = 1e3
@@ -179,3 +186,40 @@ def by_load(
         factors = np.clip(factors, 1 / PRICE_LIMIT, PRICE_LIMIT)
         prices = raised(d, prices, judgement)
     return places, factors
+
+
+ROUNDING = 1e-9
+"""Of the bound: what sums in another order can differ by."""
+
+
+def serial_bound(d: PricingContext, deadline_s: float) -> float:
+    """Seconds; 0 where nothing was proved in time or within the branches."""
+    costs = d.costs(d.problem.compute_s)
+    pbqp = placement_pbqp(d.problem, d.graph, costs, fanout=0.0)
+    proved = solve_pbqp(pbqp, branch_limit=d.branch_limit, deadline_s=deadline_s).lower_bound
+    return max(0.0, proved * (1 - ROUNDING)) if math.isfinite(proved) else 0.0
+
+
+def best_finds(
+    d: PricingContext, places: Iterable[IntArray], repair_moves: int, context: Context
+) -> Iterator[Start]:
+    """Each placement that is better than all before it, by the judge's word.
+
+    If the best of all does not fit the memories, local moves repair it.
+    """
+    best: Start | None = None
+    for place in places:
+        found = score_all(d.judge, [place])[0]
+        if best is None or found.score < best.score:
+            best = found
+            yield best
+    if best is not None and best.score.over_bytes > 0:
+        yield improve(
+            d.judge,
+            d.graph.groups,
+            best,
+            moves=repair_moves,
+            heat=0.0,
+            seed=context.seed,
+            deadline_s=context.deadline_s,
+        )

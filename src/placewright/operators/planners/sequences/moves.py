@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.njit import inlined, inner, lean, released
-from placewright.operators.planners.placements.draws import draw
+from placewright.operators.planners.annealing import draw
 from placewright.operators.planners.sequences.decode import decode, settle
 from placewright.operators.planners.sequences.state import (
     BEST,

@@ -25,8 +25,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups
-from placewright.operators.structure.links import linked
 
 RESOLUTION = 2.0**26
 """Whole numbers up to the makespan of the start: a path of 60 loses less than 1e-6 of it. Not

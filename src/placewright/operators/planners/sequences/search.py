@@ -22,9 +22,8 @@ from placewright.operators.planners.sequences.state import (
     SequenceState,
 )
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.costs import Costs, kernel_costs
+from placewright.operators.structure.costs import Costs, kernel_costs, linked
 from placewright.operators.structure.groups import Groups
-from placewright.operators.structure.links import linked
 
 CHUNK = 256
 """Moves in the whole sequence between two looks at the clock and at the critical path."""

@@ -13,9 +13,9 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.placements.search import Score, Start, score_plan
-from placewright.operators.planners.pricing.variants import LISTED
+from placewright.operators.planners.pricing.candidates import LISTED
 from placewright.operators.planners.sequences.search import OrderSearch, fully_linked
-from placewright.operators.planners.single import Single
+from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.operators.judge import judge
-from placewright.operators.planners.ideal_dp import IdealDp
+from placewright.operators.planners.contiguous_dp import IdealDp
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.testing.instances import tiny

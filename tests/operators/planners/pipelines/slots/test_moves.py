@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
-from placewright.operators.planners.linearised_dp import LinearisedDp
+from placewright.operators.planners.contiguous_dp import LinearisedDp
 from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 from placewright.operators.planners.pipelines.slots.program import plan_of, slot_kinds

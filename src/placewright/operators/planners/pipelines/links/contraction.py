@@ -13,8 +13,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.pipelines.contraction import node_edges, nodes_of, work_of
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.links import linked
+from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.structure.costs import linked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,3 +181,25 @@ def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:
                 first[b] = first[a]
                 break
     return first
+
+
+def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
+    """The same operators; a tensor's bytes are its mean seconds on a link.
+
+    A device pays for them at the rate of its own links, relative to the mean of all.
+    """
+    pair = linked(problem)
+    if not pair.any():
+        return problem.replace(communication=Communication.STAR)
+    mean_bytes = float(problem.tensor_bytes.mean()) if problem.t else 0.0
+    latency = np.where(pair, problem.latency_s, 0.0)
+    per_byte = np.where(pair, problem.seconds_per_byte, 0.0)
+    took = latency + mean_bytes * per_byte
+    count = np.maximum((pair | pair.T).sum(axis=0), 1)
+    own = (took + took.T).sum(axis=0) / count / 2
+    mean = float(took[pair].mean())
+    return problem.replace(
+        communication=Communication.STAR,
+        tensor_bytes=latency[pair].mean() + problem.tensor_bytes * per_byte[pair].mean(),
+        host_seconds_per_byte=own / mean if mean > 0 else np.zeros(problem.m),
+    )

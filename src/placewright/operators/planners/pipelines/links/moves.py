@@ -16,7 +16,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import compiled
-from placewright.operators.planners.pipelines.annealing import energy, somebody
+from placewright.operators.planners.annealing import energy, somebody
 from placewright.operators.planners.pipelines.links.contraction import Pairs
 
 CHUNK = 10_000

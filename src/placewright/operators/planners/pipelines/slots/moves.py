@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import compiled, released
-from placewright.operators.planners.pipelines.annealing import energy, somebody
+from placewright.operators.planners.annealing import energy, somebody
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.program import slot_kinds
 

@@ -1,4 +1,4 @@
-"""Samples in proportion to speed, whatever the links."""
+"""Plans by simple rules: nothing moves, or samples in proportion to speed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,29 @@ import numpy as np
 from placewright.numerics.arrays import IntArray
 from placewright.planning.contract import Context
 from placewright.samples.balance.state import State
-from placewright.samples.plan import SamplePlan
-from placewright.samples.planners._takes import without_mix
+from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NoMove:
+    """Every sample stays where it is: what every other plan is compared with."""
+
+    name: str = "none"
+
+    def unsupported_reason(self, problem: SampleProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+        """The empty plan."""
+        return nothing()
+
+
+def without_mix(problem: SampleProblem) -> str | None:
+    """Planners that know samples and no classes."""
+    return "a label mix needs lp or ilp" if np.isfinite(problem.label_mix) else None
 
 
 @final

@@ -1,11 +1,26 @@
-"""What annealing on loads has in common: whom to move next, and what loads are worth."""
+"""What annealing kernels share: random numbers, the operator to move next, the energy of loads."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import compiled, inner
+
+
+@inner
+def draw(counts: IntArray, state: int, below: int) -> int:
+    """A number in [0, below), by Marsaglia's xorshift on 31 bits, then a mix.
+
+    Changes ``counts[state]``.
+    """
+    x = counts[state]
+    x ^= (x << 13) & 0x7FFFFFFF
+    x ^= x >> 17
+    x ^= (x << 5) & 0x7FFFFFFF
+    counts[state] = x
+    return int((x * 2654435761 >> 11) % below)
+
 
 TRIES = 20
 """Draws until somebody of the fullest device is found, else the last drawn is taken."""

@@ -1,4 +1,4 @@
-"""The best contiguous plan, by dynamic programming over ideals."""
+"""Contiguous throughput by dynamic programming: over all ideals, or over the prefixes of a line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.linearised_dp import line_or_none
 from placewright.operators.planners.pipelines.contiguous.ideals import (
     MOST_CELLS,
     Chain,
@@ -18,10 +17,113 @@ from placewright.operators.planners.pipelines.contiguous.ideals import (
     best_chain,
     lattice_of,
 )
-from placewright.operators.planners.pipelines.contraction import Contraction, contract
+from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
+from placewright.operators.planners.pipelines.contraction import Contraction, contract, line_up
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning.anytime import last_of
 from placewright.planning.contract import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinearisedDp:
+    """Throughput by dynamic programming over the prefixes of depth-first orders ("DPL").
+
+    Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1. The forward graph is contracted
+    (colocation groups, cycles between them), lined up depth first, and cut optimally: O(N^2 S K)
+    for N nodes, S ways to use up devices of K kinds. Plans are contiguous.
+
+    Departures: two depth-first orders (of what becomes ready together the last first, or the
+    first first) where the paper has one; nodes without work are not absorbed; unlike
+    accelerators are kinds of their own.
+    """
+
+    @property
+    def name(self) -> str:
+        """``dpl``."""
+        return "dpl"
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Throughput through host memory."""
+        return star_throughput_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            No cut of either line fits the memories.
+        """
+        c = contract(problem, contiguous=True)
+        found = best_line(c, context.deadline_s)
+        return c.plan(found.stage, found.kinds)
+
+
+def best_line(
+    c: Contraction, deadline_s: float = float("inf"), *, whatever_it_takes: bool = True
+) -> Chain:
+    """The best cut of the lines; only the first one where time is short.
+
+    Parameters
+    ----------
+    whatever_it_takes
+        Whether the first line is cut even if that takes longer.
+
+    Raises
+    ------
+    InfeasibleError
+        No cut fits, or none was found in time.
+    """
+    best: Chain | None = None
+    first_s = float("inf") if whatever_it_takes else deadline_s
+    if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
+        raise InfeasibleError("there are too many kinds of devices for dynamic programming")
+    for last_first in (True, False):
+        line = chain(line_up(c.nodes, c.edges, last_first=last_first))
+        try:
+            found = (
+                _within_reach(c, line, first_s)
+                if best is None
+                else best_chain(c, line, best.value_s, deadline_s)
+            )
+        except OutOfTimeError:
+            break
+        if found is not None and (best is None or found.value_s < best.value_s):
+            best = found
+    if best is None:
+        raise InfeasibleError(
+            "no cut of the line fits the memories",
+            hint="try --planner exact, which is not bound to a line",
+        )
+    return best
+
+
+def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | None:
+    """The best cut, under limits that double: a low one keeps the stages that are tried short.
+
+    Raises
+    ------
+    OutOfTimeError
+        At the deadline.
+    """
+    limit = 1.5 * c.least_s
+    while limit < c.most_s:
+        found = best_chain(c, line, limit, deadline_s)
+        if found is not None:
+            return found
+        limit *= 2.0
+    return best_chain(c, line, np.inf, deadline_s)
+
+
+def line_or_none(
+    c: Contraction, deadline_s: float, *, whatever_it_takes: bool = True
+) -> Chain | None:
+    """The best cut of the lines, where one fits and is found; see `best_line`."""
+    try:
+        return best_line(c, deadline_s, whatever_it_takes=whatever_it_takes)
+    except InfeasibleError:
+        return None
 
 
 @final

@@ -1,4 +1,4 @@
-"""Candidates of CEFT+PBQP that need no search: V0, V2, V4, list schedules and simple rules."""
+"""Placements at which searches begin: simple rules, list schedules, and V0, V2, V4 of CEFT+PBQP."""
 
 from __future__ import annotations
 
@@ -9,32 +9,86 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.ceft import Ceft
-from placewright.operators.planners.ceft_cpop import CeftCpop
-from placewright.operators.planners.cpop import Cpop
-from placewright.operators.planners.heft import Heft
-from placewright.operators.planners.heft_contended import HeftContended
-from placewright.operators.planners.peft import Peft
+from placewright.operators.planners.chains import first_places
+from placewright.operators.planners.filling import TopologicalSplit
+from placewright.operators.planners.lists.planners import (
+    CEFT,
+    CEFT_CPOP,
+    CPOP,
+    HEFT,
+    HEFT_CONTENDED,
+    PEFT,
+)
 from placewright.operators.planners.placements.search import Start, score_plan
 from placewright.operators.planners.pricing.priced import PricingContext, within_memory
-from placewright.operators.planners.pricing.starts import in_stretches, on_one_device
-from placewright.operators.planners.round_robin import RoundRobin
-from placewright.operators.planners.topological_split import TopologicalSplit
-from placewright.operators.structure.ceft import Ceft as Tables
-from placewright.operators.structure.ceft import ceft
+from placewright.operators.planners.trivial import RoundRobin
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.ceft import Ceft, ceft
+from placewright.operators.structure.groups import Groups
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution
+
+
+def on_one_device(groups: Groups, costs: FloatArray) -> list[IntArray]:
+    """Everything on each device; groups that it cannot run go where they run fastest."""
+    fallback = costs.argmin(axis=1)
+    return [
+        np.where(groups.allowed[:, d], d, fallback)[groups.group] for d in range(costs.shape[1])
+    ]
+
+
+def with_devices_exchanged(place: IntArray, m: int) -> list[IntArray]:
+    """`place` with the roles of two devices exchanged, for every pair."""
+    found = []
+    for a in range(m):
+        for b in range(a + 1, m):
+            role = np.arange(m)
+            role[[a, b]] = b, a
+            found.append(role[place])
+    return found
+
+
+def in_stretches(
+    problem: OperatorProblem, groups: Groups, costs: FloatArray, weight: FloatArray
+) -> list[IntArray]:
+    """A depth-first line of operators cut into one stretch per device, for the 2, 3, ... m fastest.
+
+    Parameters
+    ----------
+    costs
+        Shape (groups, m), seconds.
+    weight
+        Shape (groups,): what is shared out in proportion to the devices' speed.
+    """
+    order = np.argsort(first_places(problem, groups), kind="stable")
+    before = np.cumsum(weight[order]) - weight[order] / 2
+    fallback = costs.argmin(axis=1)
+    finite = np.isfinite(costs)
+    total = np.where(finite, costs, costs[finite].mean()).sum(axis=0)
+    speed = 1.0 / np.maximum(total, 1e-30)
+    fastest = np.argsort(-speed, kind="stable")
+    found = []
+    for count in range(2, problem.m + 1):
+        share = speed[fastest[:count]]
+        ends = np.cumsum(share / share.sum()) * weight.sum()
+        part = np.minimum(np.searchsorted(ends, before, side="right"), count - 1)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = fastest[part]
+        open_ = groups.allowed[np.arange(len(place)), place]
+        found.append(np.where(open_, place, fallback)[groups.group])
+    return found
+
 
 MEMORY_ROUNDS = 4
 """How often the price of bytes is raised for one variant."""
 
 LISTED: tuple[Planner, ...] = (
-    Ceft(),
-    CeftCpop(),
-    Heft(),
-    HeftContended(),
-    Cpop(),
-    Peft(),
+    CEFT,
+    CEFT_CPOP,
+    HEFT,
+    HEFT_CONTENDED,
+    CPOP,
+    PEFT,
     RoundRobin(),
     TopologicalSplit(),
 )
@@ -96,7 +150,7 @@ def listed(d: PricingContext, context: Context) -> list[Start]:
     return found
 
 
-def _around_path(d: PricingContext, tables: Tables, deadline_s: float) -> list[IntArray]:
+def _around_path(d: PricingContext, tables: Ceft, deadline_s: float) -> list[IntArray]:
     return _fixed(d, tables.path, tables.path_devices, deadline_s)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import compiled
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups
-from placewright.operators.structure.links import linked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,6 +214,14 @@ def depth_first_line(problem: OperatorProblem) -> IntArray:
     position = np.empty(problem.n, dtype=np.int64)
     position[line] = np.arange(problem.n)
     return position
+
+
+def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
+    """Shape (groups,): where the first operator of each group stands in a depth-first line."""
+    position = depth_first_line(problem)
+    first = np.full(len(groups.allowed), problem.n)
+    np.minimum.at(first, groups.group, position)
+    return first
 
 
 @compiled

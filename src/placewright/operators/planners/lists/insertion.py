@@ -1,0 +1,345 @@
+"""Insertion-based list scheduling, compiled: the engine of HEFT, CPOP, PEFT and CEFT.
+
+Every device has a timeline of busy slots sorted by time; where transfers wait for each other, so
+has every channel. A gap is searched from the first slot that ends after the operator is ready,
+between any two slots and before the first::
+
+    row of a Timeline, size = 3    start_s |  0   4   9 | unused ...
+                                   end_s   |  2   7  12 | unused ...      gaps: 2-4, 7-9, from 12
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import compiled, inner, lean
+from placewright.operators.queues.heaps import pop, push
+from placewright.operators.structure.costs import Costs, move_time
+
+
+class Rules(NamedTuple):
+    """Where operators may go.
+
+    Attributes
+    ----------
+    allowed
+        Shape (n, m).
+    group, group_bytes
+        Colocation group of every operator; resident bytes of every group.
+    budget_bytes
+        Shape (m,), for resident bytes and the operator's own outputs.
+    forced
+        Shape (n,), device an operator should go to if its group allows, -1 for any.
+    """
+
+    allowed: BoolArray
+    group: IntArray
+    group_bytes: FloatArray
+    budget_bytes: FloatArray
+    forced: IntArray
+
+
+class Timeline(NamedTuple):
+    """Busy slots by time, a row per device or channel; the first `size` columns are in use."""
+
+    start_s: FloatArray
+    end_s: FloatArray
+    size: IntArray
+
+
+class Sending(NamedTuple):
+    """Tensors that an operator still needs on the device that is tried (`count` of them).
+
+    Attributes
+    ----------
+    tensor, slot, until_s
+        By transfer: the tensor, its slot on its channel (-1 without a link), when it arrives.
+    arrived_s
+        Shape (t, m): when a tensor that was sent to a device is there, ``inf`` if it was not sent.
+    """
+
+    tensor: IntArray
+    slot: IntArray
+    until_s: FloatArray
+    arrived_s: FloatArray
+
+
+@compiled
+def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
+    """Operators by (least key, topological position), none before its producers."""
+    n = len(key)
+    at = np.empty(n, dtype=np.int64)
+    placed = np.empty(n)
+    for x in range(n):
+        at[c.order[x]] = x
+        placed[x] = key[c.order[x]]
+    waiting, heap = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    size = 0
+    for i in range(n):
+        waiting[i] = c.in_offsets[i + 1] - c.in_offsets[i]
+        if waiting[i] == 0:
+            push(heap, 0, size, placed, 0, at[i])
+            size += 1
+    sequence = np.empty(n, dtype=np.int64)
+    for step in range(n):
+        i = c.order[pop(heap, 0, size, placed, 0)]
+        size -= 1
+        sequence[step] = i
+        for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
+            k = c.out_tensors[a]
+            for b in range(c.offsets[k], c.offsets[k + 1]):
+                j = c.consumers[b]
+                waiting[j] -= 1
+                if waiting[j] == 0:
+                    push(heap, 0, size, placed, 0, at[j])
+                    size += 1
+    return sequence
+
+
+@compiled
+def list_schedule(
+    c: Costs, r: Rules, sequence: IntArray, ahead_s: FloatArray, channels: int
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Each operator of the sequence on the device of least finish plus `ahead_s`.
+
+    Ties go to the earlier device.
+
+    Parameters
+    ----------
+    ahead_s
+        Shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
+    channels
+        How many there are: missing inputs are booked in the gaps of their channels, in the order
+        in which they were made. 0: transfers do not wait for each other.
+
+    Returns
+    -------
+    place, start_s, end_s
+        Shape (n,); -1 in `place` where no device can be reached.
+    """
+    n, m = c.compute_s.shape
+    place = np.full(n, -1)
+    start_s, end_s = np.zeros(n), np.zeros(n)
+    chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
+    open_ = np.empty(m, dtype=np.bool_)
+    busy = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
+    joined = c.compute_s.min() > 0
+    most = _most_inputs(c) if channels else 0
+    sent = _nothing_sent(c, most, m if channels else 0)
+    shape = (channels, 64 + most)
+    lanes = Timeline(np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64))
+    for i in sequence:
+        candidates(c, r, chosen, used, i, open_)
+        if channels and lanes.size.max() + most > lanes.start_s.shape[1]:
+            lanes = _grown(lanes)
+        best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
+        for d in range(m):
+            if not open_[d]:
+                continue
+            if channels:
+                count = _missing(c, sent, place, end_s, i, d)
+                ready = _reserve(c, lanes, sent, place, end_s, d, count)
+                _release(c, lanes, sent, place, d, count)
+                ready = max(ready, _sent_before(c, sent, place, end_s, i, d))
+            else:
+                ready = _inputs_ready(c, place, end_s, i, d)
+            if ready == np.inf:
+                continue
+            start, slot = _gap(busy, d, ready, c.compute_s[i, d])
+            score = start + c.compute_s[i, d] + ahead_s[i, d]
+            if best < 0 or score < best_score:
+                best, best_score, best_start, best_slot = d, score, start, slot
+        if best < 0:
+            return place, start_s, end_s
+        if channels:  # the bookings of the device that was chosen are made again, to stay
+            count = _missing(c, sent, place, end_s, i, best)
+            _reserve(c, lanes, sent, place, end_s, best, count)
+            for x in range(count):
+                sent.arrived_s[sent.tensor[x], best] = sent.until_s[x]
+        place[i], start_s[i] = best, best_start
+        end_s[i] = best_start + c.compute_s[i, best]
+        if busy.size[best] == busy.start_s.shape[1]:
+            busy = _grown(busy)
+        if joined:
+            _book_joined(busy, best, best_slot, start_s[i], end_s[i])
+        else:
+            _book(busy, best, best_slot, start_s[i], end_s[i])
+        if chosen[r.group[i]] < 0:
+            chosen[r.group[i]] = best
+            used[best] += r.group_bytes[r.group[i]]
+    return place, start_s, end_s
+
+
+@lean
+def candidates(
+    c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
+) -> None:
+    """Mark the devices open to operator `i`: group first, then force, then room."""
+    g, m = r.group[i], len(out)
+    only = chosen[g]
+    if only < 0 and r.forced[i] >= 0 and r.allowed[i, r.forced[i]]:
+        only = r.forced[i]
+    own = r.group_bytes[g]
+    for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
+        own += c.home_bytes[c.out_tensors[a]]
+    room = False
+    for d in range(m):
+        out[d] = d == only or (only < 0 and r.allowed[i, d])
+        room = room or (out[d] and used[d] + own <= r.budget_bytes[d])
+    for d in range(m):
+        out[d] = out[d] and (only >= 0 or not room or used[d] + own <= r.budget_bytes[d])
+
+
+@inner
+def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
+    """When all inputs of `i` are on `d` if transfers do not wait."""
+    ready = 0.0
+    for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
+        k = c.in_tensors[a]
+        source = c.producer[k]
+        ready = max(ready, end_s[source] + move_time(c, k, place[source], d))
+    return ready
+
+
+@compiled
+def _grown(line: Timeline) -> Timeline:
+    """The same slots with room for twice as many."""
+    rows, room = line.start_s.shape
+    start_s, end_s = np.empty((rows, 2 * room)), np.empty((rows, 2 * room))
+    for row in range(rows):
+        for x in range(line.size[row]):
+            start_s[row, x], end_s[row, x] = line.start_s[row, x], line.end_s[row, x]
+    return Timeline(start_s, end_s, line.size)
+
+
+@lean
+def _gap(line: Timeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
+    """Earliest start from `ready_s` on, and the place of the new slot."""
+    low, high = 0, line.size[row]
+    while low < high:
+        middle = (low + high) >> 1
+        if line.end_s[row, middle] > ready_s:
+            high = middle
+        else:
+            low = middle + 1
+    at = ready_s
+    while low < line.size[row] and at + took_s > line.start_s[row, low]:
+        at = max(at, line.end_s[row, low])
+        low += 1
+    return at, low
+
+
+@inner
+def _book(line: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+    for x in range(line.size[row], slot, -1):
+        line.start_s[row, x] = line.start_s[row, x - 1]
+        line.end_s[row, x] = line.end_s[row, x - 1]
+    line.start_s[row, slot], line.end_s[row, slot] = start_s, end_s
+    line.size[row] += 1
+
+
+@inner
+def _unbook(line: Timeline, row: int, slot: int) -> None:
+    line.size[row] -= 1
+    for x in range(slot, line.size[row]):
+        line.start_s[row, x] = line.start_s[row, x + 1]
+        line.end_s[row, x] = line.end_s[row, x + 1]
+
+
+@inner
+def _book_joined(line: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+    """As `_book`; slots that touch become one, which keeps timelines short.
+
+    Not where operators may take no time at all: they fit between slots that touch.
+    """
+    before = slot > 0 and line.end_s[row, slot - 1] == start_s
+    after = slot < line.size[row] and line.start_s[row, slot] == end_s
+    if before and after:
+        line.end_s[row, slot - 1] = line.end_s[row, slot]
+        _unbook(line, row, slot)
+    elif before:
+        line.end_s[row, slot - 1] = end_s
+    elif after:
+        line.start_s[row, slot] = start_s
+    else:
+        _book(line, row, slot, start_s, end_s)
+
+
+@compiled
+def _most_inputs(c: Costs) -> int:
+    most = 1
+    for i in range(len(c.order)):
+        most = max(most, c.in_offsets[i + 1] - c.in_offsets[i])
+    return most
+
+
+@compiled
+def _nothing_sent(c: Costs, most: int, m: int) -> Sending:
+    arrived_s = np.full((len(c.producer), m), np.inf)
+    return Sending(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most), arrived_s)
+
+
+@inner
+def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int, d: int) -> int:
+    """List the tensors that `i` needs on `d` and that were not sent there, first made first."""
+    count = 0
+    for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
+        k = c.in_tensors[a]
+        if place[c.producer[k]] == d or sent.arrived_s[k, d] < np.inf:
+            continue
+        made = end_s[c.producer[k]]
+        x = count
+        while x > 0 and end_s[c.producer[sent.tensor[x - 1]]] > made:
+            sent.tensor[x] = sent.tensor[x - 1]
+            x -= 1
+        sent.tensor[x] = k
+        count += 1
+    return count
+
+
+@inner
+def _reserve(
+    c: Costs, lanes: Timeline, sent: Sending, place: IntArray, end_s: FloatArray, d: int, count: int
+) -> float:
+    """Book every missing transfer to `d`; when the last arrives, ``inf`` without a link."""
+    last = 0.0
+    for x in range(count):
+        k = sent.tensor[x]
+        source = place[c.producer[k]]
+        took = move_time(c, k, source, d)
+        sent.slot[x] = -1
+        if took == np.inf:
+            last = np.inf
+            continue
+        lane = c.channel[source, d]
+        start, sent.slot[x] = _gap(lanes, lane, end_s[c.producer[k]], took)
+        sent.until_s[x] = start + took
+        _book(lanes, lane, sent.slot[x], start, sent.until_s[x])
+        last = max(last, sent.until_s[x])
+    return last
+
+
+@inner
+def _release(c: Costs, lanes: Timeline, sent: Sending, place: IntArray, d: int, count: int) -> None:
+    """Undo `_reserve`."""
+    for x in range(count - 1, -1, -1):
+        if sent.slot[x] >= 0:
+            _unbook(lanes, c.channel[place[c.producer[sent.tensor[x]]], d], sent.slot[x])
+
+
+@inner
+def _sent_before(
+    c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int, d: int
+) -> float:
+    """When those inputs of `i` that are on `d` or on their way are there."""
+    ready = 0.0
+    for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
+        k = c.in_tensors[a]
+        if place[c.producer[k]] == d:
+            ready = max(ready, end_s[c.producer[k]])
+        elif sent.arrived_s[k, d] < np.inf:
+            ready = max(ready, sent.arrived_s[k, d])
+    return ready

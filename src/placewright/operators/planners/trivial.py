@@ -1,0 +1,123 @@
+"""Trivial plans, which every other has to beat: one device, devices in turn, any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
+from placewright.planning.contract import Context
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Everything on one device: the plan that every other has to beat.
+
+    O(n). Operators that the device cannot run, or that are pinned elsewhere, make the plan
+    infeasible: a single device is one device.
+
+    Parameters
+    ----------
+    device
+        Its name.
+    """
+
+    device: str
+
+    @property
+    def name(self) -> str:
+        """``only:<device>``."""
+        return f"only:{self.device}"
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Whether the device exists."""
+        return None if self.device in problem.device_names else f"no device {self.device!r}"
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            The device cannot run an operator.
+        """
+        device = problem.device_names.index(self.device)
+        refused = np.flatnonzero(~problem.allowed()[:, device])
+        if len(refused):
+            raise InfeasibleError(
+                f"{self.device!r} cannot run {problem.operator_names[refused[0]]!r}",
+                where=problem.name,
+                by=f"{len(refused)} of {problem.n} operators",
+            )
+        return OperatorPlan(np.full(problem.n, device))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RoundRobin:
+    """Colocation groups, in topological order, to devices in turn. O(n m).
+
+    A group that its device cannot run goes to the next one that can.
+    """
+
+    @property
+    def name(self) -> str:
+        """``round-robin``."""
+        return "round-robin"
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            A group that no device can run.
+        """
+        groups, m = groups_of(problem), problem.m
+        device = np.full(len(groups.first), -1)
+        turn = 0
+        for g in groups.group[problem.topology.order]:
+            if device[g] < 0:
+                device[g] = next(
+                    d for d in ((turn + x) % m for x in range(m)) if groups.allowed[g, d]
+                )
+                turn += 1
+        return OperatorPlan(device[groups.group])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Every colocation group on an allowed device, drawn uniformly. O(n m)."""
+
+    @property
+    def name(self) -> str:
+        """``random``."""
+        return "random"
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The plan.
+
+        Raises
+        ------
+        InfeasibleError
+            A group fits no device.
+        """
+        groups = groups_of(problem)
+        draw = np.random.default_rng(context.seed).random(groups.allowed.shape)
+        choice = np.where(groups.allowed, draw, -1.0).argmax(axis=1)
+        return OperatorPlan(choice[groups.group])
