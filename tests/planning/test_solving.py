@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from placewright.cli.fixed_plan import judged_plan
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.files import read_plan
+from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Status
 from placewright.planning.solving import compare, solve
 from placewright.testing.instances import tiny

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from placewright.cli.console import Console
-from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     BatchOption,
     FormatOption,
@@ -22,6 +21,7 @@ from placewright.cli.options import (
     TrainingOption,
     VerboseOption,
 )
+from placewright.planning.fixed_plan import judged_plan
 
 OperatorName = Annotated[
     str,

@@ -17,7 +17,6 @@ from placewright.cli.conflicting_options import (
     refuse_beside_plan,
 )
 from placewright.cli.console import Console, write
-from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -30,6 +29,7 @@ from placewright.cli.samples.adapting import run_adaptively, troubles
 from placewright.cli.samples.ending import Ending
 from placewright.cli.samples.options import EpochsOption, NodesFile, RelayOption, load
 from placewright.errors import InputError
+from placewright.planning.fixed_plan import judged_plan
 
 if TYPE_CHECKING:
     from placewright.planning.result import Result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from placewright.cli.answer import give
 from placewright.cli.console import Console
-from placewright.cli.fixed_plan import judged_plan
 from placewright.cli.options import (
     FormatOption,
     OutputOption,
@@ -22,6 +21,7 @@ from placewright.cli.samples.options import (
     RelayOption,
     load,
 )
+from placewright.planning.fixed_plan import judged_plan
 
 
 def simulate(

@@ -28,8 +28,13 @@ class FixedPlan:
         return self.plan
 
 
-def judged_plan(problem: Any, path: Path) -> Result:
-    """The plan in the file, judged on the problem.
+def judged_plan(problem: Any, plan: Any) -> Result:
+    """A plan that was given, judged on the problem.
+
+    Parameters
+    ----------
+    plan
+        The plan, or the path of its file.
 
     Raises
     ------
@@ -39,6 +44,9 @@ def judged_plan(problem: Any, path: Path) -> Result:
     from placewright.planning.solving import solve
     from placewright.planning.wings import wing_of
 
-    plan = wing_of(problem).files().read_plan(path, problem)
-    # What was said about its planner, "interrupted" for one, is not about this judgement.
-    return solve(problem, FixedPlan(replace(plan, note=""), name=path.name))
+    name = "given"
+    if isinstance(plan, str | Path):
+        path = Path(plan)
+        plan, name = wing_of(problem).files().read_plan(path, problem), path.name
+    # What its planner noted, "interrupted" for one, is not about this judgement.
+    return solve(problem, FixedPlan(replace(plan, note=""), name=name))
