@@ -35,8 +35,8 @@ from torch.utils.flop_counter import (
 from placewright.capturing.model import capture
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
-from placewright.profiling.analytic import analytic_seconds
-from placewright.profiling.uncounted import uncounted_shares
+from placewright.profiling.profile_warnings import uncounted_shares
+from placewright.profiling.roofline import analytic_seconds
 
 aten = torch.ops.aten
 CLOSE = 0.01

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.containers import refilled, tensors_of
-from placewright.capturing.feed import as_arguments
+from placewright.capturing.inputs import as_arguments
 from placewright.capturing.mode import set_mode
 from placewright.capturing.model import capture_source
 from placewright.capturing.named_state import ModelAndLoss, named_state

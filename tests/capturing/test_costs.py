@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.costs import spec_bytes
+from placewright.capturing.lowered import spec_bytes
 from placewright.capturing.model import capture
 from placewright.graph.graph import Graph, Operator, TensorSpec
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.draws import mask
 from placewright.capturing.model import capture
+from placewright.capturing.rewrites.random_state import dropout_mask
 
 
 @pytest.mark.parametrize("dims", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
@@ -17,7 +17,7 @@ def test_a_mask_is_what_the_draw_in_place_leaves(dims: tuple[int, ...]) -> None:
     torch.manual_seed(3)
     expected = torch.empty_like(room).bernoulli_(0.4)
     torch.manual_seed(3)
-    got = mask(room, 0.4)
+    got = dropout_mask(room, 0.4)
     assert torch.equal(got, expected)
     assert got.stride() == expected.stride()
 

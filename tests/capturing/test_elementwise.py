@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from placewright.capturing.elementwise import MOVES, TRANSCENDENTAL, elementwise_rule
+from placewright.capturing.flops.elementwise import MOVES, TRANSCENDENTAL, elementwise_rule
 
 aten = torch.ops.aten
 X = torch.randn(2, 3, 8, 8)

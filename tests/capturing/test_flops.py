@@ -16,7 +16,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from placewright.capturing.flops import rule_of, work_of
+from placewright.capturing.flops.counting import rule_of, work_of
 from placewright.capturing.model import capture
 from placewright.graph.graph import Graph, Operator
 from tests.capturing.models import UNet, VisionTransformer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.draft import RESIDENT
+from placewright.capturing.lowered import RESIDENT
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.zoo import FACTORIES
 from placewright.graph.graph import Graph

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from placewright.capturing.assembly import module_tree
 from placewright.capturing.model import capture
-from placewright.capturing.modules import module_tree
 
 
 class Tied(nn.Module):

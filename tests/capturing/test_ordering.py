@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from placewright.capturing.draft import Draft, Sketch
-from placewright.capturing.flow import flow_of
-from placewright.capturing.ordering import orders
+from placewright.capturing.dataflow import resolve
+from placewright.capturing.lowered import Call, Lowered
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, Ref
 from tests.capturing.small_graphs import small_graph
@@ -15,14 +14,10 @@ from tests.capturing.small_graphs import small_graph
 SPEC = TensorSpec((2,), "float32", (1,))
 
 
-def sketch_of(*calls: Instruction) -> Sketch:
-    """A sketch over one buffer ``b`` and one input ``x``."""
-    sketch = Sketch()
-    sketch.add_input(ProgramInput("b:", "buffer", "b", SPEC))
-    sketch.add_input(ProgramInput("x:", "input", "0", SPEC))
-    for call in calls:
-        sketch.add(Draft(call, (SPEC,) * len(call.results)))
-    return sketch
+def step_of(*calls: Instruction) -> Lowered:
+    """A step over one buffer ``b`` and one input ``x``."""
+    inputs = (ProgramInput("b:", "buffer", "b", SPEC), ProgramInput("x:", "input", "0", SPEC))
+    return Lowered(inputs, tuple(Call(call, (SPEC,) * len(call.results)) for call in calls))
 
 
 def pure(name: str, target: str, *names: str) -> Instruction:
@@ -38,36 +33,36 @@ def update(name: str, *names: str) -> Instruction:
 
 def test_an_update_waits_for_readers_of_views_too() -> None:
     """The reader of a view of the buffer has no value that the update reads."""
-    sketch = sketch_of(
+    step = step_of(
         pure("view", "aten.t.default", "b:"),
         pure("reader", "aten.relu.default", "view"),
         pure("new", "aten.relu.default", "x:"),
         update("write", "new"),
     )
-    assert orders(flow_of(sketch)) == {0: [3], 1: [3]}
+    assert resolve(step).order == {0: [3], 1: [3]}
 
 
 def test_a_reader_behind_an_update_waits_for_it() -> None:
     """And the next update waits for that reader and for the update."""
-    sketch = sketch_of(
+    step = step_of(
         pure("new", "aten.relu.default", "x:"),
         update("write", "new"),
         pure("reader", "aten.relu.default", "b:"),
         update("again", "x:"),
     )
-    assert orders(flow_of(sketch)) == {1: [2, 3], 2: [3]}
+    assert resolve(step).order == {1: [2, 3], 2: [3]}
 
 
 def test_what_a_value_already_orders_is_not_said_again() -> None:
     """The update reads the reader's result."""
-    sketch = sketch_of(pure("reader", "aten.relu.default", "b:"), update("write", "reader"))
-    assert orders(flow_of(sketch)) == {}
+    step = step_of(pure("reader", "aten.relu.default", "b:"), update("write", "reader"))
+    assert resolve(step).order == {}
 
 
 def test_a_buffer_that_nobody_changes_orders_nothing() -> None:
     """Two readers may run in any order."""
     calls = [pure(name, "aten.relu.default", "b:") for name in ("one", "two")]
-    assert orders(flow_of(sketch_of(*calls))) == {}
+    assert resolve(step_of(*calls)).order == {}
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt2"])

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from placewright.capturing.draft import spec_of
+from placewright.capturing.lowered import spec_of
 from placewright.capturing.model import capture_source
-from placewright.capturing.shape_rules import shape_rules
+from placewright.capturing.rewrites.shape_rules import shape_rules
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from tests.capturing.against_eager import differences

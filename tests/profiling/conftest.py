@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.profiling import messages
-from placewright.profiling.delivery import MessageCost
+from placewright.profiling import message_cost as module
+from placewright.profiling.message_cost import MessageCost
 
 GIVEN = MessageCost(real_s=6e-5, real_s_per_byte=5e-10, extra_s=3e-5, extra_s_per_byte=0.0)
 
@@ -13,5 +13,5 @@ GIVEN = MessageCost(real_s=6e-5, real_s_per_byte=5e-10, extra_s=3e-5, extra_s_pe
 @pytest.fixture(autouse=True)
 def message_cost(monkeypatch: pytest.MonkeyPatch) -> MessageCost:
     """Without workers."""
-    monkeypatch.setattr(messages, "measured_messages", lambda: GIVEN)
+    monkeypatch.setattr(module, "measured_messages", lambda: GIVEN)
     return GIVEN

@@ -8,8 +8,7 @@ import pytest
 
 from placewright.cluster.cluster import WORK, Device
 from placewright.graph.graph import Operator
-from placewright.profiling.analytic import LAUNCH_OVERHEAD_S, analytic_seconds
-from placewright.profiling.efficiency import EFFICIENCY
+from placewright.profiling.roofline import EFFICIENCY, LAUNCH_OVERHEAD_S, analytic_seconds
 
 DEVICE = Device(
     "d",

@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from placewright.profiling import background_load as company
-from placewright.profiling.background_load import (
+from placewright.profiling import profile_warnings
+from placewright.profiling.profile_warnings import (
     BusyMachineWarning,
     busy_cpus,
     warn_of_background_load,
@@ -19,9 +19,9 @@ from placewright.profiling.background_load import (
 SPIN = "while True: pass"
 
 
-@pytest.mark.skipif(not company.STAT.exists(), reason="the system does not tell what is busy")
+@pytest.mark.skipif(not profile_warnings.STAT.exists(), reason="no /proc/stat on this system")
 def test_processes_at_work_are_counted() -> None:
-    """A process per core makes at least half of the machine busy, and that is told."""
+    """A process per core makes at least half of the machine busy, and a warning says so."""
     count = os.cpu_count() or 1
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
     try:
@@ -42,7 +42,7 @@ def test_only_what_takes_the_cores_away_is_told(
 ) -> None:
     """Of four CPUs those that the measurement needs must be free, give or take a shell."""
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(company, "busy_cpus", lambda: busy)
+    monkeypatch.setattr(profile_warnings, "busy_cpus", lambda: busy)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_background_load("step", cores)
@@ -51,5 +51,5 @@ def test_only_what_takes_the_cores_away_is_told(
 
 def test_a_system_that_does_not_tell_is_taken_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """No /proc, no warning."""
-    monkeypatch.setattr(company, "STAT", company.STAT.with_name("nothing here"))
+    monkeypatch.setattr(profile_warnings, "STAT", profile_warnings.STAT.with_name("nothing here"))
     assert busy_cpus(0.0) == 0.0

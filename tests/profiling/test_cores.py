@@ -7,8 +7,12 @@ import warnings
 import pytest
 
 from placewright.cluster.cluster import Device
-from placewright.profiling import cores
-from placewright.profiling.cores import TooFewCoresWarning, cores_to_measure, warn_of_cores
+from placewright.profiling import profile_warnings
+from placewright.profiling.profile_warnings import (
+    TooFewCoresWarning,
+    cores_to_measure,
+    warn_of_cores,
+)
 
 KNOWN = Device("server", cores=16, peak_flops=1e12)
 UNKNOWN = Device("desk", cores=3)
@@ -17,7 +21,7 @@ UNKNOWN = Device("desk", cores=3)
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with two cores."""
-    monkeypatch.setattr(cores, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(profile_warnings, "cpu_cores", lambda: 2)
 
 
 def test_never_more_threads_than_cores() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from placewright.cluster.cluster import WORK, Device
 from placewright.graph.graph import Operator
-from placewright.profiling.efficiency import (
+from placewright.profiling.roofline import (
     EFFICIENCY,
     efficiency_of,
     family_of,

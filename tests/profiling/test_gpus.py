@@ -12,10 +12,10 @@ import torch
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import gpus
-from placewright.profiling.analytic import analytic_seconds
+from placewright.profiling import build, in_place, isolated
 from placewright.profiling.build import profile
-from placewright.profiling.gpus import GpuHere, fits, gpus_here
+from placewright.profiling.profiler import GpuHere, fits, gpus_here
+from placewright.profiling.roofline import analytic_seconds
 from placewright.profiling.table import ProfileTable
 from tests.runtime.chain import diamond
 
@@ -27,17 +27,25 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine with one GPU, on which a step takes a second an operator, or two one by one."""
     asked = []
 
-    def in_place(graph: Graph, state: Mapping[str, torch.Tensor], *, gpu: int) -> FloatArray:
+    on_cpu, alone_on_cpu = in_place.in_place_seconds, isolated.isolated_seconds
+
+    def whole_step(
+        graph: Graph, state: Mapping[str, torch.Tensor], *, gpu: int | None = None, cores: int = 1
+    ) -> FloatArray:
+        if gpu is None:
+            return on_cpu(graph, state, cores=cores)
         asked.append(f"in place on {gpu}")
         return np.ones(len(graph.operators))
 
-    def isolated(graph: Graph, *, torch_device: str) -> FloatArray:
+    def one_by_one(graph: Graph, *, torch_device: str = "cpu", cores: int = 1) -> FloatArray:
+        if torch_device == "cpu":
+            return alone_on_cpu(graph, cores=cores)
         asked.append(f"isolated on {torch_device}")
         return np.full(len(graph.operators), 2.0)
 
-    monkeypatch.setattr(gpus, "in_place_seconds", in_place)
-    monkeypatch.setattr(gpus, "isolated_seconds", isolated)
-    monkeypatch.setattr(gpus, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
+    monkeypatch.setattr(in_place, "in_place_seconds", whole_step)
+    monkeypatch.setattr(isolated, "isolated_seconds", one_by_one)
+    monkeypatch.setattr(build, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
     return asked
 
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from placewright.profiling.delivery import MessageCost
-from placewright.profiling.messages import (
+from placewright.profiling.message_cost import (
     EMULATED,
     HOPS,
     SIZES,
+    MessageCost,
     fitted,
     hop_seconds,
     measured_messages,

@@ -9,12 +9,12 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import cores, isolated, messages
-from placewright.profiling.analytic import analytic_seconds
+from placewright.profiling import isolated, message_cost, profile_warnings
 from placewright.profiling.build import profile
-from placewright.profiling.cores import TooFewCoresWarning
-from placewright.profiling.delivery import KEY, MessageCost, MessagesNotMeasuredWarning
+from placewright.profiling.message_cost import KEY, MessageCost, MessagesNotMeasuredWarning
+from placewright.profiling.profile_warnings import TooFewCoresWarning
 from placewright.profiling.profiler import Profiler
+from placewright.profiling.roofline import analytic_seconds
 from placewright.profiling.table import ProfileTable, profile_key
 from tests.runtime.chain import diamond
 
@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(cores)
         return np.array([np.nan, *[float(cores)] * (len(graph.operators) - 1)])
 
-    monkeypatch.setattr(cores, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(profile_warnings, "cpu_cores", lambda: 2)
     monkeypatch.setattr(isolated, "isolated_seconds", measured)
     return found
 
@@ -127,7 +127,7 @@ def test_workers_that_do_not_start_leave_links_as_given_and_are_told(
     def broken() -> MessageCost:
         raise WorkerError("the worker process died", where="device 'a'")
 
-    monkeypatch.setattr(messages, "measured_messages", broken)
+    monkeypatch.setattr(message_cost, "measured_messages", broken)
     graph, _ = diamond()
     pair, table = Cluster((Device("a"), Device("b"))), ProfileTable()
     with pytest.warns(MessagesNotMeasuredWarning, match="the worker process died"):

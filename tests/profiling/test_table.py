@@ -14,7 +14,8 @@ from placewright.errors import InputError
 from placewright.profiling import isolated, profiler
 from placewright.profiling import table as table_file
 from placewright.profiling.build import profile
-from placewright.profiling.table import OtherMachineWarning, ProfileTable, profile_key
+from placewright.profiling.profile_warnings import OtherMachineWarning
+from placewright.profiling.table import ProfileTable, profile_key
 from tests.runtime.chain import diamond
 
 GRAPH, _ = diamond()

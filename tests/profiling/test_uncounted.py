@@ -9,7 +9,7 @@ import pytest
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph, Operator
 from placewright.profiling.build import profile
-from placewright.profiling.uncounted import UncountedWarning, uncounted_shares
+from placewright.profiling.profile_warnings import UncountedWarning, uncounted_shares
 
 GPUS = Cluster((Device("g", kind="gpu", peak_flops=1e12, memory_bandwidth=1e9),))
 

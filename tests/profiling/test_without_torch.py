@@ -13,10 +13,10 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.files import write_cluster
 from placewright.errors import MissingDependencyError
 from placewright.graph.files import write_graph
-from placewright.profiling import build
+from placewright.profiling import build, profiler
 from placewright.profiling.build import profile
+from placewright.profiling.profile_warnings import NotMeasuredWarning
 from placewright.profiling.table import ProfileTable, profile_key
-from placewright.profiling.without_torch import NotMeasuredWarning
 from tests.runtime.chain import diamond
 
 CLUSTER = Cluster((Device("c", cores=1), Device("g", kind="gpu")))
@@ -26,9 +26,10 @@ GRAPH, _ = diamond()
 @pytest.fixture
 def nothing_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without PyTorch, as far as a profile can see."""
-    for module in ("isolated", "in_place", "gpus"):
-        monkeypatch.setitem(sys.modules, f"placewright.profile.{module}", None)
-    monkeypatch.setattr(build, "torch_installed", lambda: False)
+    for module in ("isolated", "in_place"):
+        monkeypatch.setitem(sys.modules, f"placewright.profiling.{module}", None)
+    for user in (build, profiler):
+        monkeypatch.setattr(user, "torch_installed", lambda: False)
 
 
 @pytest.mark.usefixtures("nothing_measures")

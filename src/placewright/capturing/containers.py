@@ -1,9 +1,8 @@
-"""Tensors inside the inputs, targets and outputs of a model, whatever holds them.
+"""Tensors inside nested inputs, targets and outputs: find them, replace them, copy them.
 
-PyTorch's pytrees know tuples, lists and dicts. What they take for a leaf may hold tensors, too:
-a cache of past keys and values, a dataclass, a batch with methods. Its attributes are looked at,
-and where other tensors take the place of its own, it is a copy that gets them: nobody's object
-is changed.
+PyTorch's pytrees flatten tuples, lists and dicts. A pytree's leaf may hold tensors, too: a cache of
+past keys and values, a dataclass, a batch with methods. Its attributes are searched, and tensors
+are replaced in a copy of it, never in the caller's object.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _WHOLE = (
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module),
     *(torch.dtype, torch.device, torch.Generator, torch.Size),
 )
-"""Values that are handed on as they are."""
+"""Values that are not searched and not copied."""
 
 
 def leaves_of(tree: Any) -> list[tuple[str, Any]]:
@@ -86,7 +85,7 @@ class Batch:
         return refilled(inputs, values), refilled(targets, values)
 
     def changed(self) -> dict[str, Tensor]:
-        """Those that have been changed in place."""
+        """Tensors that have been changed in place."""
         return {n: t for n, t in self.tensors.items() if t._version != self._before[n]}
 
 
@@ -96,13 +95,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 class _Copy:
-    """Copies an object down to its tensors, each of which `each` replaces.
-
-    Parameters
-    ----------
-    each
-        Is given a tensor and where it was found.
-    """
+    """Copies an object down to its tensors, each replaced by ``each(path, tensor)``."""
 
     def __init__(self, each: Callable[[str, Tensor], Any]) -> None:
         self.each = each

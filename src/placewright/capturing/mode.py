@@ -1,4 +1,4 @@
-"""Training or evaluation mode for a while, and nothing of that while left on the model."""
+"""Training or evaluation mode for the time of a trace; the model is restored afterwards."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor, fx, nn
 
 
 class CaptureWarning(UserWarning):
-    """A program may compute something else than the model in later steps, and why."""
+    """In later steps a program may differ from the model."""
 
 
 @contextmanager
 def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[None]:
-    """``model.train(training)`` inside; every module as it was again afterwards, others too.
+    """Set ``model.train(training)``, and restore every module of all afterwards.
 
-    A forward pass may leave things behind: a cache, a count, a weight computed anew. During a
-    trace those are fakes, which would break the model for whoever uses it next. A plain tensor
-    that is changed by numbers alone (``self.calls += 1``) changes for real.
+    A forward pass may leave attributes behind: a cache, a count, a weight computed anew. During a
+    trace those are fakes, which would break the model afterwards. A plain tensor that is changed
+    by numbers alone (``self.calls += 1``) changes for real, and is restored too.
 
     Warns
     -----
     CaptureWarning
-        A number that a module keeps as an attribute has changed: a program has the first value.
+        A number that is an attribute of a module has changed: a program has the first value.
     """
     modules = [module for whole in (model, *others) for module in whole.modules()]
     before = [_snapshot(module) for module in modules]
@@ -51,7 +51,7 @@ def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[No
 
 
 def _warn_of_changed_numbers(where: str, module: nn.Module, before: dict[str, Any]) -> None:
-    """Name the attributes that are numbers and that a forward pass has changed."""
+    """Warn of attributes that are numbers and that a forward pass has changed."""
     for key, old in before.items():
         new = vars(module).get(key)
         plain = isinstance(old, int | float) and isinstance(new, int | float)
@@ -76,18 +76,18 @@ def set_mode(model: nn.Module, *, training: bool) -> None:
 
 
 def _plain_tensors(module: nn.Module) -> list[Tensor]:
-    """Attributes that are no parameters and no buffers; what is one of inference mode's stays."""
+    """Tensors that are no parameters and no buffers; those of inference mode have no version."""
     tensors = [v for v in vars(module).values() if isinstance(v, Tensor)]
     return [v for v in tensors if not v.is_inference()]
 
 
 def _kept(tensor: Tensor) -> tuple[Tensor, int, Tensor]:
-    """A tensor, how often it was changed, and what is in it."""
+    """A tensor, its version, and a copy."""
     return tensor, tensor._version, tensor.detach().clone()
 
 
 def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]:
-    """A module's attributes and, one level down, what its lists, dicts and sets hold."""
+    """A module's attributes and, one level down, copies of its lists, dicts and sets."""
     own = vars(module)
     held = [(v, v.copy()) for v in own.values() if isinstance(v, list | dict | set)]
     return own, dict(own), held

@@ -1,9 +1,8 @@
-"""capture(model, inputs) -> Graph: the way from a PyTorch model into Placewright."""
+"""capture(model, inputs) -> Graph: a PyTorch model in six stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from placewright.errors import MissingDependencyError
@@ -14,14 +13,14 @@ try:
 except ImportError as error:
     raise MissingDependencyError("torch", extra="torch", purpose="capturing a model") from error
 
-from placewright.capturing.assemble import assemble
-from placewright.capturing.inference import trace_inference
-from placewright.capturing.lower import lower
-from placewright.capturing.modules import module_tree
+from placewright.capturing.assembly import assemble
+from placewright.capturing.checks import check_memory
+from placewright.capturing.colocation import colocate
+from placewright.capturing.dataflow import resolve
+from placewright.capturing.lowering import lower
 from placewright.capturing.optimizer import append_updates
-from placewright.capturing.parameters import check_memory
-from placewright.capturing.source import ModelSource, load_model, mean_square
-from placewright.capturing.training import trace_training
+from placewright.capturing.source import ModelSource, load_model
+from placewright.capturing.tracing import trace
 
 __all__ = ["ModelSource", "capture", "capture_source", "load_model"]
 
@@ -37,7 +36,7 @@ def capture(
     lr: float = 1e-3,
     name: str = "",
 ) -> Graph:
-    """What one step of `model` computes, as operators and tensors, with a program to run it.
+    """Capture one step of `model` as operators and tensors, with a program to run it.
 
     Nothing is computed: the model is traced on fake tensors, so it may live on the meta device.
     The model is left as it was, its training mode included.
@@ -73,21 +72,15 @@ def capture(
     departure in the last digits: in evaluation mode eager replaces a whole
     ``nn.TransformerEncoderLayer`` by one fused kernel.
     """
-    name = name or type(model).__name__
-    settings: Mapping[str, Any] = {}
-    if training:
-        sketch = lower(trace_training(model, inputs, loss_fn or mean_square, targets))
-        settings = append_updates(sketch, optimizer, lr)
-    else:
-        sketch = lower(trace_inference(model, inputs))
     source = ModelSource(model, inputs, loss_fn if training else None, targets)
-    check_memory(sketch.changed(), source)
-    return _with_modules(assemble(sketch, name, training=training, optimizer=settings), model)
-
-
-def _with_modules(graph: Graph, model: torch.nn.Module) -> Graph:
-    kept = (entry for entry in graph.program.inputs if entry.role in ("parameter", "buffer"))
-    return replace(graph, modules=module_tree(model, {e.key: e.colocation for e in kept}))
+    traced = trace(source, training=training)  # one functional fx graph, in two traces
+    step = lower(traced)  # calls on named values
+    if training:
+        step = append_updates(step, optimizer, lr)
+    check_memory(step.mutated(), source)
+    flow = resolve(step)  # producers, consumers, aliases, hidden orders
+    groups = colocate(flow)  # what runs on one device
+    return assemble(flow, groups, model, name or type(model).__name__)
 
 
 def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:

@@ -38,7 +38,7 @@ class ModelAndLoss(nn.Module):
     Parameters
     ----------
     then
-        Is given outputs and targets, for calling it.
+        ``then(outputs, targets)`` is the result of a call.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Loss | None, then: Loss | None = None) -> None:
@@ -48,7 +48,7 @@ class ModelAndLoss(nn.Module):
         self.loss_fn = losses[0] if len(losses) == 1 else nn.ModuleList(losses)
 
     def forward(self, inputs: Any, targets: Any) -> Any:
-        """What is made of the outputs."""
+        """Run the model, then `then` on its outputs."""
         assert self.then is not None
         if isinstance(inputs, dict):
             return self.then(self.model(**inputs), targets)

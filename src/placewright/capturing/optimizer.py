@@ -1,16 +1,17 @@
-"""Updates of the parameters, appended to a lowered step, one parameter at a time.
+"""Stage 3, `append_updates`: one update per parameter, after a lowered training step.
 
-They are appended after the trace because the fused kernels cannot be functionalized, and they
-change only what lives on the parameter's device, so no copy of a parameter is ever made.
+They are appended after the trace because the fused kernels cannot be functionalized (PyTorch
+2.13), and they change only what lives on the parameter's device, so no parameter is ever copied.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from placewright.capturing.draft import Draft, Sketch, input_name
+from placewright.capturing.lowered import Call, Lowered, input_name
 from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, Ref
@@ -21,103 +22,106 @@ _FLOPS = {"adam": 15.0, "sgd": 2.0, "step": 1.0}
 """For each element of the parameter; Adam: two averages, their corrections, a root, a quotient."""
 
 
-def append_updates(sketch: Sketch, optimizer: str, lr: float) -> Mapping[str, Any]:
-    """Append the update of every parameter that has a gradient.
-
-    Returns
-    -------
-    Mapping
-        The optimizer's name and its settings.
-
-    Raises
-    ------
-    UnknownNameError
-        An optimizer other than ``adam`` and ``sgd``.
-    """
+def append_updates(lowered: Lowered, optimizer: str, lr: float) -> Lowered:
+    """Append the update of every parameter that has a gradient."""
     if optimizer not in _UPDATES:
         raise UnknownNameError("optimizer", optimizer, _UPDATES)
-    update, settings = _UPDATES[optimizer]
-    for key, gradient in sketch.gradients.items():
-        update(sketch, key, _like_parameter(sketch, key, gradient), lr)
-    return {"name": optimizer, "lr": lr, **settings}
+    make, settings = _UPDATES[optimizer]
+    specs, updates = lowered.specs(), _Updates(lr)
+    for key, gradient in lowered.gradients.items():
+        parameter = specs[input_name("parameter", key)]
+        strided = updates.like_parameter(key, parameter, gradient, specs[gradient])
+        make(updates, key, parameter, strided)
+    made = lowered.extended(updates.inputs, updates.calls)
+    return replace(made, optimizer={"name": optimizer, "lr": lr, **settings})
 
 
-def _adam(sketch: Sketch, key: str, gradient: str, lr: float) -> None:
-    """``_fused_adam_`` on one parameter; it wants the step count already increased."""
-    parameter = input_name("parameter", key)
-    spec = sketch.specs[parameter]
-    if spec.dtype.startswith("complex"):
-        raise UnsupportedError(
-            f"fused Adam takes no {spec.dtype}",
-            where=f"parameter {key!r}",
-            hint="choose the optimizer sgd",
-        )
-    average, square = (_state(sketch, f"{key}/{kind}", spec) for kind in ("exp_avg", "exp_avg_sq"))
-    step = _state(sketch, f"{key}/step", TensorSpec((), "float32", ()))
-    _add(sketch, key, "step", "aten.add_.Tensor", (Ref(step), 1), {}, (step,))
-    args = ((Ref(parameter),), (Ref(gradient),), (Ref(average),), (Ref(square),), (), (Ref(step),))
-    kwargs = {"lr": lr, **ADAM, "amsgrad": False, "maximize": False}
-    changed = (parameter, average, square)
-    _add(sketch, key, "adam", "aten._fused_adam_.default", args, kwargs, changed)
+class _Updates:
+    """New program inputs and calls, in order.
 
-
-def _sgd(sketch: Sketch, key: str, gradient: str, lr: float) -> None:
-    parameter = input_name("parameter", key)
-    args = (Ref(parameter), Ref(gradient))
-    _add(sketch, key, "sgd", "aten.add_.Tensor", args, {"alpha": -lr}, (parameter,))
-
-
-_UPDATES: dict[str, tuple[Callable[[Sketch, str, str, float], None], dict[str, float]]] = {
-    "adam": (_adam, ADAM),
-    "sgd": (_sgd, {}),
-}
-
-
-def _like_parameter(sketch: Sketch, key: str, gradient: str) -> str:
-    """The gradient with the parameter's strides, as autograd leaves it in ``.grad``.
-
-    The fused kernels go through memory without looking at strides.
+    Names are ``KEY/KIND``: no traced operator's name has a dot or a slash, so none can clash.
     """
-    wanted, given = sketch.specs[input_name("parameter", key)], sketch.specs[gradient]
-    if _same_strides(wanted, given):
-        return gradient
-    size, stride = wanted.shape, wanted.stride
-    options = {"dtype": Const("dtype", wanted.dtype), "device": Const("device", "cpu")}
-    room = _named(key, "room")
-    call = Instruction(room, "aten.empty_strided.default", (size, stride), options, (room,))
-    sketch.add(Draft(call, (wanted,), "optimizer", _module(key)))
-    name = _named(key, "gradient")
-    call = Instruction(name, "aten.copy.default", (Ref(room), Ref(gradient)), {}, (name,))
-    return sketch.add(Draft(call, (wanted,), "optimizer", _module(key)))
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+        self.inputs: list[ProgramInput] = []
+        self.calls: list[Call] = []
+
+    def adam(self, key: str, spec: TensorSpec, gradient: str) -> None:
+        """``_fused_adam_`` on one parameter; it wants the step count already increased."""
+        if spec.dtype.startswith("complex"):
+            raise UnsupportedError(
+                f"fused Adam takes no {spec.dtype}",
+                where=f"parameter {key!r}",
+                hint="choose the optimizer sgd",
+            )
+        parameter = input_name("parameter", key)
+        average, square = (self._state(key, kind, spec) for kind in ("exp_avg", "exp_avg_sq"))
+        count = TensorSpec((), "float32", ())
+        step = self._state(key, "step", count)
+        self._update(key, "step", count, "aten.add_.Tensor", (Ref(step), 1), {}, (step,))
+        tensors = (parameter, gradient, average, square)
+        args = (*((Ref(name),) for name in tensors), (), (Ref(step),))
+        kwargs = {"lr": self.lr, **ADAM, "amsgrad": False, "maximize": False}
+        changed = (parameter, average, square)
+        self._update(key, "adam", spec, "aten._fused_adam_.default", args, kwargs, changed)
+
+    def sgd(self, key: str, spec: TensorSpec, gradient: str) -> None:
+        """``parameter -= lr * gradient``."""
+        parameter = input_name("parameter", key)
+        args, scale = (Ref(parameter), Ref(gradient)), {"alpha": -self.lr}
+        self._update(key, "sgd", spec, "aten.add_.Tensor", args, scale, (parameter,))
+
+    def like_parameter(self, key: str, wanted: TensorSpec, gradient: str, given: TensorSpec) -> str:
+        """The gradient with the parameter's strides, as autograd leaves it in ``.grad``.
+
+        The fused kernels read memory in order, whatever the strides.
+        """
+        sizes = zip(wanted.shape, wanted.stride, given.stride, strict=True)
+        if all(size == 1 or one == other for size, one, other in sizes):
+            return gradient
+        options = {"dtype": Const("dtype", wanted.dtype), "device": Const("device", "cpu")}
+        size = (wanted.shape, wanted.stride)
+        empty = self._call(key, "room", wanted, "aten.empty_strided.default", size, options)
+        args = (Ref(empty), Ref(gradient))
+        return self._call(key, "gradient", wanted, "aten.copy.default", args, {})
+
+    def _state(self, key: str, kind: str, spec: TensorSpec) -> str:
+        key = f"{key}/{kind}"
+        self.inputs.append(ProgramInput(input_name("state", key), "state", key, spec))
+        return self.inputs[-1].name
+
+    def _update(
+        self,
+        key: str,
+        kind: str,
+        spec: TensorSpec,
+        target: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        changed: tuple[str, ...],
+    ) -> None:
+        call = Instruction(f"{key}/{kind}", target, args, kwargs, (), mutates=changed)
+        flops = _FLOPS[kind] * math.prod(spec.shape)
+        module = key.rpartition(".")[0]
+        self.calls.append(Call(call, (), "optimizer", module, elementwise_flops=flops))
+
+    def _call(
+        self,
+        key: str,
+        kind: str,
+        spec: TensorSpec,
+        target: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> str:
+        name = f"{key}/{kind}"
+        call = Instruction(name, target, args, kwargs, (name,))
+        self.calls.append(Call(call, (spec,), "optimizer", key.rpartition(".")[0]))
+        return name
 
 
-def _same_strides(a: TensorSpec, b: TensorSpec) -> bool:
-    sizes = zip(a.shape, a.stride, b.stride, strict=True)
-    return all(size == 1 or one == other for size, one, other in sizes)
-
-
-def _add(
-    sketch: Sketch,
-    key: str,
-    kind: str,
-    target: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    changed: tuple[str, ...],
-) -> None:
-    call = Instruction(_named(key, kind), target, args, kwargs, (), mutates=changed)
-    count = _FLOPS[kind] * math.prod(sketch.specs[changed[0]].shape)
-    sketch.add(Draft(call, (), "optimizer", _module(key), elementwise_flops=count))
-
-
-def _state(sketch: Sketch, key: str, spec: TensorSpec) -> str:
-    return sketch.add_input(ProgramInput(input_name("state", key), "state", key, spec))
-
-
-def _named(key: str, kind: str) -> str:
-    # Dots and slashes cannot occur in the names of traced operators, so nothing can clash.
-    return f"{key}/{kind}"
-
-
-def _module(key: str) -> str:
-    return key.rpartition(".")[0]
+_UPDATES: dict[str, tuple[Callable[[_Updates, str, TensorSpec, str], None], dict[str, float]]] = {
+    "adam": (_Updates.adam, ADAM),
+    "sgd": (_Updates.sgd, {}),
+}

@@ -1,4 +1,4 @@
-"""From the plain data of an Instruction to what PyTorch can call."""
+"""An Instruction's target and arguments as a PyTorch callable and real values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-import placewright.capturing.draws  # noqa: F401  registers placewright.bernoulli
+import placewright.capturing.rewrites.random_state  # noqa: F401  registers placewright.bernoulli
 from placewright.errors import InputError
 from placewright.graph.program import Const
 
 RECURRENT = "aten.mkldnn_rnn_layer.default"
-"""Looks at the gradient mode, beside its argument `train`, to choose its kernel."""
+"""Chooses its kernel by the gradient mode beside its argument `train` (PyTorch 2.13)."""
 
 
 @cache
@@ -75,6 +75,8 @@ _KINDS = {
 
 
 def _in_own_mode(recurrent: Callable[..., Any]) -> Callable[..., Any]:
+    """The layer in the gradient mode that its argument `train` asks for."""
+
     def layer(*args: Any) -> Any:
         train = bool(args[-1])
         with torch.set_grad_enabled(train):

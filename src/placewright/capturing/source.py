@@ -1,4 +1,4 @@
-"""Where a model comes from: the zoo, or a user's ``package.module:factory``."""
+"""ModelSource: model, inputs and loss, from the zoo or a user's ``package.module:factory``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZOO = "zoo:"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSource:
-    """A model with what it is fed.
+    """A model with its inputs, loss and targets.
 
     Attributes
     ----------

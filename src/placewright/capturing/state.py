@@ -1,4 +1,4 @@
-"""The values that a program starts from: real tensors for its inputs."""
+"""Initial values of a program: real tensors for its inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from placewright.capturing.containers import leaves_of
-from placewright.capturing.feed import as_arguments
+from placewright.capturing.inputs import as_arguments
 from placewright.capturing.named_state import named_state
 from placewright.capturing.source import ModelSource
 from placewright.errors import InputError
@@ -42,7 +42,7 @@ def initial_state(
 
 
 def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
-    """What a model is and is given, by role and key: parameters, buffers, inputs, targets."""
+    """Parameters, buffers, inputs and targets of a model by role and key."""
     parameters, buffers = named_state(source.model, source.loss_fn)
     inputs = as_arguments(source.inputs, type(source.model).__name__)
     groups: dict[str, list[tuple[str, object]]] = {

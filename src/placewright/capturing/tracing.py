@@ -1,43 +1,24 @@
-"""A plain step function becomes one functional ATen graph, on fake tensors.
-
-Two traces, because autograd and functionalization do not mix. The first records what the step
-does: forward, loss, backward, with in-place operations as they are. In-place operations are
-hidden dependencies: before an operator may move, the second trace replays the first under
-`torch.func.functionalize`, which leaves values that never change and, at the end, one ``copy_``
-for every buffer that the step updates.
-"""
+"""Stage 1, `trace`: one step of a model as a functional fx graph, inference or training."""
 
 from __future__ import annotations
 
-import gc
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch.fx import traceback
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_map_only
 
-from placewright.capturing.batch_norm import FUNCTIONAL_BATCH_NORM
-from placewright.capturing.constants import check_constants
-from placewright.capturing.draws import is_draw, is_mask, mask
-from placewright.capturing.feed import Feed, Slot
-from placewright.capturing.known_values import KNOWN_SCALARS, known_values_seen
-from placewright.capturing.refusal import OUTSIDE, changed_in_place, refusal
-from placewright.capturing.rewinds import Rewinds, followed_generator
-from placewright.capturing.shape_rules import shape_rules
-from placewright.capturing.strided import strided_updates, update
-from placewright.errors import PlacewrightError, UnsupportedError
-
-Step = Callable[..., Sequence[Tensor]]
-
-KEPT = "kept"
-"""Annotation of a copy that only keeps a value from being changed in place."""
+from placewright.capturing.checks import check_parameters
+from placewright.capturing.containers import tensors_of
+from placewright.capturing.functional import functional_graph
+from placewright.capturing.inputs import StepInput, outputs_apart, step_inputs, write_back
+from placewright.capturing.mode import in_mode
+from placewright.capturing.named_state import modules_in
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.errors import InputError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +29,7 @@ class Traced:
     ----------
     module
         Every node carries ``meta["custom"]`` with ``module`` and ``phase``.
-    slots
+    inputs
         One per placeholder, in order.
     outputs
         Names of the first outputs.
@@ -57,196 +38,126 @@ class Traced:
     """
 
     module: fx.GraphModule
-    slots: tuple[Slot, ...]
+    inputs: tuple[StepInput, ...]
     outputs: tuple[str, ...]
     gradients: tuple[str, ...] = ()
 
 
-def trace(step: Step, fed: Feed) -> fx.GraphModule:
-    """The functional graph of ``step(*values)``, dead code removed.
+def trace(source: ModelSource, *, training: bool) -> Traced:
+    """Trace one step.
 
-    Raises
-    ------
-    UnsupportedError
-        The step cannot be traced: says where in the model and why.
+    Inference is the forward pass in evaluation mode without gradients. A training step is forward,
+    loss and backward in training mode: its outputs are the loss, then the gradients of
+    `Traced.gradients`. Updates of buffers (running statistics) are in it, updates of parameters
+    are appended later (`placewright.capturing.optimizer`).
     """
-    values = [slot.value for slot in fed.slots]
-    recorded, rewinds = _record(step, values, fed.model)
-    _check_operations(recorded.graph)
-    check_constants(recorded, fed.model, fed.loss_fn)
-    _name_backward(recorded.graph)
-    repeats = rewinds.repeats(recorded.graph)
-    return _functional(recorded, repeats, values, type(fed.model).__name__)
-
-
-def _record(
-    step: Step, values: Sequence[Tensor], model: nn.Module
-) -> tuple[fx.GraphModule, Rewinds]:
-    path: list[str] = []
+    if not training:
+        return _inference(source)
     try:
-        with (
-            traceback.preserve_node_meta(),
-            _modules_named(model, path),
-            shape_rules(),
-            followed_generator() as rewinds,
-            known_values_seen(),
-            _quiet(),
-        ):
-            recorded = make_fx(
-                step,
-                tracing_mode="fake",
-                decomposition_table=FUNCTIONAL_BATCH_NORM | KNOWN_SCALARS,
-                _allow_non_fake_inputs=True,
-            )(*values)
-    except PlacewrightError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise refusal(error, path[-1] if path else "", type(model).__name__) from error
-    return recorded, rewinds
+        return _training(source, torch.autograd.grad)
+    except InputError as error:
+        if _REENTRANT not in str(error.__cause__):
+            raise
+    return _training(source, _accumulated_gradients)
 
 
-def _check_operations(graph: fx.Graph) -> None:
-    """Objects of TorchScript classes (packed weights of quantized layers) are no tensors."""
-    for node in graph.nodes:
-        if node.op == "get_attr" and "torchbind" in str(node.target):
-            users = ", ".join(sorted({str(user.target) for user in node.users}))
+def _inference(source: ModelSource) -> Traced:
+    reads = step_inputs(replace(source, loss_fn=None, targets=None))
+    names: list[str] = []
+
+    def step(*values: Tensor) -> Sequence[Tensor]:
+        with torch.no_grad(), traceback.annotate({"phase": "forward"}):
+            made, rebound = reads.run(values, lambda outputs, _: outputs)
+            outputs = outputs_apart(tensors_of(made), rebound)
+            write_back(rebound)
+        if not outputs:
+            raise InputError(
+                "the model returns no tensor",
+                where=f"model {type(source.model).__name__}",
+                by=f"got {type(made).__name__}",
+                hint="return tensors, alone or in tuples, lists, dicts or dataclasses that "
+                "PyTorch's pytrees know",
+            )
+        count = len(outputs)
+        names[:] = ["output"] if count == 1 else [f"output.{k}" for k in range(count)]
+        return outputs
+
+    with in_mode(source.model, training=False):
+        module = functional_graph(step, reads)
+    return Traced(module, reads.tensors, tuple(names))
+
+
+_REENTRANT = "use_reentrant=True"
+"""In the error of PyTorch (2.13) for checkpoints that accumulate gradients in their backward."""
+
+
+def _accumulated_gradients(
+    loss: Tensor, parameters: Sequence[Tensor], *, allow_unused: bool
+) -> Sequence[Tensor | None]:
+    """Gradients as ``loss.backward()`` leaves them, which reentrant checkpoints need."""
+    torch.autograd.backward(loss)
+    return [value.grad for value in parameters]
+
+
+def _training(source: ModelSource, differentiate: Any) -> Traced:
+    reads, loss_fn = step_inputs(source), source.loss_fn or mean_square
+    inputs = reads.tensors
+    trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
+    reached: list[str] = []
+
+    def step(*values: Tensor) -> Sequence[Tensor]:
+        def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
+            loss = loss_fn(outputs, targets)
+            _check_loss(loss)
+            # Private, and the only way to know which module a backward operator belongs to.
+            setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])
+            with traceback.annotate({"phase": "backward"}):
+                parameters = [values[k] for k in trained]
+                return loss, differentiate(loss, parameters, allow_unused=True)
+
+        with traceback.annotate({"phase": "forward"}):
+            (loss, gradients), rebound = reads.run(values, differentiated)
+        used = [
+            (inputs[k].key, g) for k, g in zip(trained, gradients, strict=True) if g is not None
+        ]
+        _check_gradients(used)
+        reached[:] = [key for key, _ in used]
+        with traceback.annotate({"phase": "forward"}):
+            write_back(rebound)
+        return [loss.detach(), *(gradient for _, gradient in used)]
+
+    _check_trained(source.model, trained)
+    check_parameters(source.model, source.loss_fn)
+    with in_mode(source.model, *modules_in(source.loss_fn), training=True):
+        module = functional_graph(step, reads)
+    return Traced(module, inputs, ("loss",), tuple(reached))
+
+
+def _check_gradients(gradients: Sequence[tuple[str, Tensor]]) -> None:
+    for key, gradient in gradients:
+        if gradient.layout is not torch.strided:
             raise UnsupportedError(
-                "an operation on packed weights, which are no tensors",
-                where=f"module {(node.meta.get('custom') or {}).get('module', '')!r}",
-                by=users,
-                hint="capture the model before it is quantized or packed",
+                f"a gradient of layout {gradient.layout}",
+                where=f"parameter {key!r}",
+                hint="build the embedding with sparse=False",
             )
 
 
-def _functional(
-    recorded: fx.GraphModule,
-    repeats: Mapping[fx.Node, fx.Node],
-    values: Sequence[Tensor],
-    model: str,
-) -> fx.GraphModule:
-    replay = _Replay(recorded, repeats)
-
-    def call(*values: Tensor) -> Any:
-        return replay.run(*values)
-
-    try:
-        with traceback.preserve_node_meta(), torch.no_grad(), shape_rules(), _quiet():
-            plain = [value.detach() for value in values]
-            result = make_fx(
-                torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
-            )(*plain)
-    except PlacewrightError:
-        raise
-    except Exception as error:
-        if OUTSIDE in str(error) and replay.at is not None:
-            raise changed_in_place(replay.at) from error
-        raise refusal(error, "", model) from error
-    result.graph.eliminate_dead_code(_has_effect)
-    return result
+def _check_trained(model: nn.Module, trained: Sequence[int]) -> None:
+    if not trained:
+        raise InputError(
+            "no parameter requires a gradient, so there is nothing to train",
+            where=f"model {type(model).__name__}",
+            hint="capture it with training=False",
+        )
 
 
-class _Replay(fx.Interpreter):
-    """Runs a graph so that what it records inherits each node's annotations.
-
-    Masks of dropout are drawn by an operation of our own, see `placewright.capturing.draws`.
-
-    Parameters
-    ----------
-    repeats
-        Draw -> an earlier draw of the same numbers, whose result is taken instead.
-    """
-
-    def __init__(self, recorded: fx.GraphModule, repeats: Mapping[fx.Node, fx.Node]) -> None:
-        super().__init__(recorded)
-        self.repeats = repeats
-        self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
-        self.strided = strided_updates(recorded.graph)
-        self.at: fx.Node | None = None
-
-    def run_node(self, n: fx.Node) -> Any:
-        self.at = n
-        with traceback.set_current_meta(n):
-            if n in self.repeats:
-                return _kept(self.drawn[self.repeats[n]])
-            made = self._run(n)
-            if n in self.drawn:
-                self.drawn[n] = _kept(made)
-            return made
-
-    def _run(self, n: fx.Node) -> Any:
-        if is_mask(n):
-            return mask(*self.fetch_args_kwargs_from_env(n)[0])
-        if n in self.strided:
-            return update(n, *self.fetch_args_kwargs_from_env(n))
-        return super().run_node(n)
-
-
-def _kept(drawn: Any) -> Any:
-    """A copy that the caller may change in place; lowering leaves it out again."""
-    with traceback.annotate({KEPT: True}):
-        return tree_map_only(Tensor, torch.clone, drawn)
-
-
-@contextmanager
-def _modules_named(model: nn.Module, path: list[str]) -> Iterator[None]:
-    """Annotate what a module records with its path; `path` is left as it was at an error."""
-    with ExitStack() as hooks:
-        open_: list[Any] = []
-        for name, module in model.named_modules():
-
-            def enter(_m: nn.Module, _args: Any, name: str = name) -> None:
-                annotation = traceback.annotate({"module": name})
-                annotation.__enter__()
-                open_.append(annotation)
-                path.append(name)
-
-            def leave(_m: nn.Module, _args: Any, output: Any) -> None:
-                open_.pop().__exit__(None, None, None)
-                if output is not None:
-                    path.pop()
-
-            first = module.register_forward_pre_hook(enter)
-            last = module.register_forward_hook(leave, always_call=True)
-            hooks.callback(first.remove)
-            hooks.callback(last.remove)
-        yield
-
-
-def _name_backward(graph: fx.Graph) -> None:
-    """Give backward nodes the module of the forward node they differentiate (``seq_nr``)."""
-    module_of: dict[int, str] = {}
-    for node in graph.nodes:
-        custom, number = node.meta.get("custom") or {}, node.meta.get("seq_nr", -1)
-        if custom.get("phase") != "backward" and "module" in custom:
-            module_of.setdefault(number, custom["module"])
-    for node in graph.nodes:
-        custom = node.meta.get("custom") or {}
-        if custom.get("phase") == "backward" and node.meta.get("seq_nr") in module_of:
-            node.meta["custom"] = {**custom, "module": module_of[node.meta["seq_nr"]]}
-
-
-def _has_effect(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    changes = bool(getattr(schema, "is_mutable", False))
-    # A draw that nobody reads still moves the generator on for the draws after it.
-    return node.op in ("placeholder", "output") or changes or is_draw(node)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without warnings and logs about a trace's inner workings, and without collecting garbage.
-
-    A user can do nothing about the former. A trace makes a million small objects that all stay:
-    looking for garbage among them takes a fifth of its time.
-    """
-    log, collects = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
-    was_silent, log.disabled = log.disabled, True
-    gc.disable()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.disabled = was_silent
-        if collects:
-            gc.enable()
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(
+            "the loss must be one number that depends on the parameters",
+            where="loss_fn(outputs, targets)",
+            by=f"got {got}",
+            hint="reduce it with .mean() or .sum(), without .detach()",
+        )

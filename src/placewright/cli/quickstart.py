@@ -81,7 +81,7 @@ def _job(
     from placewright.operators.run import best_single, running
     from placewright.planning.solving import compare
     from placewright.profiling.build import profile
-    from placewright.profiling.caveats import ProfileWarning
+    from placewright.profiling.profile_warnings import ProfileWarning
     from placewright.report.text import compare_table
 
     title = f"{name} {'training step' if training else 'inference'}"

@@ -160,7 +160,7 @@ def _from_model(ask: SourceOptions, console: Console) -> Loaded:
 @contextmanager
 def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[None]:
     """Progress while it is measured; notes on what its costs are not."""
-    from placewright.profiling.caveats import ProfileWarning
+    from placewright.profiling.profile_warnings import ProfileWarning
 
     with console.noted(ProfileWarning), console.meter(f"profiling {graph.name} on {cluster.name}"):
         yield
@@ -168,7 +168,8 @@ def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[Non
 
 def _kept_profile(ask: SourceOptions, console: Console) -> ProfileTable:
     """The table that was asked for; one that cannot be written is refused before any work."""
-    from placewright.profiling.table import OtherMachineWarning, ProfileTable
+    from placewright.profiling.profile_warnings import OtherMachineWarning
+    from placewright.profiling.table import ProfileTable
 
     if ask.table is None:
         return ProfileTable()

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError
+from placewright.errors import InputError, MissingDependencyError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.views import NO_VIEW, OF_RESIDENT
-from placewright.profiling.cores import warn_of_cores
-from placewright.profiling.profiler import Profiler, Way
+from placewright.profiling.profile_warnings import (
+    NotMeasuredWarning,
+    warn_of_cores,
+    warn_of_uncounted,
+)
+from placewright.profiling.profiler import MeasuringMethod, Profiler, gpus_here, torch_installed
 from placewright.profiling.table import ProfileTable
-from placewright.profiling.uncounted import warn_of_uncounted
-from placewright.profiling.without_torch import torch_installed, without_torch
 
 if TYPE_CHECKING:
     import torch
-
-    from placewright.profiling.gpus import GpuHere
 
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
@@ -39,7 +41,7 @@ def profile(
     links: Links | str = Links.CONTENDED,
     overlap: Overlap | str = Overlap.PARALLEL,
 ) -> OperatorProblem:
-    """Give a graph its costs on a cluster.
+    """Find a graph's costs on a cluster.
 
     Parameters
     ----------
@@ -69,10 +71,10 @@ def profile(
         A method was asked for that measures, and PyTorch is not installed.
     """
     table = table if table is not None else ProfileTable()
-    profiler = Profiler(graph, _way(graph, state, method), state, table)
+    profiler = Profiler(graph, _measuring_method(graph, state, method), state, table)
     if not torch_installed():
-        profiler = without_torch(profiler, cluster, method)
-    gpus = {} if profiler.way == "analytic" else _gpus(cluster)
+        profiler = _without_torch(profiler, cluster, method)
+    gpus = {} if profiler.method == "analytic" else gpus_here(cluster.devices)
     warn_of_cores(graph.name, [d for d in cluster.devices if profiler.lacks_cores(d)])
     warn_of_uncounted(graph, [d for d in cluster.devices if profiler.computes(d, gpus.get(d.name))])
     compute_s = np.stack([profiler.seconds(d, gpus.get(d.name)) for d in cluster.devices], axis=1)
@@ -86,7 +88,7 @@ def profile(
     )
 
 
-def _way(graph: Graph, state: object, method: Method) -> Way:
+def _measuring_method(graph: Graph, state: object, method: Method) -> MeasuringMethod:
     runnable = isinstance(graph.program, Program)
     if method == "in-place" and (state is None or not runnable):
         raise InputError(
@@ -101,13 +103,21 @@ def _way(graph: Graph, state: object, method: Method) -> Way:
     return "in-place" if state is not None else "isolated"
 
 
-def _gpus(cluster: Cluster) -> Mapping[str, GpuHere]:
-    """The cluster's GPUs that are here; PyTorch is not loaded to ask for none."""
-    if not torch_installed() or all(d.kind != "gpu" for d in cluster.devices):
-        return {}
-    from placewright.profiling.gpus import gpus_here
-
-    return gpus_here(cluster.devices)
+def _without_torch(profiler: Profiler, cluster: Cluster, requested: Method) -> Profiler:
+    """The profiler if a kept profile has all that it would measure, else one that computes."""
+    if not any(profiler.must_measure(device) for device in cluster.devices):
+        return profiler
+    if requested != "auto":
+        purpose = f"profiling by the method {requested}"
+        raise MissingDependencyError("torch", extra="torch", purpose=purpose)
+    warnings.warn(
+        f"costs of {profiler.graph.name} are computed from FLOPs and bytes: PyTorch, which "
+        "measures them, is not installed\n"
+        "  next: pip install 'placewright[torch]', or profile with --table where it is installed",
+        NotMeasuredWarning,
+        stacklevel=3,
+    )
+    return replace(profiler, method="analytic")
 
 
 def operator_problem(
@@ -161,7 +171,7 @@ def _alias_of(graph: Graph) -> IntArray:
 
 
 def _groups(graph: Graph) -> IntArray:
-    """A number per colocation group; operators without one get a number of their own."""
+    """A number per colocation group; operators without a group get a number each."""
     numbers: dict[str, int] = {}
     keys = [
         f"group {op.colocation}" if op.colocation else f"own {op.name}" for op in graph.operators

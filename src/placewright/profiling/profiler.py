@@ -1,8 +1,9 @@
-"""Seconds of every operator on one device: measured where the device is here, else computed."""
+"""Profiler: seconds of every operator on one device, measured if it is here, else computed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -12,47 +13,94 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling.analytic import analytic_seconds, kind_factors
-from placewright.profiling.background_load import warn_of_background_load
-from placewright.profiling.cores import cores_to_measure
-from placewright.profiling.delivery import KEY, MessageCost, warn_of_messages
+from placewright.profiling import message_cost
+from placewright.profiling.message_cost import KEY, MessageCost, warn_of_messages
+from placewright.profiling.profile_warnings import cores_to_measure, warn_of_background_load
+from placewright.profiling.roofline import analytic_seconds, kind_factors
 from placewright.profiling.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:
     import torch
 
-    from placewright.profiling.gpus import GpuHere
+MeasuringMethod = Literal["in-place", "isolated", "analytic"]
 
-Way = Literal["in-place", "isolated", "analytic"]
+
+def torch_installed() -> bool:
+    """Whether PyTorch is installed; it is not loaded."""
+    return importlib.util.find_spec("torch") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHere:
+    """A GPU of this machine: its number and the name of its model."""
+
+    number: int
+    model: str
+
+    def seconds(self, graph: Graph, state: Mapping[str, torch.Tensor] | None) -> FloatArray:
+        """Measured seconds of every operator, shape (operators,).
+
+        The whole step in place where there is `state`, else one operator per signature, NaN for
+        those that refuse made-up inputs.
+        """
+        if state is not None:
+            from placewright.profiling.in_place import in_place_seconds
+
+            return in_place_seconds(graph, state, gpu=self.number)
+        from placewright.profiling.isolated import isolated_seconds
+
+        return isolated_seconds(graph, torch_device=f"cuda:{self.number}")
+
+
+def gpus_here(devices: Sequence[Device]) -> dict[str, GpuHere]:
+    """The GPUs of one node by name, in order, as many as this machine has.
+
+    The node is the one with this machine's name (`name_here`), else the first with a GPU: those of
+    other nodes are in other machines. PyTorch is not loaded for a cluster without GPUs.
+    """
+    gpus = [d for d in devices if d.kind == "gpu"]
+    if not gpus or not torch_installed():
+        return {}
+    import torch
+
+    from placewright.runtime.host import name_here
+
+    if not torch.cuda.is_available():
+        return {}
+    own = name_here()
+    node = own if own in {d.node for d in gpus} else gpus[0].node
+    names = [d.name for d in gpus if d.node == node][: torch.cuda.device_count()]
+    return {n: GpuHere(k, torch.cuda.get_device_name(k)) for k, n in enumerate(names)}
+
+
+def fits(graph: Graph, device: Device) -> bool:
+    """Whether a step fits even if no tensor were ever given back."""
+    held = sum(op.resident_bytes for op in graph.operators) + sum(t.bytes for t in graph.tensors)
+    return held <= device.memory_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiler:
-    """What is measured, and how.
+    """A graph and the method by which its costs are found.
 
     Attributes
     ----------
     state
         Real tensors for the program inputs; needed for ``in-place``.
     table
-        What was measured before; what is measured now is added.
+        Measurements from before; new ones are added.
     """
 
     graph: Graph
-    way: Way
+    method: MeasuringMethod
     state: Mapping[str, torch.Tensor] | None
     table: ProfileTable
 
     def seconds(self, device: Device, gpu: GpuHere | None = None) -> FloatArray:
-        """Seconds on a device, shape (operators,).
+        """Seconds on a device, shape (operators,); `gpu` where it is a GPU of this machine.
 
-        This machine's devices have speed 1, and so has what is measured on them. The formula
-        is the device's own already, and stands for what could not be measured.
-
-        Parameters
-        ----------
-        gpu
-            The device, where it is a GPU of this machine.
+        What is measured on this machine has speed 1 and is scaled by the device's speed. The
+        roofline has it already, and stands for what could not be measured.
         """
         formula = analytic_seconds(self.graph.operators, device)
         if gpu is not None:
@@ -65,17 +113,13 @@ class Profiler:
         return np.where(np.isnan(scaled), formula, scaled)
 
     def computes(self, device: Device, gpu: GpuHere | None = None) -> bool:
-        """Whether a device's costs are the formula's, of every operator."""
+        """Whether all of a device's costs are computed by formula."""
         return gpu is None and not (self._measures(device) and self._cores(device) > 0)
 
     def delivered(self, cluster: Cluster, *, measure: bool = True) -> Cluster:
         """The cluster with links between measured CPUs as the executor delivers over them.
 
-        Parameters
-        ----------
-        measure
-            Measure what a message costs if the table does not have it; else such links stay as
-            they are given.
+        If the table has no message cost, it is measured if `measure`, else links stay as given.
         """
         measured = {d.name for d in cluster.devices if not self.computes(d)}
         links = [*cluster.links, *cluster.local_links()]
@@ -98,31 +142,27 @@ class Profiler:
     def must_measure(self, device: Device) -> bool:
         """Whether a CPU is measured and the table does not have it yet."""
         cores = self._cores(device) if self._measures(device) else 0
-        return cores > 0 and profile_key(self.graph, self.way, cores) not in self.table.entries
+        return cores > 0 and profile_key(self.graph, self.method, cores) not in self.table.entries
 
     def _measures(self, device: Device) -> bool:
-        return device.kind == "cpu" and self.way != "analytic"
+        return device.kind == "cpu" and self.method != "analytic"
 
     def _cores(self, device: Device) -> int:
-        """Cores that are measured; a kept profile may be of a larger machine than this."""
-        kept = profile_key(self.graph, self.way, device.cores) in self.table.entries
+        """Cores that are measured; a kept profile may be of a machine with more than this one."""
+        kept = profile_key(self.graph, self.method, device.cores) in self.table.entries
         return device.cores if kept else cores_to_measure(device)
 
     def _messages(self, measure: bool) -> MessageCost | None:
         if measure and KEY not in self.table.entries:
-            from placewright.profiling.messages import measured_messages
-
             try:
-                self.table.keep(KEY, measured_messages().as_entries())
+                self.table.keep(KEY, message_cost.measured_messages().as_entries())
             except WorkerError as error:
                 warn_of_messages(self.graph.name, error)
         return MessageCost.of(self.table.entries.get(KEY, {}))
 
     def _on_gpu(self, device: Device, gpu: GpuHere) -> FloatArray:
         """Seconds on a GPU of this machine, from the table where it has them, NaN where refused."""
-        from placewright.profiling.gpus import fits
-
-        whole = self.state if self.way == "in-place" and fits(self.graph, device) else None
+        whole = self.state if self.method == "in-place" and fits(self.graph, device) else None
         key = profile_key(self.graph, "isolated" if whole is None else "in-place", gpu.model)
         if key not in self.table.entries:
             self.table.add(key, self.graph, gpu.seconds(self.graph, whole))
@@ -133,14 +173,14 @@ class Profiler:
         cores = self._cores(device)
         if cores == 0:
             return np.full(len(self.graph.operators), np.nan)
-        key = profile_key(self.graph, self.way, cores)
+        key = profile_key(self.graph, self.method, cores)
         if key not in self.table.entries:
             warn_of_background_load(self.graph.name, cores)
             self.table.add(key, self.graph, self._measured(cores))
         return self.table.seconds(key, self.graph)
 
     def _measured(self, cores: int) -> FloatArray:
-        if self.way == "in-place":
+        if self.method == "in-place":
             from placewright.profiling.in_place import in_place_seconds
 
             assert self.state is not None

@@ -20,15 +20,11 @@ from placewright.graph.graph import Graph
 from placewright.io.boundary import FileModel, parse_json, read_text, validate
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling.caveats import ProfileWarning
-
-
-class OtherMachineWarning(ProfileWarning):
-    """A kept profile was measured on another machine than this one."""
+from placewright.profiling.profile_warnings import OtherMachineWarning
 
 
 def this_machine() -> str:
-    """What tells machines apart whose measurements do not compare: processor and system."""
+    """Identifies machines whose measurements can be compared: processor and system."""
     return f"{cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
 
 
@@ -40,11 +36,11 @@ class ProfileTable:
     ----------
     entries
         Key of `profile_key` -> operator name -> seconds; without the operators that could not
-        be measured. And what a message costs, under a key of its own (`messages.KEY`).
+        be measured. The cost of a message has a key of its own (`message_cost.KEY`).
     machine
-        Where it was measured.
+        The machine on which it was measured.
     file
-        Takes every measurement as soon as it is added; ``None`` for a table that is not kept.
+        Written with every measurement; ``None`` for a table that is not kept.
     """
 
     entries: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -57,18 +53,12 @@ class ProfileTable:
         return np.array([kept.get(op.name, np.nan) for op in graph.operators])
 
     def add(self, key: str, graph: Graph, seconds: FloatArray) -> None:
-        """Keep a measurement of this machine; not in the file of another machine's.
-
-        Parameters
-        ----------
-        seconds
-            Shape (operators,), NaN for those that could not be measured.
-        """
+        """Keep a measurement, shape (operators,), NaN for those that could not be measured."""
         pairs = zip(graph.operator_names, seconds, strict=True)
         self.keep(key, {n: float(s) for n, s in pairs if not np.isnan(s)})
 
     def keep(self, key: str, numbers: dict[str, float]) -> None:
-        """Keep numbers by name, likewise."""
+        """Keep numbers by name; a file of another machine is left as it is."""
         self.entries[key] = numbers
         if self.file is not None and self.machine == this_machine():
             self.write(self.file)
@@ -94,7 +84,7 @@ class ProfileTable:
         """
         where = str(path)
         data = validate(_ProfileFile, parse_json(read_text(path), where=where), where=where)
-        _warn_of_another(data.machine, where)
+        _warn_of_another_machine(data.machine, where)
         return ProfileTable(data.entries, data.machine)
 
     @staticmethod
@@ -130,7 +120,7 @@ class _ProfileFile(FileModel):
     entries: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]]
 
 
-def _warn_of_another(machine: str, where: str) -> None:
+def _warn_of_another_machine(machine: str, where: str) -> None:
     if machine == this_machine():
         return
     warnings.warn(
@@ -143,7 +133,7 @@ def _warn_of_another(machine: str, where: str) -> None:
 
 
 def profile_key(graph: Graph, method: str, where: int | str) -> str:
-    """One key per graph (by what its operators are called and are), method, and cores or GPU."""
+    """One key per graph (names, kinds and signatures), method, and number of cores or GPU."""
     digest = hashlib.sha256()
     for op in graph.operators:
         digest.update(f"{op.name}\0{op.kind}\0{op.signature}\0{op.outputs}\n".encode())

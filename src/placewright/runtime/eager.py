@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from placewright.capturing.containers import Batch, tensors_of
-from placewright.capturing.feed import as_arguments
+from placewright.capturing.inputs import as_arguments
 from placewright.capturing.mode import set_mode
 from placewright.capturing.named_state import ModelAndLoss, copied, named_state
 from placewright.capturing.source import ModelSource

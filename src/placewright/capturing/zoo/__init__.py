@@ -1,6 +1,6 @@
 """Models to try Placewright on: our own short files, no weights.
 
-A factory takes sizes by keyword and answers ``(model, inputs, loss_fn, targets)``. Its defaults
+A factory takes sizes by keyword and returns ``(model, inputs, loss_fn, targets)``. Its defaults
 are the sizes of the paper; tests pass smaller ones. Built under ``torch.device("meta")`` a model
 has shapes and no memory, which is all that planning needs.
 """
@@ -14,19 +14,19 @@ from typing import Any
 from placewright.errors import UnknownNameError
 
 FACTORIES = {
-    "alexnet": "placewright.capturing.zoo.alexnet:alexnet",
-    "vgg16": "placewright.capturing.zoo.vgg16:vgg16",
+    "alexnet": "placewright.capturing.zoo.convolutional:alexnet",
+    "vgg16": "placewright.capturing.zoo.convolutional:vgg16",
     "inception_v3": "placewright.capturing.zoo.inception_v3:inception_v3",
     "resnet50": "placewright.capturing.zoo.resnet50:resnet50",
-    "rnnlm": "placewright.capturing.zoo.rnnlm:rnnlm",
-    "gnmt": "placewright.capturing.zoo.gnmt:gnmt",
-    "bert": "placewright.capturing.zoo.bert:bert",
-    "gpt2": "placewright.capturing.zoo.gpt2:gpt2",
+    "rnnlm": "placewright.capturing.zoo.recurrent:rnnlm",
+    "gnmt": "placewright.capturing.zoo.recurrent:gnmt",
+    "bert": "placewright.capturing.zoo.transformers_models:bert",
+    "gpt2": "placewright.capturing.zoo.transformers_models:gpt2",
 }
 """Name -> ``module:function``; a module is imported when its model is asked for."""
 
 TRAINING_BATCH = 4
-"""Samples per training step where nobody says; inference takes one."""
+"""Default samples per training step; the default of inference is one."""
 
 
 def factory(name: str) -> Callable[..., Any]:

@@ -1,28 +1,154 @@
 """Inception-v3 (arXiv:1512.00567): 27.16 million parameters with its auxiliary head, 23.83 without.
 
-In training it answers with the pair (main, auxiliary); in evaluation with the main output.
+In training it returns the pair (main, auxiliary); in evaluation the main output.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.zoo.images import classification_loss, images, labels
-from placewright.capturing.zoo.inception_blocks import (
-    ConvNorm,
-    Expanded,
-    Factored,
-    Grid,
-    Plain,
-    Shrink,
-    ShrinkFactored,
-)
+from placewright.capturing.zoo.data import classification_loss, images, labels
 
 AUXILIARY_WEIGHT = 0.4
 """Weight of the auxiliary head in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Channels as in the paper, divided for tests: ``Grid(8)(192) == 24``."""
+
+    divide_by: int = 1
+
+    def __call__(self, channels: int) -> int:
+        return channels // self.divide_by
+
+
+class ConvNorm(nn.Module):
+    """Convolution, batch normalisation, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: Any, **settings: Any) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **settings)
+        self.bn = nn.BatchNorm2d(outputs, eps=0.001)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x)))  # type: ignore[no-any-return]
+
+
+class Branches(nn.Module):
+    """Modules side by side on one input, their outputs joined along the channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def _pooled(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), ConvNorm(inputs, outputs, 1))
+
+
+def _row(inputs: int, outputs: int, width: int) -> ConvNorm:
+    return ConvNorm(inputs, outputs, (1, width), padding=(0, width // 2))
+
+
+def _column(inputs: int, outputs: int, height: int) -> ConvNorm:
+    return ConvNorm(inputs, outputs, (height, 1), padding=(height // 2, 0))
+
+
+class Plain(Branches):
+    """1x1, 5x5, double 3x3 and pooling (figure 5 of the paper)."""
+
+    def __init__(self, inputs: int, pooled: int, grid: Grid) -> None:
+        c48, c64, c96 = grid(48), grid(64), grid(96)
+        super().__init__(
+            ConvNorm(inputs, c64, 1),
+            nn.Sequential(ConvNorm(inputs, c48, 1), ConvNorm(c48, c64, 5, padding=2)),
+            nn.Sequential(
+                ConvNorm(inputs, c64, 1),
+                ConvNorm(c64, c96, 3, padding=1),
+                ConvNorm(c96, c96, 3, padding=1),
+            ),
+            _pooled(inputs, grid(pooled)),
+        )
+
+
+class Shrink(Branches):
+    """From the 35-pixel grid to the 17-pixel grid (figure 10)."""
+
+    def __init__(self, inputs: int, grid: Grid) -> None:
+        c64, c96 = grid(64), grid(96)
+        super().__init__(
+            ConvNorm(inputs, grid(384), 3, stride=2),
+            nn.Sequential(
+                ConvNorm(inputs, c64, 1),
+                ConvNorm(c64, c96, 3, padding=1),
+                ConvNorm(c96, c96, 3, stride=2),
+            ),
+            nn.MaxPool2d(3, stride=2),
+        )
+
+
+class Factored(Branches):
+    """7x7 convolutions as 1x7 and 7x1 (figure 6)."""
+
+    def __init__(self, inputs: int, width: int, grid: Grid) -> None:
+        w, out = grid(width), grid(192)
+        super().__init__(
+            ConvNorm(inputs, out, 1),
+            nn.Sequential(ConvNorm(inputs, w, 1), _row(w, w, 7), _column(w, out, 7)),
+            nn.Sequential(
+                ConvNorm(inputs, w, 1),
+                _column(w, w, 7),
+                _row(w, w, 7),
+                _column(w, w, 7),
+                _row(w, out, 7),
+            ),
+            _pooled(inputs, out),
+        )
+
+
+class ShrinkFactored(Branches):
+    """From the 17-pixel grid to the 8-pixel grid."""
+
+    def __init__(self, inputs: int, grid: Grid) -> None:
+        c192 = grid(192)
+        super().__init__(
+            nn.Sequential(ConvNorm(inputs, c192, 1), ConvNorm(c192, grid(320), 3, stride=2)),
+            nn.Sequential(
+                ConvNorm(inputs, c192, 1),
+                _row(c192, c192, 7),
+                _column(c192, c192, 7),
+                ConvNorm(c192, c192, 3, stride=2),
+            ),
+            nn.MaxPool2d(3, stride=2),
+        )
+
+
+class Expanded(Branches):
+    """Filter banks widened side by side on the coarsest grid (figure 7)."""
+
+    def __init__(self, inputs: int, grid: Grid) -> None:
+        c384, c448 = grid(384), grid(448)
+        super().__init__(
+            ConvNorm(inputs, grid(320), 1),
+            nn.Sequential(ConvNorm(inputs, c384, 1), self._split(c384)),
+            nn.Sequential(
+                ConvNorm(inputs, c448, 1), ConvNorm(c448, c384, 3, padding=1), self._split(c384)
+            ),
+            _pooled(inputs, grid(192)),
+        )
+
+    @staticmethod
+    def _split(channels: int) -> Branches:
+        return Branches(_row(channels, channels, 3), _column(channels, channels, 3))
 
 
 class Auxiliary(nn.Module):

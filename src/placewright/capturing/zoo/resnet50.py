@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from placewright.capturing.zoo.images import classification_loss, images, labels
+from placewright.capturing.zoo.data import classification_loss, images, labels
 
 EXPANSION = 4
 """A block's output has this many times the channels of its inner convolutions."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from placewright.capturing.modules import module_tree
+from placewright.capturing.assembly import module_tree
 from placewright.errors import InfeasibleError
 from placewright.graph.modules import ModuleTree
 from placewright.operators.planners.module_maps.device_map import DISK, device_map

@@ -1,0 +1,208 @@
+"""Stage 6, `assemble`: the Graph with its Program, tensors, costs and the model's module tree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from placewright.capturing.colocation import Groups
+from placewright.capturing.dataflow import Dataflow, is_view
+from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
+from placewright.errors import UnsupportedError
+from placewright.graph import graph as ir
+from placewright.graph.graph import Graph, Operator, TensorSpec
+from placewright.graph.modules import Module, ModuleTensor, ModuleTree
+from placewright.graph.program import ORDER_ONLY, Const, Program, ProgramInput, Ref
+
+_LOOKUPS = (
+    "aten.embedding.default",
+    "aten.gather.default",
+    "aten.index.Tensor",
+    "aten.index_select.default",
+)
+"""Read as much of their first argument as they return, however large it is."""
+
+
+def assemble(flow: Dataflow, groups: Groups, model: nn.Module, name: str) -> Graph:
+    """The graph to plan on and the program to run, operator by operator the same."""
+    step = flow.step
+    if not step.calls:
+        raise UnsupportedError(
+            "the model computes nothing", where=f"model {name}", hint="there is nothing to place"
+        )
+    program = Program(
+        inputs=_inputs(flow, groups),
+        instructions=tuple(call.instruction for call in step.calls),
+        outputs=step.outputs,
+        training=bool(step.optimizer),
+        optimizer=step.optimizer,
+        constants=step.constants,
+    )
+    groups_of = {e.key: e.colocation for e in program.inputs if e.role in ("parameter", "buffer")}
+    tensors = (*_tensors(flow), *_order_only(flow))
+    return Graph(name, _operators(flow, groups), tensors, program, module_tree(model, groups_of))
+
+
+def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
+    resident = _resident_bytes(flow)
+    return tuple(
+        Operator(
+            name=call.instruction.name,
+            kind=call.instruction.target,
+            flops=call.flops,
+            elementwise_flops=call.elementwise_flops,
+            uncounted=call.uncounted,
+            bytes_accessed=0.0 if is_view(call) else _bytes_accessed(call, flow.specs),
+            resident_bytes=resident.get(k, 0),
+            phase=call.phase,
+            module=call.module,
+            signature=_signature(call, flow.specs),
+            colocation=groups.operators[k],
+            outputs=call.outputs,
+        )
+        for k, call in enumerate(flow.calls)
+    )
+
+
+def _resident_bytes(flow: Dataflow) -> dict[int, int]:
+    """Bytes of parameters, buffers and state, each counted at the first operator that uses it."""
+    size = {e.name: spec_bytes(e.spec) for e in flow.step.resident()}
+    found: dict[int, int] = {}
+    for k, names in enumerate(flow.inputs_used):
+        for name in names:
+            found[k] = found.get(k, 0) + size.pop(name, 0)
+    return found
+
+
+def _bytes_accessed(call: Call, specs: Mapping[str, TensorSpec]) -> float:
+    """Bytes read and written, every argument and every result once.
+
+    Of the first argument of a lookup only what the indices pick is read: as much as the result.
+    """
+    made = sum(map(spec_bytes, call.outputs))
+    read = [spec_bytes(specs[name]) for name in call.reads()]
+    if call.instruction.target in _LOOKUPS:
+        read[0] = made
+    changed = sum(spec_bytes(specs[name]) for name in call.instruction.mutates)
+    return float(sum(read) + changed + made)
+
+
+def _signature(call: Call, specs: Mapping[str, TensorSpec]) -> str:
+    """The operation and a digest of shapes, dtypes, strides and constants."""
+    instruction = call.instruction
+    keywords = tuple(sorted(instruction.kwargs.items()))
+    text = _described((instruction.args, keywords, instruction.results == ()), specs)
+    return f"{instruction.target}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _described(argument: Any, specs: Mapping[str, TensorSpec]) -> str:
+    if isinstance(argument, Ref):
+        spec = specs[argument.name]
+        return f"<{spec.dtype}{spec.shape}{spec.stride}>"
+    if isinstance(argument, Const):
+        return f"<{argument.kind}:{argument.value}>"
+    if isinstance(argument, tuple | list):
+        return "(" + ",".join(_described(part, specs) for part in argument) + ")"
+    return repr(argument)
+
+
+def _inputs(flow: Dataflow, groups: Groups) -> tuple[ProgramInput, ...]:
+    """All inputs that the program uses, and the model's own inputs and targets."""
+    used = {name for names in flow.inputs_used for name in names}
+    used |= {output.value for output in flow.step.outputs}
+    mutated = flow.step.mutated()
+    return tuple(
+        replace(e, colocation=groups.inputs.get(e.name, ""), mutated=e.name in mutated)
+        for e in flow.step.inputs
+        if e.name in used or e.role in ("input", "target")
+    )
+
+
+def _tensors(flow: Dataflow) -> list[ir.Tensor]:
+    names = [call.instruction.name for call in flow.calls]
+    held = _held_bytes(flow)
+    return [
+        ir.Tensor(
+            value,
+            names[k],
+            held[value],
+            tuple(names[c] for c in flow.consumers[value]),
+            flow.view_of(k),
+        )
+        for value, k in flow.producer.items()
+        if value in flow.consumers
+    ]
+
+
+def _held_bytes(flow: Dataflow) -> dict[str, int]:
+    """Bytes of memory behind each value, an upper limit of the bytes that are sent of it.
+
+    Gaps between elements count, although they are not sent. A view counts its elements.
+    ``aten.copy`` into a strided view copies all the memory that the view is in.
+    """
+    held: dict[str, int] = {}
+    for value, k in flow.producer.items():
+        call, spec = flow.calls[k], flow.specs[value]
+        if flow.view_of(k):
+            held[value] = spec_bytes(spec)
+            continue
+        held[value] = storage_bytes(spec)
+        if call.instruction.target == "aten.copy.default" and held[value] > spec_bytes(spec):
+            base = call.reads()[0]
+            while base in flow.producer and flow.view_of(flow.producer[base]):
+                base = flow.view_of(flow.producer[base])
+            held[value] = max(held[value], held.get(base, spec_bytes(flow.specs[base])))
+    return held
+
+
+def _order_only(flow: Dataflow) -> list[ir.Tensor]:
+    names = [call.instruction.name for call in flow.calls]
+    return [
+        ir.Tensor(ORDER_ONLY + names[k], names[k], 0, tuple(names[c] for c in later))
+        for k, later in flow.order.items()
+    ]
+
+
+def module_tree(model: nn.Module, groups_of: Mapping[str, str]) -> ModuleTree:
+    """The modules of `model`, their tensors, and which classes are never split.
+
+    Parameters
+    ----------
+    groups_of
+        Qualified name of a parameter or buffer -> an operator that runs where it lives.
+    """
+    first: dict[int, str] = {}
+    modules = tuple(_module(path, m, groups_of, first) for path, m in _walk("", model, ()))
+    no_split = getattr(model, "_no_split_modules", None) or ()
+    return ModuleTree(modules, tuple(sorted({str(kind) for kind in no_split})))
+
+
+def _walk(
+    path: str, module: nn.Module, above: tuple[nn.Module, ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    """Every path of every module; a module that contains itself is entered once."""
+    yield path, module
+    for name, child in module.named_children():
+        if all(child is not other for other in (*above, module)):
+            yield from _walk(f"{path}.{name}" if path else name, child, (*above, module))
+
+
+def _module(
+    path: str, module: nn.Module, groups_of: Mapping[str, str], first: dict[int, str]
+) -> Module:
+    """One module; `first` remembers under which name each tensor was met first (tied weights)."""
+    parameters = module.named_parameters(recurse=False)
+    held: list[tuple[str, Tensor, bool]] = [(name, value, False) for name, value in parameters]
+    held += [(name, value, True) for name, value in module.named_buffers(recurse=False)]
+    tensors = []
+    for name, value, buffer in held:
+        key = f"{path}.{name}" if path else name
+        origin = first.setdefault(id(value), key)
+        size, dtype = value.numel() * value.element_size(), str(value.dtype).removeprefix("torch.")
+        tied_to, operator = "" if origin == key else origin, groups_of.get(origin, "")
+        tensors.append(ModuleTensor(name, int(size), dtype, buffer, tied_to, operator))
+    return Module(path, type(module).__name__, tuple(tensors))

@@ -1,0 +1,170 @@
+"""Checks for models that a program cannot represent, and errors of a trace in a user's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from placewright.capturing.lowered import input_name
+from placewright.capturing.named_state import Loss, named_state
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import named_values
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+UNTRACKED_MUTATION = "mutating a non-functional tensor"
+"""In the error of ``functionalize`` (PyTorch 2.13) where a step changes a plain tensor in place."""
+
+
+def check_parameters(model: nn.Module, loss_fn: Loss | None) -> None:
+    """Refuse hooks on parameters that are trained: they would not be called."""
+    parameters, _ = named_state(model, loss_fn)
+    trained = [member for member in parameters if member.value.requires_grad]
+    for member in trained:
+        if any(getattr(member.value, hooks, None) for hooks in _HOOKS):
+            raise UnsupportedError(
+                "a hook on a parameter, which a captured step would not call",
+                where=f"model {type(model).__name__}, parameter {member.key!r}",
+                hint="remove the hook, or do what it does in forward",
+            )
+
+
+def check_memory(mutated: Collection[str], source: ModelSource) -> None:
+    """Refuse in-place changes of a tensor that shares memory with another program input."""
+    held = [
+        (input_name(role, key), value)
+        for (role, key), value in named_values(source).items()
+        if isinstance(value, Tensor)
+    ]
+    for one, other in _overlapping(held):
+        if one in mutated or other in mutated:
+            raise UnsupportedError(
+                f"{one!r} and {other!r} share memory, and a step changes both at once",
+                where=f"model {type(source.model).__name__}",
+                hint="make one of them a copy (clone), or give one tensor both names",
+            )
+
+
+def _overlapping(held: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[str, str]]:
+    """Names of tensors whose extents in memory overlap."""
+    extents = sorted((*_extent(value), name) for name, value in held if value.numel())
+    for k, (memory, _, end, name) in enumerate(extents):
+        for other, start, _, behind in extents[k + 1 :]:
+            if other != memory or start >= end:
+                break
+            yield name, behind
+
+
+def _extent(value: Tensor) -> tuple[int, int, int]:
+    """Identity of the storage, the first element in it and the one after the last."""
+    memory: int = value.untyped_storage()._cdata
+    pairs = zip(value.shape, value.stride(), strict=True)
+    span = int(sum((n - 1) * s for n, s in pairs)) + 1
+    first = int(value.storage_offset())
+    return memory, first, first + span
+
+
+def check_constants(recorded: fx.GraphModule, model: nn.Module, loss_fn: Loss | None) -> None:
+    """Refuse tensors that a trace took in as constants and that may change or need a gradient.
+
+    A tensor that a step reads and that is none of its inputs (a table, a scale) becomes a constant
+    of the program, which never changes.
+    """
+    parameters, buffers = named_state(model, loss_fn)
+    named = [("buffer", m) for m in buffers] + [("parameter", m) for m in parameters]
+    owners = {_memory(m.value): f"{role} {m.key!r}" for role, m in named}
+    for node in recorded.graph.nodes:
+        value = getattr(recorded, str(node.target), None) if node.op == "get_attr" else None
+        if not isinstance(value, Tensor):
+            continue
+        owner = owners.get(_memory(value))
+        if owner is None and not value.requires_grad:
+            continue
+        what = "a tensor that requires a gradient is no parameter of the model or the loss"
+        hint = "make it an nn.Parameter attribute of a module, or detach it"
+        if owner is not None:
+            what = f"{owner} is read past its name, so that a change of it would not be seen"
+            hint = (
+                "read it as an attribute of its module in forward, not through a list, a closure "
+                "or a view that was made before"
+            )
+        module = _module_of(node)
+        raise UnsupportedError(
+            what,
+            where=f"model {type(model).__name__}" + (f", module {module!r}" if module else ""),
+            by=f"shape {tuple(value.shape)}, read by {_readers(node) or 'nothing'}",
+            hint=hint,
+        )
+
+
+def _memory(value: Tensor) -> int:
+    """Identity of the storage, which views share; 0 for tensors without one."""
+    real: Any = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if real is None or real.layout is not torch.strided:
+        return 0
+    key: int = real.untyped_storage()._cdata
+    return key
+
+
+def check_operations(graph: fx.Graph) -> None:
+    """Refuse objects of TorchScript classes (packed weights of quantized layers): no tensors."""
+    for node in graph.nodes:
+        if node.op == "get_attr" and "torchbind" in str(node.target):
+            raise UnsupportedError(
+                "an operation on packed weights, which are no tensors",
+                where=f"module {_module_of(node)!r}",
+                by=_readers(node),
+                hint="capture the model before it is quantized or packed",
+            )
+
+
+def _module_of(node: fx.Node) -> str:
+    return str((node.meta.get("custom") or {}).get("module", ""))
+
+
+def _readers(node: fx.Node) -> str:
+    return ", ".join(sorted({str(user.target) for user in node.users}))
+
+
+def changed_in_place(node: fx.Node) -> UnsupportedError:
+    """A call changes a tensor that the program neither keeps nor returns."""
+    module = _module_of(node)
+    return UnsupportedError(
+        "a tensor that is no parameter and no buffer is changed in place",
+        where=f"operator {node.name!r}" + (f" of module {module!r}" if module else ""),
+        by=str(node.target),
+        hint="register it with register_buffer, or use the out-of-place form of the operation",
+    )
+
+
+def trace_error(error: BaseException, module: str, model: str) -> PlacewrightError:
+    """The error to raise where PyTorch raised `error` in `module` of `model`."""
+    where = f"model {model}" + (f", module {module!r}" if module else "")
+    text = " ".join(str(error).split())[:300]
+    kind = type(error).__name__
+    if "DataDependent" in kind or "data-dependent" in text or "DynamicOutputShape" in kind:
+        return UnsupportedError(
+            "what it computes depends on values, not on shapes alone",
+            where=where,
+            by=f"{kind}: {text}",
+            hint="replace `.item()`, `if tensor:` and boolean indexing by torch.where, or capture "
+            "a part of the model that has none",
+        )
+    if "UnsupportedOperator" in kind:
+        return UnsupportedError(
+            "an operator has no shape rule for fake tensors",
+            where=where,
+            by=text,
+            hint="register one with torch.library.register_fake",
+        )
+    return InputError(
+        f"calling it raised {kind}: {text}",
+        where=where,
+        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch on the "
+        "CPU; if they do, an operation has no shape rule for fake tensors there",
+    )

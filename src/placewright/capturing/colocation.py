@@ -1,0 +1,120 @@
+"""Stage 5, `colocate`: operators that must, or might as well, run on one device.
+
+1. Whatever reads or changes one parameter, buffer or optimizer state lives where that lives,
+   views of it included; so does an input that the model changes in place.
+2. A view runs with the producer of what it is a view of; one that grows (expand) with its only
+   consumer, so that the smaller tensor is the one that is sent.
+3. All draws of random numbers run in one place: they share one generator, as in eager mode.
+4. A constant that reads nothing (zeros, arange, full), and views of that or of model inputs, which
+   are present on every device, run with their first consumer.
+5. The backward of a recurrent layer runs with its forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from placewright.capturing.dataflow import Dataflow, is_view
+from placewright.capturing.lowered import Call
+from placewright.capturing.program_calls import RECURRENT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Colocation groups, each named after its first operator.
+
+    Attributes
+    ----------
+    operators
+        Group of every operator, ``""`` for operators alone.
+    inputs
+        Resident program input -> group.
+    """
+
+    operators: Sequence[str]
+    inputs: Mapping[str, str]
+
+
+def colocate(flow: Dataflow) -> Groups:
+    """Group of every operator and of every resident input."""
+    names = [call.instruction.name for call in flow.calls]
+    sets = _DisjointSets(len(names))
+    resident = {entry.name for entry in flow.step.resident()}
+    first_users = _join_residents(sets, flow, resident)
+    _join_views(sets, flow, resident)
+    _join_random(sets, flow)
+    _join_workspaces(sets, flow)
+    sizes = sets.sizes()
+    inputs = {name: names[sets.find(k)] for name, k in first_users.items()}
+    named = set(inputs.values())
+    operators = []
+    for k in range(len(names)):
+        root = sets.find(k)
+        operators.append(names[root] if sizes[root] > 1 or names[root] in named else "")
+    return Groups(operators, inputs)
+
+
+def _join_residents(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> dict[str, int]:
+    first: dict[str, int] = {}
+    for k, names in enumerate(flow.inputs_used):
+        for name in names:
+            if name in resident:
+                sets.join(first.setdefault(name, k), k)
+    return first
+
+
+def _join_views(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> None:
+    free: list[bool] = []  # can be computed on any device without a transfer
+    for k, call in enumerate(flow.calls):
+        producers, consumers = flow.predecessors(k), flow.successors(k)
+        view = is_view(call)
+        from_nothing = _reads_nothing(call) or (view and all(free[p] for p in producers))
+        free.append(from_nothing and resident.isdisjoint(flow.inputs_used[k]))
+        if free[k] and consumers:
+            sets.join(k, consumers[0])
+        elif view and producers:
+            alone = len(consumers) == 1 and flow.expands(k)
+            sets.join(k, consumers[0] if alone else producers[0])
+
+
+def _reads_nothing(call: Call) -> bool:
+    """Whether the call makes a constant (zeros, arange, full)."""
+    return not call.reads() and not call.instruction.mutates and not call.instruction.random
+
+
+def _join_random(sets: _DisjointSets, flow: Dataflow) -> None:
+    random = [k for k, call in enumerate(flow.calls) if call.instruction.random]
+    for k in random:
+        sets.join(random[0], k)
+
+
+def _join_workspaces(sets: _DisjointSets, flow: Dataflow) -> None:
+    """A recurrent layer hands its backward a workspace whose size only the kernel knows."""
+    for k, call in enumerate(flow.calls):
+        if call.instruction.target == RECURRENT:
+            for user in flow.consumers.get(f"{call.instruction.name}.3", ()):
+                sets.join(k, user)
+
+
+class _DisjointSets:
+    """Disjoint sets of positions; the smallest position of a set is its root."""
+
+    def __init__(self, n: int) -> None:
+        self.parent = list(range(n))
+
+    def find(self, k: int) -> int:
+        while self.parent[k] != k:
+            self.parent[k] = self.parent[self.parent[k]]
+            k = self.parent[k]
+        return k
+
+    def join(self, a: int, b: int) -> None:
+        low, high = sorted((self.find(a), self.find(b)))
+        self.parent[high] = low
+
+    def sizes(self) -> list[int]:
+        counts = [0] * len(self.parent)
+        for k in range(len(self.parent)):
+            counts[self.find(k)] += 1
+        return counts

@@ -1,0 +1,221 @@
+"""A plain step function becomes one functional ATen graph, on fake tensors.
+
+Two traces, because autograd and functionalization do not mix. The first records what the step
+does: forward, loss, backward, with in-place operations as they are. In-place operations are
+hidden dependencies: before an operator may move, the second trace replays the first under
+`torch.func.functionalize`, which leaves values that never change and, at the end, one ``copy_``
+for every buffer that the step updates.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
+
+from placewright.capturing.checks import (
+    UNTRACKED_MUTATION,
+    changed_in_place,
+    check_constants,
+    check_operations,
+    trace_error,
+)
+from placewright.capturing.inputs import StepInputs
+from placewright.capturing.rewrites.calls import (
+    FUNCTIONAL_BATCH_NORM,
+    strided_updates,
+    update_strided,
+)
+from placewright.capturing.rewrites.known_values import KNOWN_SCALARS, known_values_readable
+from placewright.capturing.rewrites.random_state import (
+    StateRestores,
+    dropout_mask,
+    is_dropout_mask,
+    is_random,
+    recorded_rng_state,
+)
+from placewright.capturing.rewrites.shape_rules import shape_rules
+from placewright.errors import PlacewrightError
+
+REPEATED = "repeated"
+"""Annotation of a copy of an earlier draw, which lowering replaces by the draw itself."""
+
+
+def functional_graph(step: Callable[..., Sequence[Tensor]], inputs: StepInputs) -> fx.GraphModule:
+    """Trace ``step(*values)`` to a functional graph without dead code."""
+    values = [entry.value for entry in inputs.tensors]
+    recorded, restores = _record(step, values, inputs.model)
+    check_operations(recorded.graph)
+    check_constants(recorded, inputs.model, inputs.loss_fn)
+    _name_backward(recorded.graph)
+    repeats = restores.repeated_draws(recorded.graph)
+    return _functionalized(recorded, repeats, values, type(inputs.model).__name__)
+
+
+def _record(
+    step: Callable[..., Sequence[Tensor]], values: Sequence[Tensor], model: nn.Module
+) -> tuple[fx.GraphModule, StateRestores]:
+    """First trace: all that the step does, and its restores of the RNG state."""
+    path: list[str] = []
+    try:
+        with (
+            traceback.preserve_node_meta(),
+            _modules_named(model, path),
+            shape_rules(),
+            recorded_rng_state() as restores,
+            known_values_readable(),
+            _quiet(),
+        ):
+            recorded = make_fx(
+                step,
+                tracing_mode="fake",
+                decomposition_table=FUNCTIONAL_BATCH_NORM | KNOWN_SCALARS,
+                _allow_non_fake_inputs=True,
+            )(*values)
+    except PlacewrightError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise trace_error(error, path[-1] if path else "", type(model).__name__) from error
+    return recorded, restores
+
+
+def _functionalized(
+    recorded: fx.GraphModule,
+    repeats: Mapping[fx.Node, fx.Node],
+    values: Sequence[Tensor],
+    model: str,
+) -> fx.GraphModule:
+    """Second trace: the recorded graph without in-place operations on intermediate values."""
+    replay = _Replay(recorded, repeats)
+
+    def call(*values: Tensor) -> Any:
+        return replay.run(*values)
+
+    try:
+        with traceback.preserve_node_meta(), torch.no_grad(), shape_rules(), _quiet():
+            plain = [value.detach() for value in values]
+            result = make_fx(
+                torch.func.functionalize(call), tracing_mode="fake", _allow_non_fake_inputs=True
+            )(*plain)
+    except PlacewrightError:
+        raise
+    except Exception as error:
+        if UNTRACKED_MUTATION in str(error) and replay.at is not None:
+            raise changed_in_place(replay.at) from error
+        raise trace_error(error, "", model) from error
+    result.graph.eliminate_dead_code(_has_effect)
+    return result
+
+
+class _Replay(fx.Interpreter):
+    """Runs a graph so that what it records inherits each node's annotations.
+
+    Parameters
+    ----------
+    repeats
+        Draw -> an earlier draw of the same numbers, whose result is taken instead.
+    """
+
+    def __init__(self, recorded: fx.GraphModule, repeats: Mapping[fx.Node, fx.Node]) -> None:
+        super().__init__(recorded)
+        self.repeats = repeats
+        self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
+        self.strided = strided_updates(recorded.graph)
+        self.at: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.at = n
+        with traceback.set_current_meta(n):
+            if n in self.repeats:
+                return _repeated(self.drawn[self.repeats[n]])
+            made = self._run(n)
+            if n in self.drawn:
+                self.drawn[n] = _repeated(made)
+            return made
+
+    def _run(self, n: fx.Node) -> Any:
+        if is_dropout_mask(n):
+            return dropout_mask(*self.fetch_args_kwargs_from_env(n)[0])
+        if n in self.strided:
+            return update_strided(n, *self.fetch_args_kwargs_from_env(n))
+        return super().run_node(n)
+
+
+def _repeated(drawn: Any) -> Any:
+    """A copy, because the step may change the first draw in place."""
+    with traceback.annotate({REPEATED: True}):
+        return tree_map_only(Tensor, torch.clone, drawn)
+
+
+@contextmanager
+def _modules_named(model: nn.Module, path: list[str]) -> Iterator[None]:
+    """Annotate what a module records with its path; `path` stays as it was at an error."""
+    with ExitStack() as hooks:
+        open_: list[Any] = []
+        for name, module in model.named_modules():
+
+            def enter(_m: nn.Module, _args: Any, name: str = name) -> None:
+                annotation = traceback.annotate({"module": name})
+                annotation.__enter__()
+                open_.append(annotation)
+                path.append(name)
+
+            def leave(_m: nn.Module, _args: Any, output: Any) -> None:
+                open_.pop().__exit__(None, None, None)
+                if output is not None:
+                    path.pop()
+
+            first = module.register_forward_pre_hook(enter)
+            last = module.register_forward_hook(leave, always_call=True)
+            hooks.callback(first.remove)
+            hooks.callback(last.remove)
+        yield
+
+
+def _name_backward(graph: fx.Graph) -> None:
+    """Give backward nodes the module of the forward node they differentiate (``seq_nr``)."""
+    module_of: dict[int, str] = {}
+    for node in graph.nodes:
+        custom, number = node.meta.get("custom") or {}, node.meta.get("seq_nr", -1)
+        if custom.get("phase") != "backward" and "module" in custom:
+            module_of.setdefault(number, custom["module"])
+    for node in graph.nodes:
+        custom = node.meta.get("custom") or {}
+        if custom.get("phase") == "backward" and node.meta.get("seq_nr") in module_of:
+            node.meta["custom"] = {**custom, "module": module_of[node.meta["seq_nr"]]}
+
+
+def _has_effect(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    mutable = bool(getattr(schema, "is_mutable", False))
+    # An unread draw still advances the generator for the draws after it.
+    return node.op in ("placeholder", "output") or mutable or is_random(node)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence warnings and logs about a trace's internals, and switch garbage collection off.
+
+    A user can do nothing about the former. A trace makes a million small objects that all stay:
+    looking for garbage among them takes a fifth of its time.
+    """
+    log, collects = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
+    was_silent, log.disabled = log.disabled, True
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = was_silent
+        if collects:
+            gc.enable()

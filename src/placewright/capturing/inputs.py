@@ -1,0 +1,183 @@
+"""StepInputs: fakes of the parameters, buffers, inputs and targets that a step reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parameter import is_lazy
+
+from placewright.capturing.containers import leaves_of, refilled
+from placewright.capturing.named_state import Loss, ModelAndLoss, named_state
+from placewright.capturing.source import ModelSource
+from placewright.errors import InputError, UnsupportedError
+from placewright.graph.program import Role
+
+Rebound: TypeAlias = Sequence[tuple[Tensor, Tensor]]
+"""Buffers that a forward pass replaced (``self.mean = ...``), each with its new tensor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepInput:
+    """One tensor that the step reads: its role, its key and a fake of it.
+
+    Attributes
+    ----------
+    path
+        The name of a parameter or buffer in `ModelAndLoss`.
+    """
+
+    role: Role
+    key: str
+    value: Tensor
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepInputs:
+    """A model, its inputs and its targets as a flat sequence of tensors."""
+
+    model: nn.Module
+    loss_fn: Loss | None
+    inputs: Any
+    targets: Any
+    tensors: tuple[StepInput, ...]
+
+    def run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
+        """Compute ``then(outputs, targets)`` with `values` in place of the tensors.
+
+        They stay in place until `then` returns: what it differentiates may compute parts of the
+        forward pass again (activation checkpointing), which must read the same values.
+        """
+        remaining = iter(values)
+        held = {entry.path: next(remaining) for entry in self.tensors if entry.path}
+        whole, state = ModelAndLoss(self.model, self.loss_fn, then), dict(held)
+        arguments = (refilled(self.inputs, remaining), refilled(self.targets, remaining))
+        with _autocast_cache():
+            made = torch.func.functional_call(whole, state, arguments)
+        return made, _rebound(held, state)
+
+
+@contextmanager
+def _autocast_cache() -> Iterator[None]:
+    """Let autocast cast a parameter once for all its readers, as eager mode does.
+
+    ``make_fx`` (PyTorch 2.13) turns that off, which changes bits: the gradients of several readers
+    are added in the dtype of the readers where they share a cast, else in the parameter's.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(True)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(before)
+
+
+def step_inputs(source: ModelSource) -> StepInputs:
+    """Make fakes on the CPU of all tensors that a step reads.
+
+    What is no tensor inside of inputs and targets becomes a constant of the graph.
+    """
+    model, loss_fn, targets = source.model, source.loss_fn, source.targets
+    _check_plain(model)
+    inputs = as_arguments(source.inputs, type(model).__name__)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    parameters, buffers = named_state(model, loss_fn)
+    groups: tuple[tuple[Role, Sequence[tuple[str, str, Any]]], ...] = (
+        ("parameter", parameters),
+        ("buffer", buffers),
+        ("input", [(key, "", leaf) for key, leaf in leaves_of(inputs)]),
+        ("target", [(key, "", leaf) for key, leaf in leaves_of(targets)]),
+    )
+    tensors = tuple(
+        StepInput(role, key, _fake(mode, value, f"{role} {key}"), path)
+        for role, members in groups
+        for key, path, value in members
+        if isinstance(value, Tensor)
+    )
+    return StepInputs(model, loss_fn, inputs, targets, tensors)
+
+
+def as_arguments(inputs: Any, model: str) -> Any:
+    """Inputs as a tuple or list of positional arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if not isinstance(inputs, tuple | list):
+        raise InputError(
+            "inputs must be a tuple, a list, a dict or a tensor",
+            where=f"model {model}",
+            by=f"got {type(inputs).__name__}",
+        )
+    return inputs
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Raise for compiled and scripted modules, whose Python code a trace cannot see."""
+    compiled = hasattr(model, "_orig_mod")
+    if compiled or isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedError(
+            "a compiled model" if compiled else "a scripted model",
+            where=f"model {type(model).__name__}",
+            hint="capture the plain module that it was made from",
+        )
+
+
+def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
+    if is_lazy(value):
+        raise InputError(
+            "a lazy module has not seen its first input yet",
+            where=where,
+            hint="call the model once before it is captured",
+        )
+    if value.layout is not torch.strided:
+        raise UnsupportedError(f"a tensor of layout {value.layout}", where=where)
+    with mode:
+        # On the CPU even where the model is on the meta device: kernels are chosen by device.
+        fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    return fake.requires_grad_(value.requires_grad and value.is_leaf)
+
+
+def _rebound(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Rebound:
+    """The buffers that are other tensors now; a trace does not record an assignment."""
+    changed = {key: (old, after[key]) for key, old in before.items() if after[key] is not old}
+    for key, (old, new) in changed.items():
+        if not isinstance(new, Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+            now = f"{tuple(new.shape)} {new.dtype}" if isinstance(new, Tensor) else repr(new)
+            raise UnsupportedError(
+                "the forward pass puts something of another shape in its place",
+                where=f"buffer {key.removeprefix('model.')!r}",
+                by=f"{tuple(old.shape)} {old.dtype}, then {now}",
+                hint="give the buffer its final shape before capturing, by calling the model once",
+            )
+    return tuple(changed.values())
+
+
+def write_back(rebound: Rebound) -> None:
+    """Write the new values into the buffers, from which the next step starts.
+
+    All are read before one is written: a model may swap two buffers.
+    """
+    with torch.no_grad():
+        values = [new.detach().clone() for _, new in rebound]
+        for (old, _), value in zip(rebound, values, strict=True):
+            old.copy_(value)
+
+
+def outputs_apart(outputs: Sequence[Tensor], rebound: Rebound) -> list[Tensor]:
+    """The outputs; one that is a buffer about to be overwritten, as a copy."""
+    overwritten = {_storage(old) for old, _ in rebound}
+    return [x.clone() if _storage(x) in overwritten else x for x in outputs]
+
+
+def _storage(x: Tensor) -> int:
+    """Identity of the memory; fakes have no addresses, so it is the storage object's."""
+    key: int = x.untyped_storage()._cdata
+    return key

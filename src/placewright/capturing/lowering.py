@@ -1,0 +1,220 @@
+"""Stage 2, `lower`: a functional fx graph becomes calls on named values."""
+
+from __future__ import annotations
+
+import base64
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from placewright.capturing.checks import changed_in_place
+from placewright.capturing.flops.counting import work
+from placewright.capturing.functional import REPEATED
+from placewright.capturing.lowered import ABSENT, RESIDENT, Call, Lowered, input_name, spec_of
+from placewright.capturing.rewrites.calls import without_source
+from placewright.capturing.rewrites.random_state import is_random
+from placewright.capturing.tracing import Traced
+from placewright.errors import UnsupportedError
+from placewright.graph.graph import INPUT_MARK, TensorSpec
+from placewright.graph.program import Const, Instruction, ProgramInput, ProgramOutput, Ref, Role
+
+aten = torch.ops.aten
+
+_IDENTITIES = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
+"""Calls that return their argument: values never change, so an alias is the value."""
+
+_MUTABLE_ROLES = (*RESIDENT, "input", "target")
+
+_FRAMEWORK_CONSTANTS = {
+    "dtype": torch.dtype,
+    "device": torch.device,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+
+
+def lower(traced: Traced) -> Lowered:
+    """Lower every node; getitem becomes its producer's result, aliases disappear."""
+    lowering = _Lowering(traced)
+    for node in traced.module.graph.nodes:
+        getattr(lowering, node.op)(node)
+    return Lowered(
+        tuple(lowering.inputs),
+        tuple(lowering.calls),
+        tuple(lowering.outputs),
+        lowering.gradients,
+        lowering.constants,
+    )
+
+
+class _Lowering:
+    """One method per kind of fx node, named after it."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced = traced
+        self.step_inputs = iter(traced.inputs)
+        self.names: dict[fx.Node, str] = {}
+        self.inputs: list[ProgramInput] = []
+        self.calls: list[Call] = []
+        self.outputs: list[ProgramOutput] = []
+        self.gradients: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
+
+    def placeholder(self, node: fx.Node) -> None:
+        given = next(self.step_inputs)
+        self._input(node, given.role, given.key, given.value)
+
+    def get_attr(self, node: fx.Node) -> None:
+        key = str(node.target)
+        name = self.names[node] = input_name("constant", key)
+        if name in self.constants:  # every use of a tensor has a node of its own
+            return
+        value = getattr(self.traced.module, key)
+        if not isinstance(value, Tensor):
+            raise UnsupportedError(
+                "control flow inside the graph (torch.cond, while_loop)",
+                where=f"constant {key!r}",
+                hint="only tensor operations can be placed; write it with torch.where",
+            )
+        self.constants[name] = _encoded(value, key)
+        self._input(node, "constant", key, value.contiguous())
+
+    def call_function(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            producer, position = node.args
+            self.names[node] = f"{self.names[producer]}.{position}"  # type: ignore[index]
+        elif _is_identity(node):
+            self.names[node] = self.names[node.args[0]]  # type: ignore[index]
+        else:
+            self._call(node)
+
+    def output(self, node: fx.Node) -> None:
+        names = [self.names[value] for value in node.args[0]]  # type: ignore[union-attr,index]
+        wanted = self.traced.outputs
+        pairs = zip(wanted, names, strict=False)
+        self.outputs = [ProgramOutput(name, value) for name, value in pairs]
+        self.gradients = dict(zip(self.traced.gradients, names[len(wanted) :], strict=True))
+
+    def _input(self, node: fx.Node, role: Role, key: str, value: Tensor) -> None:
+        name = self.names[node] = input_name(role, key)
+        self.inputs.append(ProgramInput(name, role, key, spec_of(value)))
+
+    def _call(self, node: fx.Node) -> None:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise UnsupportedError(
+                f"{node.target} is not a tensor operation",
+                where=f"operator {node.name!r}",
+                hint="control flow and symbolic sizes cannot be placed; capture fixed shapes",
+            )
+        target, arguments, keywords = without_source(node)
+        args = _plain(arguments, self.names, node.name)
+        instruction = Instruction(
+            name=node.name,
+            target=target,
+            args=args,
+            kwargs={key: _plain(value, self.names, node.name) for key, value in keywords.items()},
+            results=_results(node),
+            mutates=_mutates(node, args),
+            random=is_random(node),
+        )
+        phase, module = _origin(node, instruction.mutates)
+        self.calls.append(Call(instruction, _outputs(node), phase, module, *work(node)))
+        self.names[node] = instruction.mutates[0] if instruction.mutates else node.name
+
+
+def _plain(argument: Any, names: Mapping[fx.Node, str], where: str) -> Any:
+    """An argument of an fx node as plain data: numbers, strings, `Ref`, `Const`, tuples of them."""
+    if isinstance(argument, fx.Node):
+        return Ref(names[argument])
+    if isinstance(argument, tuple | list):
+        return tuple(_plain(part, names, where) for part in argument)
+    if argument is None or isinstance(argument, bool | int | float | str):
+        return argument
+    for kind, type_ in _FRAMEWORK_CONSTANTS.items():
+        if isinstance(argument, type_):
+            return Const(kind, str(argument).removeprefix("torch."))
+    raise UnsupportedError(
+        f"an argument of type {type(argument).__name__}",
+        where=f"operator {where!r}",
+        hint="only tensors, numbers, strings and lists of these can be kept in a program",
+    )
+
+
+def _origin(node: fx.Node, mutates: tuple[str, ...]) -> tuple[str, str]:
+    """Phase and module of a node; a write-back to a buffer, which has none, has the buffer's."""
+    custom = node.meta.get("custom") or {}
+    if not custom and mutates:
+        return "forward", mutates[0].partition(":")[2].rpartition(".")[0]
+    return custom.get("phase", ""), custom.get("module", "")
+
+
+def _is_identity(node: fx.Node) -> bool:
+    """Whether the result equals the first argument: aliases, repeated draws, views of all of it."""
+    if node.target in _IDENTITIES or (node.meta.get("custom") or {}).get(REPEATED):
+        return True
+    lifted = node.target is aten.lift_fresh_copy.default
+    view = getattr(node.target, "is_view", False)
+    return lifted or (view and _same_layout(node.meta["val"], node.args[0]))
+
+
+def _same_layout(made: Any, source: Any) -> bool:
+    if not isinstance(made, Tensor) or not isinstance(source, fx.Node):
+        return False
+    given = source.meta["val"]
+    return spec_of(made) == spec_of(given) and made.storage_offset() == given.storage_offset()
+
+
+def _results(node: fx.Node) -> tuple[str, ...]:
+    made = node.meta["val"]
+    if not isinstance(made, tuple | list):
+        # A call that changes a program input returns that input, under the input's own name.
+        unread = made is None or not node.users or _is_mutable(node)
+        return ("",) if unread else (node.name,)
+    read = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    return tuple(f"{node.name}.{k}" if k in read else "" for k in range(len(made)))
+
+
+def _outputs(node: fx.Node) -> tuple[TensorSpec, ...]:
+    made = node.meta["val"]
+    parts = made if isinstance(made, tuple | list) else (made,)
+    return tuple(spec_of(part) if isinstance(part, Tensor) else ABSENT for part in parts)
+
+
+def _mutates(node: fx.Node, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Program inputs that a call changes in place; the next step starts from what it writes."""
+    if not _is_mutable(node):
+        return ()
+    schema = node.target._schema  # type: ignore[union-attr]
+    changed = [
+        argument
+        for argument, declared in zip(args, schema.arguments, strict=False)
+        if declared.alias_info is not None and declared.alias_info.is_write
+    ]
+    if not changed or not all(map(_is_mutable_input, changed)):
+        raise changed_in_place(node)
+    return tuple(argument.name for argument in changed)
+
+
+def _is_mutable_input(argument: Any) -> bool:
+    return isinstance(argument, Ref) and argument.name.partition(INPUT_MARK)[0] in _MUTABLE_ROLES
+
+
+def _is_mutable(node: fx.Node) -> bool:
+    return bool(node.target._schema.is_mutable)  # type: ignore[union-attr]
+
+
+def _encoded(value: Tensor, key: str) -> str:
+    """Base64 of a constant's bytes, row-major."""
+    real = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if real is None or real.is_meta:
+        raise UnsupportedError(
+            "a tensor that is no parameter and no buffer has no data",
+            where=f"constant {key!r}",
+            hint="register it with register_buffer, or build the model off the meta device",
+        )
+    raw = real.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return base64.b64encode(raw).decode("ascii")

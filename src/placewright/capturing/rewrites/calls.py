@@ -1,0 +1,126 @@
+"""Calls of PyTorch (2.13) that are replaced by others with the same result, bit for bit.
+
+1. ``aten.native_batch_norm`` updates the running statistics, which its schema does not declare, so
+   functionalization misses it. Its ``_legit`` twins call the same kernels and declare the update.
+2. In-place pointwise operations on strided views keep the strides. A CPU kernel computes whole
+   vectors as far as memory is contiguous and the rest element by element, and for sigmoid, tanh or
+   exp the two round differently. Eager mode writes into a view with gaps (the gates of a GRU, a
+   third of each row); the functional twin makes a dense tensor, whose rows are computed together.
+3. Factory calls that read a tensor only for its shape read none: ``zeros_like(x)`` would otherwise
+   tie itself to the device of ``x``, or move ``x`` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
+
+aten = torch.ops.aten
+
+
+def _native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if mean is None or variance is None:
+        return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
+    if training:
+        return aten._native_batch_norm_legit.default(
+            x, weight, bias, mean, variance, training, momentum, eps
+        )
+    return aten._native_batch_norm_legit_no_training.default(
+        x, weight, bias, mean, variance, momentum, eps
+    )
+
+
+FUNCTIONAL_BATCH_NORM = {aten.native_batch_norm.default: _native_batch_norm}
+"""Decomposition table for the trace."""
+
+_SAME_ROUNDING = frozenset(
+    {"add_", "sub_", "mul_", "div_", "neg_", "abs_", "copy_", "fill_", "zero_", "relu_", "clamp_"}
+    | {"masked_fill_", "clamp_min_", "clamp_max_", "threshold_", "sqrt_", "round_", "floor_"}
+)
+"""In-place operations that round equally in a vector and element by element."""
+
+
+def strided_updates(recorded: fx.Graph) -> set[fx.Node]:
+    """Updates of views whose rounding depends on strides, and the updates of the view before."""
+    found: set[fx.Node] = set()
+    for node in recorded.nodes:
+        if _is_strided_update(node) and node.target._opname not in _SAME_ROUNDING:
+            while isinstance(node, fx.Node) and _is_strided_update(node):
+                found.add(node)
+                node = node.args[0]
+    return found
+
+
+def update_strided(node: fx.Node, args: Any, kwargs: Any) -> Tensor:
+    """Compute `node` by its functional twin and a copy that keeps the strides."""
+    changed: Tensor = args[0]
+    twin = _functional_twin(node)
+    assert twin is not None
+    return changed.copy_(twin(*args, **kwargs))
+
+
+def _is_strided_update(node: fx.Node) -> bool:
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return False
+    changed: Any = node.args[0]
+    if torch.Tag.pointwise not in target.tags or not isinstance(changed, fx.Node):
+        return False
+    return _functional_twin(node) is not None and not is_dense(changed.meta["val"])
+
+
+def _functional_twin(node: fx.Node) -> Callable[..., Tensor] | None:
+    target: Any = node.target
+    packet = getattr(aten, target._opname.removesuffix("_"), None)
+    return getattr(packet, target._overloadname, None)
+
+
+_EMPTY = (aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default)
+_ZEROS = (aten.zeros_like.default, aten.new_zeros.default)
+_ONES = (aten.ones_like.default, aten.new_ones.default)
+_FULL = (aten.full_like.default, aten.new_full.default)
+
+
+def without_source(node: fx.Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Target, arguments and keywords of `node`, without a tensor that only gives a shape."""
+    made = node.meta["val"]
+    unchanged = (str(node.target), node.args, dict(node.kwargs))
+    if node.target in _EMPTY:
+        return "aten.empty_strided.default", (tuple(made.shape), made.stride()), _options(made)
+    # The plain factories make row-major tensors; strides are kept, kernels may depend on them.
+    if not isinstance(made, Tensor) or not _is_row_major(made):
+        return unchanged
+    if node.target in _ZEROS:
+        return "aten.zeros.default", (tuple(made.shape),), _options(made)
+    if node.target in _ONES:
+        return "aten.ones.default", (tuple(made.shape),), _options(made)
+    if node.target in _FULL and not isinstance(node.args[-1], fx.Node):
+        fill = node.args[1] if node.target is aten.full_like.default else node.args[2]
+        return "aten.full.default", (tuple(made.shape), fill), _options(made)
+    return unchanged
+
+
+def _is_row_major(made: Tensor) -> bool:
+    """Whether the strides equal those of a fresh tensor, dimensions of size one included."""
+    stride, expected = 1, []
+    for size in reversed(made.shape):
+        expected.append(stride)
+        stride *= max(size, 1)
+    return tuple(made.stride()) == tuple(reversed(expected))
+
+
+def _options(made: Tensor) -> dict[str, Any]:
+    return {"dtype": made.dtype, "device": made.device}

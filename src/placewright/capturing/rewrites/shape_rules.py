@@ -1,0 +1,106 @@
+"""Shape rules for fake tensors where PyTorch's rule differs from its CPU kernel (torch 2.13).
+
+A program gives the shape and dtype of every value before it runs, and receivers rely on them.
+
+- ``_grouped_mm`` takes every dtype; PyTorch's rule admits bfloat16 alone (experts in float32).
+- The gradient of a layer normalisation's input is row-major.
+- Normalisation of a bfloat16 input with float32 parameters, as under autocast, keeps its
+  statistics in float32 and gives the input a gradient of the input's dtype; PyTorch's rules say
+  otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, _decomp, _meta_registrations
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+aten = torch.ops.aten
+
+_GROUPED = "_meta_grouped_mm_common"
+
+
+@contextmanager
+def shape_rules() -> Iterator[None]:
+    """Replace PyTorch's rules by those of this module."""
+    with (
+        patch.object(_meta_registrations, _GROUPED, _grouped(_meta_registrations)),
+        patch.dict(fake_impls.op_implementations_dict, _NORMS),
+        patch.dict(_decomp.meta_table, _NORMS),  # else a decomposition goes first
+    ):
+        yield
+
+
+def _grouped(rules: Any) -> Callable[..., Tensor]:
+    bfloat16_only = getattr(rules, _GROUPED)
+
+    def grouped_mm(mat_a: Tensor, mat_b: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if kwargs.get("scale_a") is not None or mat_a.dtype == torch.bfloat16:
+            return bfloat16_only(mat_a, mat_b, *args, **kwargs)  # type: ignore[no-any-return]
+        made: Tensor = rules._create_grouped_mm_output_tensor(
+            mat_a, mat_b, kwargs.get("offs"), kwargs.get("out_dtype")
+        )
+        return made
+
+    return grouped_mm
+
+
+def _statistics(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The output has the input's dtype, the statistics that of the parameters."""
+    x, *others = [part for part in args if isinstance(part, Tensor)]
+    kept = next((other.dtype for other in others), x.dtype)
+    return _made(mode, operation, args, kwargs, (x.dtype, kept, kept))
+
+
+def _as_suggested(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `_statistics`; the output has channels last where the input has, else it is row-major."""
+    first, *others = _statistics(mode, operation, *args, **kwargs)
+    with mode:
+        suggested = torch._prims_common.suggest_memory_format(args[0])
+        first = torch.empty_like(first, memory_format=suggested)
+    return (first, *others)
+
+
+def _gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The gradient of the input has the input's dtype, the others are as PyTorch says."""
+    return _made(mode, operation, args, kwargs, (args[1].dtype,))
+
+
+def _row_major_gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """The gradient of the input is row-major, whatever the strides of the input."""
+    first, *others = _gradients(mode, operation, *args, **kwargs)
+    if first is not None:
+        with mode:
+            first = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+    return (first, *others)
+
+
+_NORMS = {
+    aten.native_group_norm.default: _statistics,
+    aten.native_layer_norm.default: _statistics,
+    aten._native_batch_norm_legit.default: _as_suggested,
+    aten._native_batch_norm_legit_functional.default: _as_suggested,
+    aten._native_batch_norm_legit.no_stats: _as_suggested,
+    aten._native_batch_norm_legit_no_training.default: _as_suggested,
+    aten.native_group_norm_backward.default: _gradients,
+    aten.native_layer_norm_backward.default: _row_major_gradients,
+}
+
+
+def _made(
+    mode: Any, operation: Any, args: Any, kwargs: Any, dtypes: tuple[torch.dtype, ...]
+) -> tuple[Any, ...]:
+    """The results of PyTorch's rule, the first ones converted to `dtypes`."""
+    with in_kernel_invocation_manager(mode):
+        made = list(operation(*args, **kwargs))
+        for k, dtype in enumerate(dtypes):
+            if made[k] is not None and made[k].dtype != dtype:
+                made[k] = torch.empty_like(made[k], dtype=dtype)
+    device = next(part.device for part in args if isinstance(part, Tensor))
+    return tuple(part if part is None else FakeTensor(mode, part, device) for part in made)

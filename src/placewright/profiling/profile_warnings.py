@@ -1,0 +1,164 @@
+"""Warnings of a profile: whenever costs are not what was asked for, and why."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from placewright.cluster.cluster import Device
+from placewright.cluster.detect import cpu_cores
+from placewright.graph.graph import Graph
+
+
+class ProfileWarning(UserWarning):
+    """Costs are not what was asked for."""
+
+
+class BusyMachineWarning(ProfileWarning):
+    """Other processes were running during the measurement, so the measured times are too long."""
+
+
+class TooFewCoresWarning(ProfileWarning):
+    """A CPU of the cluster has more cores than this machine: its costs are not its own."""
+
+
+class UncountedWarning(ProfileWarning):
+    """Costs that are computed leave out what some operators compute."""
+
+
+class MessagesNotMeasuredWarning(ProfileWarning):
+    """Links are taken as they are given, because two workers could not be started."""
+
+
+class NotMeasuredWarning(ProfileWarning):
+    """Costs were computed because PyTorch, which measures them, is not installed."""
+
+
+class OtherMachineWarning(ProfileWarning):
+    """A kept profile was measured on another machine than this one."""
+
+
+STAT = Path("/proc/stat")
+SAMPLE_S = 0.25
+IDLE = (3, 4)
+"""Columns of a line of `STAT` that count idle time: idle, and waiting for a disk."""
+
+GUEST = 8
+"""From this column on, time that other columns count already."""
+
+TOLERATED_CPUS = 0.25
+"""CPUs that may be busy beside the measurement: an editor, a shell."""
+
+
+def warn_of_background_load(what: str, cores: int) -> None:
+    """Warn if other processes keep the `cores` cores busy on which `what` is to be measured.
+
+    They share its cores and its memory bus, and a profile would count what they cost as the
+    operators' own time. Never warns where the system has no `STAT` (other than Linux).
+    """
+    count = os.cpu_count() or 1
+    busy = busy_cpus()
+    if busy > max(TOLERATED_CPUS, count - cores - TOLERATED_CPUS):
+        warnings.warn(
+            f"{what} was measured while other processes kept {busy:.1f} of {count} CPUs busy: "
+            "costs are too high\n  next: profile again when the machine is idle",
+            BusyMachineWarning,
+            stacklevel=2,
+        )
+
+
+def busy_cpus(seconds: float = SAMPLE_S) -> float:
+    """CPUs at work while this process sleeps; what a hypervisor took away counts too."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None:
+        return 0.0
+    whole, idle = (now - then for now, then in zip(after, before, strict=True))
+    return (1.0 - idle / whole) * (os.cpu_count() or 1) if whole > 0 else 0.0
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Ticks of all CPUs since boot, and those of them that were idle."""
+    try:
+        columns = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:]]
+    except (OSError, ValueError):
+        return None
+    return sum(columns[:GUEST]), sum(columns[k] for k in IDLE)
+
+
+def cores_to_measure(device: Device) -> int:
+    """Cores of this machine that are measured for a CPU, 0 where it is computed instead.
+
+    One that has more cores than are here is computed where its ``peak_flops`` is known, else
+    the cores that are here stand for it: more threads than cores would time their contention.
+    """
+    here = cpu_cores()
+    if device.cores <= here:
+        return device.cores
+    return 0 if device.peak_flops is not None else here
+
+
+def warn_of_cores(what: str, devices: Sequence[Device]) -> None:
+    """Warn of the CPUs among `devices` that this machine has too few cores to measure."""
+    large = [d for d in devices if d.cores > cpu_cores()]
+    computed = [d for d in large if cores_to_measure(d) == 0]
+    measured = [d for d in large if cores_to_measure(d) > 0]
+    for group, how, advice in (
+        (computed, "computed from peak_flops, not measured,", ""),
+        (measured, "measured with too few cores", "give peak_flops, or "),
+    ):
+        if group:
+            names = ", ".join(f"{d.name} ({d.cores})" for d in group)
+            most = max(d.cores for d in group)
+            warnings.warn(
+                f"{what} was {how} for {names}: this machine has {cpu_cores()} cores\n"
+                f"  next: {advice}profile on a machine with {most} cores and keep it with --table",
+                TooFewCoresWarning,
+                stacklevel=3,
+            )
+
+
+NAMED_SHARE = 0.001
+"""Share of a model's bytes from which PyTorch's own operators without a formula are named."""
+
+
+def warn_of_uncounted(graph: Graph, computed: Sequence[Device]) -> None:
+    """Name the kinds of operators without a FLOP formula on the devices that are `computed`.
+
+    Those of PyTorch are named from `NAMED_SHARE` of the bytes that the model moves; what others
+    compute cannot be told from their bytes, so they always are.
+    """
+    shares = uncounted_shares(graph)
+    named = [
+        kind
+        for kind, share in shares.items()
+        if share >= NAMED_SHARE or kind.partition(".")[0] not in ("aten", "prims")
+    ]
+    if not computed or not named:
+        return
+    count = Counter(op.kind for op in graph.operators)
+    listed = ", ".join(f"{kind} ({count[kind]}x, {100 * shares[kind]:.2g} %)" for kind in named)
+    where = ", ".join(device.name for device in computed[:3]) + (", ..." if computed[3:] else "")
+    warnings.warn(
+        f"{graph.name}: no formula for what these operators compute (in brackets: how many, and "
+        f"their share of the bytes that all operators move): {listed}. On {where} their costs "
+        "count bytes alone; give them a formula by torch.utils.flop_counter.register_flop_formula "
+        "before the model is captured",
+        UncountedWarning,
+        stacklevel=3,
+    )
+
+
+def uncounted_shares(graph: Graph) -> dict[str, float]:
+    """Kinds of operators without a formula, and their share of the bytes that are moved."""
+    total = sum(op.bytes_accessed for op in graph.operators) or 1.0
+    shares: dict[str, float] = {}
+    for op in graph.operators:
+        if op.uncounted:
+            shares[op.kind] = shares.get(op.kind, 0.0) + op.bytes_accessed / total
+    return shares
