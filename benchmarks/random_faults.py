@@ -575,8 +575,8 @@ def _last_words(err: str) -> str:
 def _clear(mark: str) -> None:
     """Take down what a testbed has left, so that the next schedule begins on clean ground."""
     if things(mark):
-        from placewright.testbed.ending import end
         from placewright.testbed.record import records
+        from placewright.testbed.teardown import end
 
         for record in records():
             if mark in record.cluster:

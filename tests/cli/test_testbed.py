@@ -13,8 +13,8 @@ import pytest
 
 from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
-from placewright.testbed.ending import end_all
 from placewright.testbed.requirements import missing
+from placewright.testbed.teardown import end_all
 from tests.cli.speak import speak
 from tests.testbed.test_testbed import traces
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from placewright.graph.dtypes import DTYPES, NO_DTYPE
+from placewright.graph.graph import DTYPES, NO_DTYPE
 
 
 def test_every_dtype_of_pytorch_has_its_name() -> None:

@@ -1,4 +1,4 @@
-"""What tests let a process inside a testbed do: Python code with `seat` at hand."""
+"""What tests let a process inside a testbed do: Python code with `handle` at hand."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import asdict
 from placewright.testbed import NodeHandle
 
 _ENTER = (
-    "import os, socket, sys, time; from placewright.testbed.probe import seat_from; "
-    "seat = seat_from(sys.argv[1]); seat.enter()\n"
+    "import os, socket, sys, time; from placewright.testbed.probe import handle_from_json; "
+    "handle = handle_from_json(sys.argv[1]); handle.enter()\n"
 )
 
 
 def start(handle: NodeHandle, code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start `code` as a process of the seat; `sys.argv[2:]` are the arguments."""
+    """Start `code` as a process of the handle; `sys.argv[2:]` are the arguments."""
     words = [sys.executable, "-c", _ENTER + code, json.dumps(asdict(handle)), *map(str, arguments)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

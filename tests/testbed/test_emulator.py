@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.testbed.emulator import DROP_BYTES, DROP_S, OWN_S, Emulator
+from placewright.testbed.emulator import DROP_BYTES, DROP_S, HEADER, OWN_S, Emulator
 from placewright.testbed.link_table import LinkTable
-from placewright.testbed.packet import HEADER
 from tests.testbed.test_packet import packet
 
 RATES = (1e4, 1e6, 1e9)

@@ -9,7 +9,7 @@ from tests.testbed import inside
 
 SIZE = 1_000_000
 EXCHANGE = """
-os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
+os.environ["GLOO_SOCKET_IFNAME"] = handle.interface
 import torch
 import torch.distributed as dist
 rank = int(sys.argv[2])

@@ -1,4 +1,4 @@
-"""A process takes its seat."""
+"""A process takes its handle."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.testbed.packet import HEADER, payload_bytes, with_congestion_mark
+from placewright.testbed.emulator import HEADER, payload_bytes, with_congestion_mark
 
 
 def checksum(header: bytes) -> int:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.testbed import Testbed, record
-from placewright.testbed.ending import sweep
 from placewright.testbed.record import Process, Record, read_record, records, this_boot
+from placewright.testbed.teardown import sweep
 
 texts = st.lists(st.text(), max_size=3).map(tuple)
 processes = st.builds(Process, st.integers(1, 9999), st.integers(0, 10**9))

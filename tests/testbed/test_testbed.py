@@ -14,15 +14,15 @@ import pytest
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import Testbed, namespaces
-from placewright.testbed.removal import emulator_pid
 from placewright.testbed.status import status
+from placewright.testbed.teardown import emulator_pid
 from tests.testbed import inside
 from tests.testbed.conftest import DUO, cluster
 
 Up = Callable[[Cluster], Testbed]
 
 ECHO = """
-with socket.create_server((seat.address, 5000)) as server:
+with socket.create_server((handle.address, 5000)) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
     while data := connection.recv(1 << 16):
@@ -127,7 +127,7 @@ def test_a_cut_link_carries_nothing_until_it_is_restored(duo: Testbed) -> None:
 
 
 LISTEN = """
-with socket.create_server((seat.address, 5000)) as server:
+with socket.create_server((handle.address, 5000)) as server:
     connection, _ = server.accept()
     connection.recv(1)
     print("met", flush=True)

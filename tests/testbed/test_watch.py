@@ -5,9 +5,8 @@ from __future__ import annotations
 import select
 from dataclasses import replace
 
-from placewright.testbed.ending import still_needed
 from placewright.testbed.record import Process, Record
-from placewright.testbed.watch import watches
+from placewright.testbed.teardown import owner_events, still_needed
 from tests.testbed.conftest import Start
 
 
@@ -24,7 +23,7 @@ def test_it_hears_of_ends_and_changes_until_the_last_owner_ends(
     owners = (Process.of(first.pid), Process.of(second.pid))
     bed = replace(empty, owners=owners[:1])
     bed.write()
-    looks = watches(bed.folder)
+    looks = owner_events(bed.folder)
     files = next(looks)
     assert not speaks(files)
     replace(bed, owners=owners).write()
@@ -46,7 +45,7 @@ def test_what_stays_has_no_end(empty: Record, start: Start) -> None:
     owner = start()
     bed = replace(empty, owners=(Process.of(owner.pid),))
     bed.write()
-    looks = watches(bed.folder)
+    looks = owner_events(bed.folder)
     next(looks)
     bed.joined(Process.this(), keep=True).write()
     owner.kill()

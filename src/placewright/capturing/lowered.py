@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placewright.graph.dtypes import NO_DTYPE
-from placewright.graph.graph import TensorSpec
+from placewright.graph.graph import NO_DTYPE, TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
 
 RESIDENT = ("parameter", "buffer", "state")

@@ -21,8 +21,8 @@ from pydantic import BeforeValidator, Field
 
 from placewright.cluster.cluster import WORK, Cluster, Device, Link
 from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
-from placewright.errors import InputError, UnknownNameError
-from placewright.io.boundary import FileModel, RefusedError, parse_yaml, read_text, validate
+from placewright.errors import InputError
+from placewright.io.boundary import FileModel, RefusedError, parse_yaml, placed, read_text, validate
 from placewright.io.stored import write_file
 
 SCHEMA_VERSION = 1
@@ -142,10 +142,8 @@ def cluster_from_text(text: str, *, where: str, name: str = "cluster") -> Cluste
         devices = tuple(d.device(i) for i, d in enumerate(entry.devices))
         links = tuple(link for e in entry.links for link in e.links())
         return Cluster(devices, links, entry.name or name)
-    except UnknownNameError as error:
-        raise _in_file(error, where, UnknownNameError) from None
     except InputError as error:
-        raise _in_file(error, where, InputError) from None
+        raise placed(error, where) from None
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> Path:
@@ -156,10 +154,10 @@ def write_cluster(cluster: Cluster, path: str | Path) -> Path:
 def cluster_to_text(cluster: Cluster) -> str:
     """A cluster as YAML text."""
     data = cluster_data(cluster)
-    lines = [f"schema_version: {SCHEMA_VERSION}", f"name: {_flow(cluster.name)}", "devices:"]
-    lines += [f"  - {_flow(device)}" for device in data["devices"]]
+    lines = [f"schema_version: {SCHEMA_VERSION}", f"name: {_one_line(cluster.name)}", "devices:"]
+    lines += [f"  - {_one_line(device)}" for device in data["devices"]]
     if data["links"]:
-        lines += ["links:", *(f"  - {_flow(link)}" for link in data["links"])]
+        lines += ["links:", *(f"  - {_one_line(link)}" for link in data["links"])]
     return "\n".join(lines) + "\n"
 
 
@@ -223,16 +221,7 @@ def _link_data(link: Link, both_ways: bool) -> dict[str, Any]:
     return data if both_ways else {**data, "duplex": False}
 
 
-def _flow(data: Any) -> str:
+def _one_line(data: Any) -> str:
     """One line of YAML."""
     text = yaml.safe_dump(data, default_flow_style=True, sort_keys=False, width=10**6)
     return text.removesuffix("...\n").strip()
-
-
-def _in_file(error: InputError, where: str, kind: type[InputError]) -> InputError:
-    """The same error, naming the file too."""
-    moved = kind.__new__(kind)
-    InputError.__init__(
-        moved, error.what, where=f"{where}: {error.where}", by=error.by, hint=error.hint
-    )
-    return moved

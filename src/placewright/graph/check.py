@@ -1,4 +1,4 @@
-"""Whether a program belongs to its graph and can be executed from top to bottom."""
+"""check_program: a program must match its graph and be executable from top to bottom."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.dtypes import NO_DTYPE
-from placewright.graph.graph import INPUT_MARK, Graph, Operator, TensorSpec
+from placewright.graph.graph import INPUT_MARK, NO_DTYPE, Graph, Operator, TensorSpec
 from placewright.graph.program import ORDER_ONLY, Instruction, Program, Ref
 
 
 def check_program(graph: Graph) -> None:
-    """Raise where the graph's program contradicts itself or the graph.
+    """Raise `InputError` where the graph's program contradicts itself or the graph.
 
-    Raises
-    ------
-    InputError
-        An instruction without its operator, or with more or fewer results than that has
-        outputs; a value without a dtype, used before it is made or made twice; a tensor of the
-        graph that is no value of the program.
+    That is an instruction without its operator, or with more or fewer results than that has
+    outputs; a value without a dtype, used before it is made or made twice; a tensor of the
+    graph that is no value of the program.
     """
     program: Program = graph.program
     where = f"{graph.name}: program"

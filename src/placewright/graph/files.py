@@ -1,4 +1,4 @@
-"""Graphs as JSON (``.json`` or ``.json.gz``), with the program that runs them."""
+"""Graphs as JSON (``.json`` or ``.json.gz``), with their programs and module trees."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError
 from placewright.graph.check import check_program
 from placewright.graph.graph import Graph, Operator, Tensor
-from placewright.graph.module_files import ModuleTreeEntry, tree_json
+from placewright.graph.modules import Module, ModuleTensor, ModuleTree
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
-from placewright.io.boundary import FileModel, parse_json, read_text, validate
+from placewright.io.boundary import FileModel, parse_json, placed, read_text, validate
 from placewright.io.stored import write_file
 
 SCHEMA_VERSION = 1
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0)]
+StoredBytes = Annotated[int, Field(ge=0, le=2**62)]
 
 
 class OperatorEntry(FileModel):
@@ -59,6 +60,40 @@ class TensorEntry(FileModel):
     view_of: str = ""
 
 
+class ModuleTensorEntry(FileModel):
+    """A parameter or buffer of a module."""
+
+    name: str
+    bytes: StoredBytes
+    dtype: str = ""
+    buffer: bool = False
+    same_as: str = ""
+    operator: str = ""
+
+
+class ModuleEntry(FileModel):
+    """A module."""
+
+    path: str
+    kind: str = ""
+    tensors: tuple[ModuleTensorEntry, ...] = ()
+
+
+class ModuleTreeEntry(FileModel):
+    """A model's modules."""
+
+    modules: tuple[ModuleEntry, ...]
+    no_split: tuple[str, ...] = ()
+
+    def tree(self) -> ModuleTree:
+        """As data."""
+        modules = (
+            Module(m.path, m.kind, tuple(ModuleTensor(**t.model_dump()) for t in m.tensors))
+            for m in self.modules
+        )
+        return ModuleTree(tuple(modules), self.no_split)
+
+
 class GraphFile(FileModel):
     """A graph file."""
 
@@ -93,10 +128,8 @@ def graph_from_json(data: Any, *, where: str) -> Graph:
     entry = validate(GraphFile, data, where=where)
     try:
         return _graph(entry, Path(where).name.partition(".")[0])
-    except UnknownNameError as error:
-        raise _in_file(error, where, UnknownNameError) from None
     except InputError as error:
-        raise _in_file(error, where, InputError) from None
+        raise placed(error, where) from None
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:
@@ -140,16 +173,24 @@ def _tensor_json(tensor: Tensor) -> dict[str, Any]:
     }
 
 
+def tree_json(tree: ModuleTree) -> dict[str, Any]:
+    """A module tree as JSON data; empty fields are left out."""
+    return {
+        "no_split": list(tree.no_split),
+        "modules": [
+            {"path": m.path, "kind": m.kind, "tensors": [_module_tensor_json(t) for t in m.tensors]}
+            for m in tree.modules
+        ],
+    }
+
+
+def _module_tensor_json(tensor: ModuleTensor) -> dict[str, Any]:
+    data = {key: getattr(tensor, key) for key in ModuleTensorEntry.model_fields}
+    return {key: value for key, value in data.items() if value or key in ("name", "bytes")}
+
+
 def _unpacked(path: Path) -> str:
     try:
         return gzip.decompress(path.read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
-
-
-def _in_file(error: InputError, where: str, kind: type[InputError]) -> InputError:
-    """The same error with the file in front of its place."""
-    made = kind.__new__(kind)
-    place = f"{where}: {error.where}" if error.where else where
-    InputError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
-    return made

@@ -10,7 +10,29 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.graph.modules import ModuleTree
 
 INPUT_MARK = ":"
-"""Stands in the name of every program input (``parameter:conv1.weight``) and of no other value."""
+"""In the name of every program input (``parameter:conv1.weight``) and of no other value."""
+
+NO_DTYPE = "none"
+"""Dtype of an output that is ``None``."""
+
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "bool",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("complex32", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    "float4_e2m1fn_x2",
+    *("int1", "int2", "int3", "int4", "int5", "int6", "int7"),
+    *("uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"),
+    *("qint8", "qint32", "quint8", "quint4x2", "quint2x4"),
+    *("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2"),
+    NO_DTYPE,
+)
+"""Dtypes of values, by their names in PyTorch, the usual ones first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +95,8 @@ class Tensor:
     Attributes
     ----------
     view_of
-        The tensor that it shares memory with where it is made, or the program input
-        (``parameter:conv1.weight``); empty where its memory is its own.
+        The tensor or the program input (``parameter:conv1.weight``) with which it shares memory
+        on its producer's device; empty where its memory is its own.
     """
 
     name: str
@@ -91,7 +113,7 @@ class Graph:
     Attributes
     ----------
     program
-        How to execute the operators (JSON-like data, see `placewright.capturing.program`),
+        How to execute the operators (JSON-like data, see `placewright.graph.program`),
         ``None`` for graphs that can be planned and not run.
     modules
         The modules of the model, ``None`` where they are not known.

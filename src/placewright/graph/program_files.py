@@ -1,19 +1,66 @@
-"""The part of a graph file that says how to execute it."""
+"""Programs as the data of a graph file.
+
+In arguments a value is ``{"ref": "relu"}``, a constant of the framework ``{"dtype": "float32"}``, a
+number that JSON cannot write ``{"float": "inf"}``; all else is itself, and tuples are lists.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.arguments import argument_from_json, argument_json
-from placewright.graph.dtypes import DTYPES
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Role
+from placewright.graph.graph import DTYPES, TensorSpec
+from placewright.graph.program import (
+    Const,
+    Instruction,
+    Program,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    Role,
+)
 from placewright.io.boundary import FileModel, RefusedError
+
+CONSTANTS = ("dtype", "device", "layout", "memory_format")
+_UNWRITABLE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def argument_json(argument: Any) -> Any:
+    """An argument as JSON data."""
+    if isinstance(argument, Ref):
+        return {"ref": argument.name}
+    if isinstance(argument, Const):
+        return {argument.kind: argument.value}
+    if isinstance(argument, tuple | list):
+        return [argument_json(part) for part in argument]
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return {"float": str(argument)}
+    return argument
+
+
+def argument_from_json(data: Any) -> Any:
+    """The argument that `argument_json` wrote; `InputError` for an unknown mapping."""
+    if isinstance(data, list | tuple):
+        return tuple(argument_from_json(part) for part in data)
+    if not isinstance(data, dict):
+        return data
+    kind, value = next(iter(data.items())) if len(data) == 1 else ("", None)
+    if kind == "ref" and isinstance(value, str):
+        return Ref(value)
+    if kind in CONSTANTS and isinstance(value, str):
+        return Const(kind, value)
+    if kind == "float" and value in _UNWRITABLE:
+        return _UNWRITABLE[value]
+    raise InputError(
+        "is no argument",
+        by=f"got {data!r}"[:80],
+        hint=f'write {{"ref": NAME}}, {{"float": "inf"}} or one of {", ".join(CONSTANTS)}',
+    )
 
 
 def _known_dtype(name: str) -> str:
@@ -34,7 +81,7 @@ class SpecEntry(FileModel):
 
     def spec(self) -> TensorSpec:
         """As data."""
-        return TensorSpec(self.shape, self.dtype, self.stride)
+        return TensorSpec(**dict(self))
 
 
 def _argument(data: Any) -> Any:
@@ -60,15 +107,7 @@ class InstructionEntry(FileModel):
 
     def instruction(self) -> Instruction:
         """As data."""
-        return Instruction(
-            self.name,
-            self.target,
-            self.args,
-            self.kwargs,
-            self.results,
-            self.mutates,
-            self.random,
-        )
+        return Instruction(**dict(self))
 
 
 class InputEntry(FileModel):
@@ -83,8 +122,7 @@ class InputEntry(FileModel):
 
     def input(self) -> ProgramInput:
         """As data."""
-        spec = self.spec.spec()
-        return ProgramInput(self.name, self.role, self.key, spec, self.colocation, self.mutated)
+        return ProgramInput(**dict(self) | {"spec": self.spec.spec()})
 
 
 class OutputEntry(FileModel):
@@ -115,12 +153,12 @@ class ProgramEntry(FileModel):
     def program(self) -> Program:
         """As data."""
         return Program(
-            inputs=tuple(entry.input() for entry in self.inputs),
-            instructions=tuple(entry.instruction() for entry in self.instructions),
-            outputs=tuple(ProgramOutput(entry.name, entry.value) for entry in self.outputs),
-            training=self.training,
-            optimizer=self.optimizer,
-            constants=self.constants,
+            tuple(entry.input() for entry in self.inputs),
+            tuple(entry.instruction() for entry in self.instructions),
+            tuple(ProgramOutput(entry.name, entry.value) for entry in self.outputs),
+            self.training,
+            self.optimizer,
+            self.constants,
         )
 
 
@@ -144,12 +182,12 @@ def spec_json(spec: TensorSpec) -> dict[str, Any]:
 def _input_json(entry: ProgramInput) -> dict[str, Any]:
     data: dict[str, Any] = {"name": entry.name, "role": entry.role, "key": entry.key}
     data["spec"] = spec_json(entry.spec)
-    return data | _given(colocation=entry.colocation, mutated=entry.mutated)
+    return data | _nonempty(colocation=entry.colocation, mutated=entry.mutated)
 
 
 def _instruction_json(call: Instruction) -> dict[str, Any]:
     data: dict[str, Any] = {"name": call.name, "target": call.target}
-    return data | _given(
+    return data | _nonempty(
         args=argument_json(call.args),
         kwargs={key: argument_json(value) for key, value in call.kwargs.items()},
         results=list(call.results),
@@ -158,6 +196,6 @@ def _instruction_json(call: Instruction) -> dict[str, Any]:
     )
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    """Fields that say something; empty ones are left out of the file."""
+def _nonempty(**fields: Any) -> dict[str, Any]:
+    """The fields without the empty ones, which a file leaves out."""
     return {key: value for key, value in fields.items() if value}

@@ -1,4 +1,4 @@
-"""A cluster.yaml made real on one Linux machine: namespaces, shaped links, CPU quotas.
+"""A cluster.yaml emulated on one Linux machine: namespaces, shaped links, CPU quotas.
 
 Names are loaded when they are first used: the emulator and the node handles need no NumPy.
 """

@@ -1,4 +1,4 @@
-"""What a cluster asks of one machine: a pure function, before anything is made."""
+"""Blueprint: namespaces, groups and links to make for a cluster; a pure function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "placewright"
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one device becomes.
+    """Namespace, control group and limits of one device.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Way:
     channel
         Ways of one channel share its rate.
     given
-        Whether the cluster has this very link. The others are copies within a node, and the
-        ways back of one-way links, which TCP cannot do without.
+        Whether the cluster has this link. The others are copies within a node, and the ways back
+        of one-way links, which TCP needs.
     """
 
     source: int
@@ -60,7 +60,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """All that is to be made for one cluster.
+    """All that is made for one cluster.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Blueprint:
     links_cpu
         The CPU number with the most time to spare: the emulator runs there.
     notes
-        What cannot be kept all at once, for people.
+        Limits that cannot all be kept at once, as text.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Blueprint:
     links_cpu: int
     notes: tuple[str, ...]
 
-    def baselines(self, position: int) -> tuple[int, ...]:
+    def reachable(self, position: int) -> tuple[int, ...]:
         """The devices that the one at `position` can send to."""
         return tuple(way.target for way in self.ways if way.source == position)
 
@@ -89,15 +89,10 @@ def id_of(name: str) -> str:
 
 
 def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
-    """What to make for `cluster` on a machine with these CPU numbers.
+    """The blueprint of `cluster` on a machine with these CPU numbers.
 
     Every device becomes a namespace of its own, also where several share a node: the links of
-    the file are between devices, and only an address of its own tells one from the other.
-
-    Raises
-    ------
-    InputError
-        A device is faster than this machine, or has more cores.
+    the file are between devices, which need an address each.
     """
     for device in cluster.devices:
         refuse_impossible(device, len(cpus))
@@ -109,7 +104,7 @@ def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
 
 
 def cpu_share(device: Device) -> float:
-    """Cores' worth of CPU time; ``inf`` where its CPUs are all the limit it needs."""
+    """Cores' worth of CPU time; ``inf`` where its CPUs are its limit."""
     return device.cores * device.speed if device.speed < 1 else float("inf")
 
 

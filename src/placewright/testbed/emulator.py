@@ -1,4 +1,4 @@
-"""One process that carries the packets of a testbed, each as late as its link says.
+"""Link emulator: one process that forwards the packets of a testbed with each link's delay.
 
 A packet waits until its channel is free, holds it for ``payload / rate``, and arrives
 ``delay_s`` later: the link of the judge, ``latency_s + bytes * seconds_per_byte``, for what an
@@ -27,20 +27,25 @@ from typing import Final
 
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import INTERFACE, join
-from placewright.testbed.packet import HEADER, payload_bytes, with_congestion_mark
 from placewright.testbed.record import LINKS, read_record
-from placewright.testbed.watch import watches
+from placewright.testbed.teardown import owner_events
+
+HEADER: Final = 10
+"""Bytes of ``struct virtio_net_hdr``, which a TUN device puts before each packet: it says how the
+kernel may cut the packet into segments later, so that one read carries up to 64 KiB."""
+
+_TCP, _UDP = 6, 17
 
 MARK_S: Final = 0.04
 DROP_S: Final = 1.0
 DROP_BYTES: Final = 1 << 20
 
 OWN_S: Final = 25e-6
-"""What reading, waking up and writing take by themselves, taken off every delay."""
+"""Time of reading, waking up and writing, subtracted from every delay."""
 
 _BATCH: Final = 32
 _MOST_LATE_S: Final = 0.5e-3
-_NAP_S: Final = 0.5e-3
+_SLEPT_S: Final = 0.5e-3
 _READ_BYTES: Final = HEADER + 65_536
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
@@ -48,7 +53,7 @@ _OFFLOAD_CHECKSUM, _OFFLOAD_TCP4, _OFFLOAD_TCP_ECN = 0x1, 0x2, 0x8
 
 
 def attach(interface: str) -> int:
-    """A non-blocking file of the TUN device `interface` in the namespace we are in."""
+    """A non-blocking file of the TUN device `interface` in the current namespace."""
     file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", interface.encode(), flags))
@@ -58,7 +63,7 @@ def attach(interface: str) -> int:
 
 
 class Emulator:
-    """Carries packets between TUN devices until it is told to stop.
+    """Forwards packets between TUN devices.
 
     Parameters
     ----------
@@ -66,9 +71,7 @@ class Emulator:
         One per device, in the order of the table; device k has the address ``x.x.h.l`` with
         ``256 * h + l == k + 1``.
     table
-        What is asked of every way; read anew for every packet.
-    clock
-        Seconds.
+        Rates, delays and cuts; read anew for every packet.
     """
 
     def __init__(
@@ -88,33 +91,33 @@ class Emulator:
         self._late_s = self._since_s = 0.0
 
     def run(self, watched: tuple[int, ...] = ()) -> None:
-        """Carry packets until one of the `watched` files becomes readable."""
-        waited = [*self._files, *watched]
+        """Forward packets until one of the `watched` files becomes readable."""
+        files = [*self._files, *watched]
         while True:
             due_s = self._due[0][0] - self._late_s if self._due else None
             began_s = self._clock()
             timeout = None if due_s is None else max(0.0, due_s - began_s)
-            ready = select.select(waited, (), (), timeout)[0]
+            ready = select.select(files, (), (), timeout)[0]
             now = self._clock()
             if timeout and not ready:
                 self._learn_lateness(now - (due_s or 0.0))
-            # What woke us up came before we noticed, as late as a timer would have been.
-            self._since_s = self._late_s if now - began_s > _NAP_S else 0.0
+            # The packet arrived before the process woke up, as late as a timer would have been.
+            self._since_s = self._late_s if now - began_s > _SLEPT_S else 0.0
             for file in ready:
                 if file in watched:
                     return
                 self.take(file)
             self.deliver()
 
-    def _learn_lateness(self, refined_s: float) -> None:
-        """How late we are woken up: by so much less we sleep, and poll for the rest.
+    def _learn_lateness(self, late_s: float) -> None:
+        """Estimate the wake-up latency: sleep that much less, and poll for the rest.
 
         An idle virtual machine may need half a millisecond to wake up; a busy one needs none.
         """
-        self._late_s += (min(refined_s, _MOST_LATE_S) - self._late_s) / 8
+        self._late_s += (min(late_s, _MOST_LATE_S) - self._late_s) / 8
 
     def take(self, file: int) -> None:
-        """Read what a device sends and note when each packet arrives."""
+        """Read the packets that a device sends and schedule the delivery of each."""
         row = self._row[file]
         for _ in range(_BATCH):
             try:
@@ -147,18 +150,18 @@ class Emulator:
         heappush(self._due, (arrival, self._order, way, packet))
 
     def deliver(self) -> None:
-        """Hand over every packet whose time has come."""
+        """Deliver every packet that is due."""
         due, now = self._due, self._clock()
         while due and due[0][0] <= now:
             _, _, way, packet = heappop(due)
-            if self._cut[way] or not _handed_over(self._files[way % self._devices], packet):
+            if self._cut[way] or not _written(self._files[way % self._devices], packet):
                 self._dropped[way] += 1
                 continue
             self._packets[way] += 1
             self._bytes[way] += payload_bytes(packet)
 
 
-def _handed_over(file: int, packet: bytes) -> bool:
+def _written(file: int, packet: bytes) -> bool:
     try:
         os.write(file, packet)
     except OSError:
@@ -166,19 +169,47 @@ def _handed_over(file: int, packet: bytes) -> bool:
     return True
 
 
-def main(folder: Path) -> None:
-    """Attach to the devices of the testbed in `folder` and carry its packets.
+def payload_bytes(packet: bytes) -> int:
+    """Bytes that an application sent: the packet without its IP and TCP or UDP headers."""
+    ip = (packet[HEADER] & 15) * 4
+    size = len(packet) - HEADER - ip
+    protocol = packet[HEADER + 9]
+    if protocol == _TCP:
+        return size - (packet[HEADER + ip + 12] >> 4) * 4
+    return size - 8 if protocol == _UDP else size
 
-    Ends when it is killed, or when the last process that owns the testbed is gone: then it takes
-    the testbed down first.
+
+def with_congestion_mark(packet: bytes) -> bytes | None:
+    """The packet with "congestion experienced" set (RFC 3168), ``None`` where it is not capable.
+
+    The header checksum is corrected by RFC 1624.
+    """
+    service = packet[HEADER + 1]
+    if service & 3 in (0, 3):
+        return None
+    marked = bytearray(packet)
+    marked[HEADER + 1] = service | 3
+    checksum = ~int.from_bytes(packet[HEADER + 10 : HEADER + 12], "big") & 0xFFFF
+    checksum += (~service & 0xFFFF) + (service | 3)
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)
+    marked[HEADER + 10 : HEADER + 12] = (~checksum & 0xFFFF).to_bytes(2, "big")
+    return bytes(marked)
+
+
+def main(folder: Path) -> None:
+    """Attach to the devices of the testbed in `folder` and forward its packets.
+
+    Ends when it is killed, or when the last process that owns the testbed has ended: then it
+    removes the testbed first.
     """
     record = read_record(folder)
     files = [_attach_in(namespace) for namespace in record.namespaces]
     table = LinkTable(folder / LINKS)
-    _first_in_line(record.links_cpu)
+    _set_realtime(record.links_cpu)
     table.emulator_pid = os.getpid()
     emulator = Emulator(files, table)
-    for watched in watches(folder):
+    for watched in owner_events(folder):
         emulator.run(watched)
 
 
@@ -187,8 +218,8 @@ def _attach_in(namespace: str) -> int:
     return attach(INTERFACE)
 
 
-def _first_in_line(cpu: int) -> None:
-    """Wake up at once when a packet or its time comes, however busy the cores are."""
+def _set_realtime(cpu: int) -> None:
+    """Wake up at once when a packet arrives or is due, however busy the cores are."""
     gc.disable()
     with suppress(OSError):
         os.sched_setaffinity(0, {cpu})

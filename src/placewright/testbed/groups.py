@@ -1,4 +1,4 @@
-"""Control groups: how much CPU time and memory the processes of a device get.
+"""Control groups: limits on CPU time and memory of the processes of a device.
 
 Version 1 (one tree per controller) and version 2 (one tree), whichever has the CPU controller.
 """
@@ -20,8 +20,8 @@ PERIOD_US: Final = 10_000
 """Quotas count per 10 ms: shorter than an operator of note, longer than the kernel's slices."""
 
 RUNTIME_BYTES: Final = 512 << 20
-"""What Python, PyTorch, its scratch memory and the allocator's slack take in a process beside the
-model: a device's memory is for the model, so a node gets this much more."""
+"""Memory of Python, PyTorch and the allocator in a process: a device's memory is for the model, so
+its group gets this much more."""
 
 _LEAST_QUOTA_US: Final = 1_000
 _NO_LIMIT: Final = 1 << 62
@@ -30,7 +30,7 @@ _LONGEST_PERIOD_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Where groups are made.
+    """Mounted control group trees.
 
     Attributes
     ----------
@@ -146,14 +146,16 @@ def remove(directory: Path) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            time.sleep(0.01)  # the kernel lets go of the dead a little later
+            time.sleep(0.01)  # the kernel releases dead processes a little later
         else:
             return
-    raise RunError("the control group will not go", where=str(directory), by="2 s after SIGKILL")
+    raise RunError(
+        "the control group cannot be removed", where=str(directory), by="2 s after SIGKILL"
+    )
 
 
 def kill(directory: Path) -> None:
-    """End every process in a group, without a word to them."""
+    """End every process in a group by SIGKILL."""
     for pid in _read(directory / "cgroup.procs").split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)

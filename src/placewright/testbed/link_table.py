@@ -1,4 +1,4 @@
-"""What every way between two devices is asked for, shared with the running emulator.
+"""LinkTable: rate, delay and counters of every directed link, shared with the running emulator.
 
 One small file, mapped into memory by the emulator and by whoever changes a link: a change is one
 aligned eight-byte store, in force with the next packet, without a message or a lock.
@@ -45,9 +45,9 @@ class LinkTable:
     def create(cls, path: Path, count: int) -> LinkTable:
         """A file for `count` devices in which no way leads anywhere yet."""
         values = len(_HEADER) + len(FIELDS) * count * count
-        draft = path.with_name(path.name + ".new")  # a file cut short could not even be removed
-        draft.write_bytes(struct.pack("=d", count).ljust(_SIZE * values, b"\0"))
-        draft.replace(path)
+        temporary = path.with_name(path.name + ".new")  # a file cut short could not even be removed
+        temporary.write_bytes(struct.pack("=d", count).ljust(_SIZE * values, b"\0"))
+        temporary.replace(path)
         return cls(path)
 
     @property

@@ -1,4 +1,4 @@
-"""From a blueprint to what it asks for: groups, namespaces, the link table, the emulator."""
+"""Make a blueprint: control groups, namespaces, the link table, the emulator."""
 
 from __future__ import annotations
 
@@ -12,27 +12,21 @@ from placewright.testbed.blueprint import Blueprint, Slot
 from placewright.testbed.groups import Trees
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.record import LINKS, LOG, Record
-from placewright.testbed.removal import emulator_pid, end_emulator
+from placewright.testbed.teardown import emulator_pid, end_emulator
 
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _PAUSE_S = 0.02
 
 
 def intact(record: Record, plan: Blueprint, trees: Trees) -> bool:
-    """Whether all of it is there, whatever the emulator does."""
+    """Whether all of it exists; the emulator may be dead."""
     return (record.folder / LINKS).exists() and all(
         namespaces.exists(slot.namespace) and _grouped(slot, trees) for slot in plan.slots
     )
 
 
 def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
-    """Make what is not there yet; limits and links of what is there stay as they are.
-
-    Raises
-    ------
-    RunError
-        The kernel, ``ip`` or the emulator refused; says which and why.
-    """
+    """Make what does not exist yet; limits and links of what exists stay as they are."""
     for slot in plan.slots:
         if not _grouped(slot, trees):
             trees.make(slot.group)
@@ -44,7 +38,7 @@ def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
     if not (record.folder / LINKS).exists():
         fill(LinkTable.create(record.folder / LINKS, len(plan.slots)), plan)
     if lost:
-        end_emulator(record)  # it holds devices that are no more
+        end_emulator(record)  # it holds devices that do not exist any more
     if not emulator_pid(record):
         _start_emulator(record)
     return LinkTable(record.folder / LINKS)
@@ -55,7 +49,7 @@ def _grouped(slot: Slot, trees: Trees) -> bool:
 
 
 def _routes(plan: Blueprint, position: int) -> list[namespaces.Route]:
-    """To every device it can send to, with what fills the link and a late process's pause."""
+    """To every reachable device, with a TCP window for the link and the pause of a late process."""
     ways = [way for way in plan.ways if way.source == position]
     return [namespaces.Route(w.target, w.rate * (2 * w.delay_s + _PAUSE_S)) for w in ways]
 
@@ -69,7 +63,7 @@ def fill(table: LinkTable, plan: Blueprint) -> None:
 
 
 def _start_emulator(record: Record) -> None:
-    """Start it as nobody's child, so that it outlives us where it should, and wait for it."""
+    """Start it detached, so that it may outlive this process, and wait until it runs."""
     LinkTable(record.folder / LINKS).emulator_pid = 0
     program = [sys.executable, "-m", "placewright.testbed.emulator", str(record.folder)]
     with (record.folder / LOG).open("wb") as log:
@@ -80,14 +74,14 @@ def _start_emulator(record: Record) -> None:
             stderr=log,
             check=True,
         )
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while not emulator_pid(record):
-        words = (record.folder / LOG).read_text(errors="replace").strip()
-        if words or time.monotonic() > deadline:
+        output = (record.folder / LOG).read_text(errors="replace").strip()
+        if output or time.monotonic() > deadline:
             raise RunError(
                 "the link emulator did not start",
                 where=record.id,
-                by=words.splitlines()[-1] if words else f"no word in {_PATIENCE_S:g} s",
-                hint=f"its words:\n{words}" if words else "is the machine overloaded?",
+                by=output.splitlines()[-1] if output else f"no answer in {_TIMEOUT_S:g} s",
+                hint=f"its output:\n{output}" if output else "is the machine overloaded?",
             )
         time.sleep(0.005)

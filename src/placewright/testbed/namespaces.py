@@ -39,22 +39,22 @@ def address(position: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A peer that can be reached.
+    """A device that can be reached.
 
     Attributes
     ----------
-    bytes_on_the_way
-        What fills the link. TCP starts with a window of this size: a link of the file has its
-        rate from the first byte on.
+    window_bytes
+        Initial TCP window, the bandwidth-delay product: the link has its rate from the first
+        byte on.
     """
 
     peer: int
-    bytes_on_the_way: float
+    window_bytes: float
 
     @property
     def line(self) -> str:
         """The route as ``ip`` takes it."""
-        segments = min(_MOST_SEGMENTS, 10 + round(self.bytes_on_the_way / (MTU - 52)))
+        segments = min(_MOST_SEGMENTS, 10 + round(self.window_bytes / (MTU - 52)))
         window = f"initcwnd {segments} initrwnd {segments}"
         return f"route add {address(self.peer)}/32 dev {INTERFACE} {window}"
 
@@ -65,7 +65,7 @@ def make(name: str, position: int, routes: Sequence[Route]) -> None:
     Raises
     ------
     RunError
-        ``ip`` failed, in its own words.
+        ``ip`` failed; quotes its message.
     """
     if exists(name):
         return
@@ -82,7 +82,7 @@ def make(name: str, position: int, routes: Sequence[Route]) -> None:
 
 
 def settings(kernel: Path = Path("/proc/sys/net")) -> str:
-    """The shell's words for what TCP must do; they fail with the first that the kernel refuses.
+    """Shell commands that configure TCP; they stop at the first that the kernel refuses.
 
     IPv6 is switched off where there is any: a kernel may have been started without.
     """

@@ -1,4 +1,4 @@
-"""Where a process sits in a testbed: strings and numbers that survive pickling."""
+"""NodeHandle: namespace, groups and CPUs of one device, as plain data that can be pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewright.testbed.namespaces import join
 
 @dataclass(frozen=True, slots=True)
 class NodeHandle:
-    """The place of one device's processes.
+    """Where the processes of one device run.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class NodeHandle:
     cpus
         CPU numbers that its processes run on.
     address, interface
-        Where others reach it: for gloo, ``GLOO_SOCKET_IFNAME=interface``.
+        Its address for others: for gloo, ``GLOO_SOCKET_IFNAME=interface``.
     """
 
     device: str
@@ -37,7 +37,7 @@ class NodeHandle:
 
     @property
     def there(self) -> bool:
-        """Whether its testbed is still up."""
+        """Whether its testbed is up."""
         return all(Path(group).is_dir() for group in self.groups)
 
     def enter(self) -> None:

@@ -1,8 +1,8 @@
-"""A process inside a testbed that measures: arrivals, a TCP transfer, a spin.
+"""A process inside a testbed that measures datagram arrivals, a TCP transfer, or its CPU share.
 
-Run as ``python -m placewright.testbed.probe ROLE SEAT ...`` by `placewright.testbed.selftest`;
-the seat is JSON, and so is the line that it prints. It imports nothing heavy, so that it starts
-at once, and nothing of what is measured.
+Run as ``python -m placewright.testbed.probe ROLE HANDLE ...`` by `placewright.testbed.selftest`;
+the node handle is JSON, and so is the line that it prints. It imports nothing heavy, so that it
+starts at once, and nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from placewright.testbed.node_handle import NodeHandle
 ROUNDS: Final = 25
 _RAMP: Final = 0.2
 _LARGE: Final = 1 << 20
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 _ARRIVAL: Final = 35
-"""``SO_TIMESTAMPNS``, and what the kernel then says beside every datagram: see socket(7)."""
+"""``SO_TIMESTAMPNS``: the kernel adds its arrival time to every datagram, see socket(7)."""
 
 
 def serve(handle: NodeHandle) -> dict[str, Any]:
-    """Note when datagrams arrive, then take the transfer; its rate in bytes per second."""
+    """Record when datagrams arrive, then receive a transfer; its rate in bytes per second."""
     with socket.create_server((handle.address, 0)) as server:
         address = server.getsockname()
-        with inbox(address) as letters:
+        with datagram_socket(address) as datagrams:
             print(address[1], flush=True)
             connection, _ = server.accept()
-            arrived_ns = [_answered_ns(letters) for _ in range(ROUNDS)]
+            arrived_ns = [_answered_ns(datagrams) for _ in range(ROUNDS)]
     with connection:
         return {"arrived_ns": arrived_ns, "rate": _arrival_rate(connection)}
 
 
-def inbox(address: tuple[str, int]) -> socket.socket:
-    """A socket for datagrams whose arrivals the kernel notes."""
-    letters = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    letters.setsockopt(socket.SOL_SOCKET, _ARRIVAL, 1)
-    letters.bind(address)
-    letters.settimeout(_PATIENCE_S)
-    return letters
+def datagram_socket(address: tuple[str, int]) -> socket.socket:
+    """A socket for datagrams with arrival times by the kernel."""
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.setsockopt(socket.SOL_SOCKET, _ARRIVAL, 1)
+    datagrams.bind(address)
+    datagrams.settimeout(_TIMEOUT_S)
+    return datagrams
 
 
-def _answered_ns(letters: socket.socket) -> int:
-    """Answer a datagram; when it arrived."""
-    arrived_ns, sender = arrival_ns(letters)
-    letters.sendto(b"!", sender)
+def _answered_ns(datagrams: socket.socket) -> int:
+    """Answer a datagram; its time of arrival."""
+    arrived_ns, sender = arrival_ns(datagrams)
+    datagrams.sendto(b"!", sender)
     return arrived_ns
 
 
-def arrival_ns(letters: socket.socket) -> tuple[int, Any]:
-    """When the next datagram came to its interface, nanoseconds since 1970, and its sender.
+def arrival_ns(datagrams: socket.socket) -> tuple[int, Any]:
+    """Arrival of the next datagram at its interface, nanoseconds since 1970, and its sender.
 
-    By the kernel: a process that slept notices some time later, and that is not the link's.
+    By the kernel's clock: a process wakes up some time later, which is no delay of the link.
     """
-    _, ((_, _, stamp),), _, sender = letters.recvmsg(1, socket.CMSG_SPACE(16))
+    _, ((_, _, stamp),), _, sender = datagrams.recvmsg(1, socket.CMSG_SPACE(16))
     seconds, nanoseconds = struct.unpack("@ll", stamp)
     return seconds * 10**9 + nanoseconds, sender
 
@@ -75,20 +75,20 @@ def _arrival_rate(connection: socket.socket) -> float:
 def call(handle: NodeHandle, address: str, port: int, size: int) -> dict[str, Any]:
     """Send datagrams, each when the one before was answered, then `size` bytes."""
     with (
-        socket.create_connection((address, port), timeout=_PATIENCE_S) as connection,
-        inbox((handle.address, 0)) as letters,
+        socket.create_connection((address, port), timeout=_TIMEOUT_S) as connection,
+        datagram_socket((handle.address, 0)) as datagrams,
     ):
-        sent_ns = [_sent_ns(letters, (address, port)) for _ in range(ROUNDS)]
+        sent_ns = [_sent_ns(datagrams, (address, port)) for _ in range(ROUNDS)]
         connection.settimeout(None)
         connection.sendall(bytes(size))
     return {"sent_ns": sent_ns}
 
 
-def _sent_ns(letters: socket.socket, address: tuple[str, int]) -> int:
-    """When a datagram was sent that has been answered, nanoseconds since 1970."""
+def _sent_ns(datagrams: socket.socket, address: tuple[str, int]) -> int:
+    """Send a datagram and wait for its answer; time of sending, nanoseconds since 1970."""
     sent_ns = time.time_ns()
-    letters.sendto(b"?", address)
-    letters.recv(1)
+    datagrams.sendto(b"?", address)
+    datagrams.recv(1)
     return sent_ns
 
 
@@ -100,9 +100,9 @@ def spin(wall_s: float) -> dict[str, Any]:
     return {"share": (time.process_time() - own) / (now - start)}
 
 
-def main(role: str, seat_text: str, *rest: str) -> None:
-    """Enter the seat, do one of the three, print what was measured."""
-    handle = seat_from(seat_text)
+def main(role: str, handle_json: str, *rest: str) -> None:
+    """Enter the node, measure by `role`, print the result."""
+    handle = handle_from_json(handle_json)
     handle.enter()
     if role == "serve":
         measured = serve(handle)
@@ -113,8 +113,8 @@ def main(role: str, seat_text: str, *rest: str) -> None:
     print(json.dumps(measured), flush=True)
 
 
-def seat_from(text: str) -> NodeHandle:
-    """A seat from the JSON of its fields."""
+def handle_from_json(text: str) -> NodeHandle:
+    """A node handle from the JSON of its fields."""
     data = json.loads(text)
     return NodeHandle(**data | {key: tuple(data[key]) for key in ("groups", "cpus")})
 

@@ -1,7 +1,7 @@
-"""What a testbed consists of, kept in a file so that nothing is ever left behind.
+"""Record: the parts of a testbed, kept in a file so that all of them can be removed.
 
-The record is written before anything is made and deleted after everything is removed. It knows
-its boot: a reboot ends namespaces and groups, but not everywhere the files of ``/run``.
+It is written before anything is made and deleted after everything is removed. It holds the boot id:
+a reboot ends namespaces and groups, but not everywhere the files of ``/run``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RECORD: Final = "testbed.json"
 LINKS: Final = "links"
 LOG: Final = "emulator.log"
 CHANGES: Final = "changes"
-"""A pipe on which the emulator hears that the record has changed."""
+"""A pipe that notifies the emulator of changes of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that cannot be mistaken for a later one of the same number."""
+    """A process by number and start time, distinct from a later one of the same number."""
 
     pid: int
     start: int
@@ -50,7 +50,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that was made for one testbed.
+    """The parts of one testbed.
 
     Attributes
     ----------
@@ -67,13 +67,13 @@ class Record:
     links_cpu
         The one that the emulator runs on.
     boot
-        The machine's life in which it was made.
+        Boot id of the machine when it was made.
     made_ns
-        When, since the epoch: tells it from a later one of its name.
+        Time of making, since the epoch: identifies it among testbeds of one name.
     owners
-        The processes with the last of which the testbed ends; none where it stays until ``down``.
+        It is removed when the last of these processes ends; empty where it stays until ``down``.
     whole
-        Whether all of it has been made: what was broken off before that cannot be trusted.
+        Whether all of it has been made; else its making was interrupted.
     """
 
     id: str
@@ -89,43 +89,43 @@ class Record:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """The folder of its files."""
         return HOME / self.id
 
     @property
     def abandoned(self) -> bool:
-        """Whether its owners, or the machine, have ended without taking it down."""
+        """Whether all owners ended, or the machine rebooted, without removing it."""
         ended = bool(self.owners) and not any(owner.alive for owner in self.owners)
         return ended or self.boot != this_boot()
 
     def others(self, process: Process) -> tuple[Process, ...]:
-        """The owners that still run, but for `process`."""
+        """The other owners that still run."""
         return tuple(owner for owner in self.owners if owner != process and owner.alive)
 
     def joined(self, process: Process, *, keep: bool) -> Record:
-        """With `process` among its owners; without any where it is to stay, or was."""
+        """With `process` among its owners; without any if it stays up until ``down``."""
         if keep or not self.owners:
             return replace(self, owners=())
         return replace(self, owners=(*self.others(process), process))
 
     def now(self) -> Record | None:
-        """What it has become, ``None`` where its testbed is down."""
+        """Its current version, ``None`` where the testbed is down."""
         found = record_in(self.folder)
         return found if found is not None and found.made_ns == self.made_ns else None
 
     def write(self) -> None:
-        """Keep it, all or nothing, and tell the emulator."""
+        """Write it atomically and notify the emulator."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / (RECORD + ".new")
-        # Versions that know a single owner leave alone what has none.
+        temporary = self.folder / (RECORD + ".new")
+        # Older versions, which know a single owner, leave testbeds without one alone.
         data = {"schema_version": 1, "owner": None, **asdict(self)}
-        draft.write_text(json.dumps(data), encoding="utf-8")
-        draft.replace(self.folder / RECORD)
-        _tell(self.folder / CHANGES)
+        temporary.write_text(json.dumps(data), encoding="utf-8")
+        temporary.replace(self.folder / RECORD)
+        _notify(self.folder / CHANGES)
 
 
 def this_boot() -> str:
-    """What tells this life of the machine from the one before a reboot."""
+    """The boot id of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -162,16 +162,16 @@ def records() -> tuple[Record, ...]:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Hold off others who make or remove testbeds."""
+    """Hold the lock under which testbeds are made and removed."""
     HOME.mkdir(parents=True, exist_ok=True)
-    # Of mode 600: whoever can open it could hold the lock, and everybody up.
+    # Mode 600: any user that can open the file could hold the lock.
     with open(HOME / "lock", "w", opener=lambda p, f: os.open(p, f, 0o600)) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _tell(changes: Path) -> None:
-    with suppress(OSError):  # nobody listens
+def _notify(changes: Path) -> None:
+    with suppress(OSError):  # no emulator runs
         file = os.open(changes, os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(file, b"!")

@@ -1,4 +1,4 @@
-"""What a testbed needs of the machine, and what to do where it has not got it."""
+"""Requirements of a testbed on the machine, and the remedy for each that is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHOUT = (
 
 
 def missing() -> str | None:
-    """What keeps this machine from making testbeds, ``None`` if nothing does."""
+    """The first requirement that this machine misses, ``None`` if it has all."""
     if not sys.platform.startswith("linux"):
         return f"it runs on Linux, not on {sys.platform}"
     if os.geteuid() != 0:
@@ -29,13 +29,7 @@ def missing() -> str | None:
 
 
 def require() -> None:
-    """Go on only where testbeds can be made.
-
-    Raises
-    ------
-    UnsupportedError
-        Says what is missing and how to do without.
-    """
+    """Raise `UnsupportedError` where testbeds cannot be made; names what is missing."""
     reason = missing()
     if reason is not None:
         raise UnsupportedError(

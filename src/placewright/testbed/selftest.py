@@ -1,9 +1,9 @@
-"""Measures every link and quota of a testbed: asked against got.
+"""Self-test: measures every link and CPU quota of a testbed against what was asked for.
 
 A link's rate is that of a TCP transfer; its delay is the median time from before a datagram is sent
-until the kernel notes that it has come to the other interface. The probes of links sit in the
-namespaces with all of the machine's CPU time: a quota is measured by itself, as CPU time over wall
-time of a spin.
+until the kernel records its arrival at the other interface. Probes of links run in the namespaces
+with all of the machine's CPU time; a quota is measured by itself, as CPU time over wall time of a
+busy loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One quantity of a testbed.
+    """One measured quantity of a testbed.
 
     Attributes
     ----------
@@ -64,12 +64,9 @@ class Finding:
 
 
 def selftest(bed: Testbed) -> Iterator[Finding]:
-    """Measure everything that is asked of `bed` now, one thing at a time.
+    """Measure all links and quotas of `bed`, one at a time.
 
-    Raises
-    ------
-    RunError
-        A probe failed, in its own words (a link that is cut, for example).
+    A probe that fails (a link that is cut, for example) raises `RunError` with its message.
     """
     for way in bed.plan.ways:
         if way.given:
@@ -91,7 +88,7 @@ def _link(bed: Testbed, i: int, j: int) -> tuple[Finding, Finding]:
 
 
 def _outside(bed: Testbed, device: str) -> NodeHandle:
-    """In the namespace of `device`, but with all of the machine's CPU time."""
+    """A handle in the namespace of `device`, with all of the machine's CPU time."""
     return replace(bed.handle(device), groups=(), cpus=bed.record.cpus)
 
 
@@ -112,7 +109,7 @@ def _transfer(source: NodeHandle, target: NodeHandle, size: int) -> tuple[float,
 
 
 def _cpu(bed: Testbed, device: str) -> Finding:
-    """One spin per core of the device, together."""
+    """Measure one busy loop per core of the device, together."""
     asked = bed.cpu_share(device)
     handle = bed.handle(device)
     spins = [_start("spin", handle, str(_SPIN_S)) for _ in handle.cpus]
@@ -128,14 +125,14 @@ def _start(role: str, handle: NodeHandle, *rest: str) -> subprocess.Popen[str]:
 
 
 def _answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it printed last."""
+    """The JSON that a probe printed last."""
     try:
-        out, words = probe.communicate(timeout=_TIMEOUT_S)
+        out, message = probe.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         probe.kill()
-        out, words = probe.communicate()
-        words = words or f"no answer in {_TIMEOUT_S:g} s"
+        out, message = probe.communicate()
+        message = message or f"no answer in {_TIMEOUT_S:g} s"
     if probe.returncode:
-        raise RunError("a probe failed", where="selftest", by=words.strip().splitlines()[-1])
+        raise RunError("a probe failed", where="selftest", by=message.strip().splitlines()[-1])
     answer: dict[str, Any] = json.loads(out.splitlines()[-1])
     return answer

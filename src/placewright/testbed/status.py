@@ -1,11 +1,11 @@
-"""What a testbed is doing: what every device and link gets now, and what has passed."""
+"""Status of a testbed: current limits of devices and links, and packets so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from placewright.testbed.removal import emulator_pid
+from placewright.testbed.teardown import emulator_pid
 from placewright.testbed.testbed import Testbed
 
 
@@ -18,7 +18,7 @@ class DeviceStatus:
     cpu_share
         Cores' worth of CPU time.
     processes
-        How many are inside.
+        Number of processes inside.
     """
 
     name: str
@@ -58,12 +58,12 @@ class WayStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All of one testbed.
+    """One testbed now.
 
     Attributes
     ----------
     alive
-        Everything is there and the emulator runs.
+        All namespaces exist and the emulator runs.
     emulator_pid
         0 where it does not.
     owner_pids
@@ -81,7 +81,7 @@ class Status:
 
 
 def status(bed: Testbed) -> Status:
-    """How `bed` is now."""
+    """The status of `bed`."""
     return Status(
         bed.cluster.name,
         bed.record.id,

@@ -1,4 +1,4 @@
-"""A cluster made real on this machine: up, changed while jobs run, down."""
+"""Testbed: a cluster emulated on this machine; up, changed while jobs run, down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from placewright.cluster.files import cluster_from_text, cluster_to_text
 from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
-from placewright.testbed.ending import end, leave, sweep
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.making import intact, make
@@ -27,13 +26,13 @@ from placewright.testbed.record import (
     records,
     this_boot,
 )
-from placewright.testbed.removal import emulator_pid, end_emulator, remove
 from placewright.testbed.requirements import require
+from placewright.testbed.teardown import emulator_pid, end, end_emulator, leave, remove, sweep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Testbed:
-    """A testbed that is up. As a context manager it goes down at the end, if nobody else needs it.
+    """A testbed that is up. As a context manager it goes down at the end, unless others own it.
 
         with Testbed.up(Cluster.from_file("cluster.yaml")) as bed:
             bed.set_link("board-a", "board-b", bandwidth=1.25e6)
@@ -41,12 +40,12 @@ class Testbed:
     Attributes
     ----------
     cluster
-        What was asked for.
+        The cluster that it emulates.
     record, plan, trees, links
-        What was made of it; see the files of these names.
+        Its parts; see the modules of these names.
     held
-        Whether it stays up for this object: not where it was found up by the process that holds
-        it already, nor where it stays until `down`.
+        Whether this object owns it: not where this process owns it already, nor where it stays up
+        until `down`.
     """
 
     cluster: Cluster
@@ -60,7 +59,7 @@ class Testbed:
 
     @classmethod
     def up(cls, cluster: Cluster, *, keep: bool = False) -> Testbed:
-        """Make `cluster` real; what is up already is kept, what has died of it is revived.
+        """Make `cluster` on this machine; parts that are up are kept, others are made again.
 
         Parameters
         ----------
@@ -87,12 +86,12 @@ class Testbed:
             if found is not None and found.whole:
                 return cls._joined(found, cluster, trees, keep)
             if found is not None:
-                remove(found)  # it was broken off: nothing of it can be trusted
+                remove(found)  # its making was interrupted
             return cls._made(begun, cluster, trees, keep)
 
     @classmethod
     def _made(cls, begun: Record, cluster: Cluster, trees: Trees, keep: bool) -> Testbed:
-        """Until it is whole it is ours: nobody asked to keep what is broken off."""
+        """Make a new testbed; until it is complete this process owns it, whatever `keep` says."""
         plan = blueprint(cluster, begun.cpus)
         begun.write()
         try:
@@ -106,7 +105,7 @@ class Testbed:
 
     @classmethod
     def _joined(cls, found: Record, cluster: Cluster, trees: Trees, keep: bool) -> Testbed:
-        """Made whole again where something was lost, and not to end before this process does."""
+        """Complete a testbed that is up, and add this process to its owners."""
         if found.cluster != cluster_to_text(cluster):
             raise InputError(
                 "a testbed of this name is up, with another cluster",
@@ -149,7 +148,7 @@ class Testbed:
         return cls(cluster, record, plan, find_trees(), links, False)
 
     def down(self) -> None:
-        """Remove all of it, whoever else needs it; twice is fine."""
+        """Remove it, whoever else owns it; twice is fine."""
         end(self.record)
 
     def __enter__(self) -> Testbed:
@@ -165,7 +164,7 @@ class Testbed:
             leave(self.record)
 
     def handle(self, device: str) -> NodeHandle:
-        """Where the processes of `device` sit: hand it to them and let them `enter`."""
+        """The node handle of `device`: its processes call `NodeHandle.enter`."""
         position = self.cluster.index(device)
         slot = self.plan.slots[position]
         groups = tuple(str(path) for path in self.trees.group(slot.group))
@@ -183,7 +182,7 @@ class Testbed:
     def set_device(
         self, device: str, *, speed: float | None = None, memory_bytes: float | None = None
     ) -> None:
-        """Change what `device` gets, at once.
+        """Change the limits of `device`, at once.
 
         Parameters
         ----------
@@ -198,11 +197,11 @@ class Testbed:
             The speed is not one that this machine has.
         """
         position = self.cluster.index(device)
-        slot, asked = self.plan.slots[position], self.cluster.devices[position]
+        slot, wanted = self.plan.slots[position], self.cluster.devices[position]
         if speed is not None:
-            asked = replace(asked, speed=speed)
-            refuse_impossible(asked, len(self.record.cpus))
-            self.trees.limit_cpu(slot.group, cpu_share(asked))
+            wanted = replace(wanted, speed=speed)
+            refuse_impossible(wanted, len(self.record.cpus))
+            self.trees.limit_cpu(slot.group, cpu_share(wanted))
         if memory_bytes is not None:
             self.trees.limit_memory(slot.group, memory_bytes)
 
@@ -246,7 +245,7 @@ class Testbed:
                 self.links.set("cut", *way, float(cut))
 
     def _refuse_no_way(self, source: int, target: int) -> None:
-        if target not in self.plan.baselines(source):
+        if target not in self.plan.reachable(source):
             names = self.cluster.device_names
             raise InputError(
                 f"no link joins {names[source]!r} and {names[target]!r}",
@@ -263,13 +262,13 @@ class Testbed:
         self.set_link(source, target, cut=False)
 
     def power_off(self, device: str) -> None:
-        """Kill every process of `device` as if its node lost power: the others hear nothing."""
+        """Kill every process of `device` and cut its links, as if its node lost power."""
         self._cut_off(device, True)
         for directory in self.handle(device).groups:
             kill(Path(directory))
 
     def power_on(self, device: str) -> None:
-        """Its links work again; what ran there does not."""
+        """Restore the links of `device`; its processes stay dead."""
         self._cut_off(device, False)
 
     def _cut_off(self, device: str, cut: bool) -> None:
@@ -279,12 +278,12 @@ class Testbed:
                 self.links.set("cut", way.source, way.target, float(cut))
 
     def kill_emulator(self) -> None:
-        """Stop all links at once, as a switch that loses its power; `up` revives it."""
+        """Stop all links at once, as a switch that loses its power; `up` restarts it."""
         end_emulator(self.record)
 
     @property
     def alive(self) -> bool:
-        """Whether everything of it is there, its emulator running."""
+        """Whether all its namespaces exist and its emulator runs."""
         spaces = all(namespaces.exists(slot.namespace) for slot in self.plan.slots)
         return spaces and emulator_pid(self.record) != 0
 

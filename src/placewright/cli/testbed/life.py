@@ -41,8 +41,8 @@ def down(
     """
     from placewright.cluster.files import cluster_from_text
     from placewright.testbed.blueprint import id_of
-    from placewright.testbed.ending import end_all, sweep
     from placewright.testbed.requirements import require
+    from placewright.testbed.teardown import end_all, sweep
 
     console = Console(format, output, quiet, verbose)
     require()

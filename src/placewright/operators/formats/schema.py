@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.graph.module_files import ModuleTreeEntry
+from placewright.graph.files import ModuleTreeEntry
 from placewright.io.boundary import FileModel
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Communication, Links, Objective, Overlap

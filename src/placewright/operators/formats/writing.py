@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.graph.module_files import tree_json
+from placewright.graph.files import tree_json
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
