@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from tests.solvers.memory_cases import optimum, random_case, slow_value
+from tests.solvers.toulbar2 import solve_by_toulbar2
 
-from placewright.errors import InfeasibleError, MissingDependencyError
+from placewright.errors import InfeasibleError
 from placewright.solvers.memory_pbqp import MemoryPbqp
 from placewright.solvers.memory_search import solve_pbqp_memory
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
-from placewright.solvers.toulbar2 import solve_by_toulbar2
-
-
-def test_absence_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra is named."""
-    monkeypatch.setitem(sys.modules, "pytoulbar2", None)
-    with pytest.raises(MissingDependencyError, match="exact"):
-        solve_by_toulbar2(random_case(0))
 
 
 @pytest.mark.filterwarnings("ignore")

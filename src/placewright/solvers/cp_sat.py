@@ -1,51 +1,12 @@
-"""CP-SAT, as it is inside OR-tools, run so that it can be stopped.
-
-A solver works in a thread of its own while the main thread waits, so that Ctrl-C reaches it: the
-solver is told to stop and its best answer so far is taken.
-"""
+"""CP-SAT, as it is inside OR-tools."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-MISSING = "ortools is not installed (pip install 'placewright[exact]')"
-_TICK_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a solver claims.
-
-    Attributes
-    ----------
-    values
-        The value of a variable; ``None`` where there is no solution.
-    bound
-        Of the objective, in its unit; zero where nothing was proved.
-    infeasible
-        Whether it claims that there is no solution at all.
-    interrupted
-        Whether somebody pressed Ctrl-C.
-    proved
-        Whether it claims that no solution of its model is better.
-    """
-
-    values: Callable[[Any], float] | None
-    bound: float
-    infeasible: bool = False
-    interrupted: bool = False
-    proved: bool = False
-
-
-def installed() -> bool:
-    """Whether OR-tools is there."""
-    return importlib.util.find_spec("ortools") is not None
+from placewright.solvers.answer import Answer, waited
 
 
 def run_cp_sat(
@@ -89,29 +50,3 @@ def run_cp_sat(
         interrupted=interrupted,
         proved=status == cp_model.OPTIMAL,
     )
-
-
-def waited(work: Callable[[], Any], stop: Callable[[], Any]) -> tuple[Any, bool]:
-    """What `work` returns, and whether Ctrl-C came: then `stop` was called."""
-    done, found = threading.Event(), list[Any]()
-
-    def body() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:  # handed on to the waiting thread
-            found.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=body, daemon=True).start()
-    interrupted = False
-    try:
-        while not done.wait(_TICK_S):
-            pass
-    except KeyboardInterrupt:
-        interrupted = True
-        stop()
-        done.wait()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0], interrupted

@@ -22,7 +22,7 @@ from placewright.operators.readers.msr import read_msr
 from placewright.planning.contract import Context
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
-from placewright.solvers import cp_sat
+from placewright.solvers import answer as answers
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
@@ -147,13 +147,13 @@ def test_it_comes_back_at_the_deadline() -> None:
 def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the solver works: it is told to stop, and the best so far is the plan."""
 
-    class Impatient(cp_sat.threading.Event):  # type: ignore[name-defined,misc]
+    class Impatient(answers.threading.Event):  # type: ignore[name-defined,misc]
         def wait(self, timeout: float | None = None) -> bool:
             if timeout is not None and not self.is_set():
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(cp_sat.threading, "Event", Impatient)
+    monkeypatch.setattr(answers.threading, "Event", Impatient)
     for contiguous, most in ((False, 33.08), (True, 33.04)):
         name = "layer_gnmt_inference"
         problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=contiguous)
@@ -190,7 +190,7 @@ def test_a_claim_that_cannot_be_is_dropped() -> None:
 
 def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra by name, and what was used instead."""
-    monkeypatch.setattr(cp_sat.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(answers.importlib.util, "find_spec", lambda name: None)
     problem = tiny(
         [[1.0, 1.0]] * 3,
         objective="throughput",

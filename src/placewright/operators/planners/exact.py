@@ -43,7 +43,7 @@ from placewright.operators.problem import (
 from placewright.operators.simulation.loads import stages, star_value
 from placewright.operators.simulation.star.latency import is_star_latency
 from placewright.planning.contract import INTERRUPTED, Context
-from placewright.solvers.cp_sat import MISSING, installed
+from placewright.solvers.answer import MISSING, installed
 
 
 @final

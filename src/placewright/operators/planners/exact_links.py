@@ -26,7 +26,7 @@ from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import INTERRUPTED, Context
-from placewright.solvers.cp_sat import MISSING, installed
+from placewright.solvers.answer import MISSING, installed
 
 _ROUNDS = 4
 """How often memories are made smaller where a plan's tensors do not fit beside what lives there."""

@@ -24,7 +24,8 @@ from placewright.operators.problem import (
 )
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import INTERRUPTED, Context, Planner
-from placewright.solvers.cp_sat import installed, run_cp_sat
+from placewright.solvers.answer import installed
+from placewright.solvers.cp_sat import run_cp_sat
 
 ENOUGH = 5e-7
 """Relative gap at which the solver ends: less than what counts as proved."""

@@ -25,7 +25,7 @@ from placewright.operators.planners.sequences.state import CRITICAL, VALUE, Sequ
 from placewright.operators.planners.sequences.window_model import Better, solve_window
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning.contract import INTERRUPTED, Context
-from placewright.solvers.cp_sat import installed
+from placewright.solvers.answer import installed
 
 
 @final

@@ -28,7 +28,7 @@ from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.anytime import last_of
 from placewright.planning.contract import Context
-from placewright.solvers.cp_sat import installed
+from placewright.solvers.answer import installed
 from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut
 
 

@@ -20,7 +20,7 @@ from placewright.operators.planners.sequences.search_state import (
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import INTERRUPTED, Context
-from placewright.solvers.cp_sat import installed
+from placewright.solvers.answer import installed
 
 ENOUGH = 200
 """Moves per operator from which a walk may begin as hot as it is told; a shorter one cools less."""

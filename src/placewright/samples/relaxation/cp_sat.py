@@ -18,7 +18,8 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.samples.relaxation.master import Master
-from placewright.solvers.cp_sat import installed, run_cp_sat
+from placewright.solvers.answer import installed
+from placewright.solvers.cp_sat import run_cp_sat
 
 MOST = 2.0**52
 FINEST = 2.0**36

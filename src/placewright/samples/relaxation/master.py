@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.relaxation.program import Moves, Program
-from placewright.solvers.cp_sat import waited
+from placewright.solvers.answer import waited
 from placewright.solvers.highs import highs
 
 PROVED = 1e-6

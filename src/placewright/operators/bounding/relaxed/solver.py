@@ -20,7 +20,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
-from placewright.solvers.cp_sat import waited
+from placewright.solvers.answer import waited
 from placewright.solvers.highs import highs
 
 MARGIN = 1e-6

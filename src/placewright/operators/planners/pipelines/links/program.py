@@ -27,35 +27,36 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.pipelines.links.contraction import Pairs
-from placewright.operators.planners.pipelines.solver import run_scip
-from placewright.solvers.cp_sat import Answer
+from placewright.operators.planners.pipelines.slots.program import (
+    TOLERANCE,
+    UNITS,
+    chosen,
+    limit_memory,
+)
+from placewright.solvers.answer import Answer
+from placewright.solvers.linear import LinearProgram, Term
+from placewright.solvers.scip import run_scip
 
-UNITS = 100.0
-"""What the start's value is called: SCIP cuts and branches by absolute numbers."""
-TOLERANCE = 1e-6
-"""Of SCIP, on loads in these units; the bound is lowered by ten times as much."""
 MOST_SENDS = 60_000
 """Variables for transfers; larger models are left to others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """The program; x[v][d] is ``None`` where a node may not be.
+    """The program; the column x[v][d] is ``None`` where a node may not be.
 
-    `load` collects terms by pass and device, `largest` has a variable for each pass.
+    `load` collects terms by pass and device, `largest` has a column for each pass.
     """
 
-    model: Any
-    x: list[list[Any]]
-    largest: list[Any]
-    load: list[list[list[Any]]]
-    hint: dict[Any, float]
+    program: LinearProgram
+    x: list[list[int | None]]
+    largest: list[int]
+    load: list[list[list[Term]]]
 
 
 def too_large(c: Pairs) -> bool:
@@ -80,14 +81,9 @@ def best_pairs(
     m = _build(c, start, value_s, deadline_s)
     if m is None:
         return None, 0.0, Answer(None, 0.0)
-    answer = run_scip(m.model, m.hint, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
+    answer = run_scip(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
-    if answer.values is None:
-        return None, bound, answer
-    chosen = [
-        max((answer.values(x), -d) for d, x in enumerate(row) if x is not None) for row in m.x
-    ]
-    return np.array([-d for _, d in chosen]), bound, answer
+    return chosen(m.x, answer), bound, answer
 
 
 def _level(c: Pairs) -> bool:
@@ -98,11 +94,9 @@ def _level(c: Pairs) -> bool:
 
 def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) -> _Model | None:
     """The program; ``None`` where the deadline comes before it is whole."""
-    from ortools.math_opt.python import mathopt
-
-    model = mathopt.Model()
-    largest = [model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6)) for _ in range(c.passes)]
-    m = _Model(model, [], largest, [[[] for _ in range(c.devices)] for _ in largest], {})
+    program = LinearProgram()
+    largest = [program.column(0.0, UNITS * (1 + 1e-6), cost=1.0) for _ in range(c.passes)]
+    m = _Model(program, [], largest, [[[] for _ in range(c.devices)] for _ in largest])
     scale = UNITS / value_s
     last: dict[int, tuple[int, int]] = {}
     if start is not None:
@@ -110,15 +104,15 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
     for v in range(c.nodes):
         if time.perf_counter() >= deadline_s:
             return None
-        row: list[Any] = [None] * c.devices
+        row: list[int | None] = [None] * c.devices
         for d in range(c.devices):
             if c.work_s[v, d] <= value_s * (1 + 1e-9) and _may(c, last, v, d):
-                row[d] = model.add_binary_variable()
+                row[d] = x = program.binary()
                 if start is not None:
-                    m.hint[row[d]] = float(start[v] == d)
-                _add_work(c, m, v, d, row[d], scale)
+                    program.start[x] = float(start[v] == d)
+                _add_work(c, m, v, d, x, scale)
         m.x.append(row)
-        model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
+        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
     send = _send_level if _level(c) else _send
     for k in range(len(c.readers)):
         if time.perf_counter() >= deadline_s:
@@ -126,20 +120,20 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
         send(c, m, k, scale)
     for d in range(c.devices):
         for load, top in zip(m.load, largest, strict=True):
-            model.add_linear_constraint(mathopt.fast_sum(load[d]) <= top)
-        _memory(c, m, d)
+            program.row(*load[d], (-1.0, top), high=0.0)
+        held = [row[d] for row in m.x]
+        limit_memory(program, held, c.resident_bytes, float(c.memory_bytes[d]))
     if len(c.edges):
         _chain(c, m, start)
-    model.minimize(mathopt.fast_sum(largest))
     return m
 
 
-def _add_work(c: Pairs, m: _Model, v: int, d: int, x: Any, scale: float) -> None:
+def _add_work(c: Pairs, m: _Model, v: int, d: int, x: int, scale: float) -> None:
     """What node v computes on device d in each pass."""
     late = c.refined_s[v, d]
-    m.load[0][d].append(float((c.work_s[v, d] - late) * scale) * x)
+    m.load[0][d].append((float((c.work_s[v, d] - late) * scale), x))
     if late > 0:
-        m.load[-1][d].append(float(late * scale) * x)
+        m.load[-1][d].append((float(late * scale), x))
 
 
 def _sorted_out(c: Pairs, start: IntArray) -> tuple[IntArray, dict[int, tuple[int, int]]]:
@@ -167,120 +161,96 @@ def _may(c: Pairs, last: dict[int, tuple[int, int]], v: int, d: int) -> bool:
 
 def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
     """Transfers of tensor k from device to device."""
-    from ortools.math_opt.python import mathopt
-
-    home = m.x[int(c.maker[k])]
+    home, load = m.x[int(c.maker[k])], m.load[int(c.late[k])]
     for d in range(c.devices):
-        read = _any(m.model, [m.x[r][d] for r in c.readers[k]])
+        read = _any(m.program, [m.x[r][d] for r in c.readers[k]])
         if read is None:
             continue
-        sent = []
+        sent: list[Term] = []
         for s in range(c.devices):
             if s == d or home[s] is None or not np.isfinite(c.send_s[k, s, d]):
                 continue
-            send = m.model.add_variable(lb=0.0, ub=1.0)
-            m.model.add_linear_constraint(send <= home[s])
-            price, load = float(c.send_s[k, s, d] * scale), m.load[int(c.late[k])]
-            load[s].append(price * send)
-            load[d].append(price * send)
-            sent.append(send)
-        here = 0.0 if home[d] is None else home[d]
-        m.model.add_linear_constraint(mathopt.fast_sum(sent) + here >= read)
+            send = m.program.column()
+            m.program.row((1.0, send), (-1.0, home[s]), high=0.0)
+            price = float(c.send_s[k, s, d] * scale)
+            load[s].append((price, send))
+            load[d].append((price, send))
+            sent.append((1.0, send))
+        m.program.row(*sent, (1.0, home[d]), (-1.0, read), low=0.0)
 
 
-def _any(model: Any, on: Sequence[Any]) -> Any:
-    """A variable that is no less than each of these."""
+def _any(program: LinearProgram, on: Sequence[int | None]) -> int | None:
+    """A column that is no less than each of these."""
     some = [x for x in on if x is not None]
     if len(some) < 2:
         return some[0] if some else None
-    read = model.add_variable(lb=0.0, ub=1.0)
+    read = program.column()
     for x in some:
-        model.add_linear_constraint(read >= x)
+        program.row((1.0, read), (-1.0, x), low=0.0)
     return read
 
 
 def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
     """Transfers of tensor k into and out of every device; all links take the same time."""
-    from ortools.math_opt.python import mathopt
-
-    home, readers = m.x[int(c.maker[k])], c.readers[k]
+    home, readers, program = m.x[int(c.maker[k])], c.readers[k], m.program
     if c.devices < 2 or c.send_s[k, 0, 1] <= 0:
         return
-    price, most = float(c.send_s[k, 0, 1] * scale), min(c.devices - 1, len(readers))
-    went, came, load = [], [], m.load[int(c.late[k])]
+    price, most = float(c.send_s[k, 0, 1] * scale), float(min(c.devices - 1, len(readers)))
+    load, balance = m.load[int(c.late[k])], list[Term]()
     for d in range(c.devices):
         some = [m.x[r][d] for r in readers]
         read = [x for x in some if x is not None]
         if read:
-            into = m.model.add_variable(lb=0.0, ub=1.0)
+            into = program.column()
             for x in read:
-                here = 0.0 if home[d] is None else home[d]
-                m.model.add_linear_constraint(into >= x - here)
-            load[d].append(price * into)
-            came.append(into)
+                program.row((1.0, into), (-1.0, x), (1.0, home[d]), low=0.0)
+            load[d].append((price, into))
+            balance.append((-1.0, into))
         if home[d] is not None:
-            out = m.model.add_variable(lb=0.0, ub=float(most))
-            m.model.add_linear_constraint(out <= most * home[d])
+            out = program.column(0.0, most)
+            program.row((1.0, out), (-most, home[d]), high=0.0)
             for x in some:
-                m.model.add_linear_constraint(out >= (home[d] if x is None else home[d] - x))
-            load[d].append(price * out)
-            went.append(out)
-    m.model.add_linear_constraint(mathopt.fast_sum(went) == mathopt.fast_sum(came))
-
-
-def _memory(c: Pairs, m: _Model, d: int) -> None:
-    from ortools.math_opt.python import mathopt
-
-    limit = float(c.memory_bytes[d])
-    if c.resident_bytes.sum() <= limit:
-        return
-    share = c.resident_bytes / max(limit, 1.0)
-    held = [float(share[v]) * row[d] for v, row in enumerate(m.x) if row[d] is not None]
-    m.model.add_linear_constraint(mathopt.fast_sum(held) <= limit / max(limit, 1.0))
+                program.row((1.0, out), (-1.0, home[d]), (1.0, x), low=0.0)
+            load[d].append((price, out))
+            balance.append((1.0, out))
+    program.row(*balance, low=0.0, high=0.0)
 
 
 def _chain(c: Pairs, m: _Model, start: IntArray | None) -> None:
     """Positions in the chain, and which device is where."""
-    from ortools.math_opt.python import mathopt
-
-    order = None if start is None else chain_of(c, start)
-    at = _positions(c, m)
-    held = [[m.model.add_binary_variable() for _ in range(c.devices)] for _ in range(c.devices)]
+    order, program = None if start is None else chain_of(c, start), m.program
+    at = _positions(c, program)
+    held = [[program.binary() for _ in range(c.devices)] for _ in range(c.devices)]
     for s, row in enumerate(held):
-        m.model.add_linear_constraint(mathopt.fast_sum(row) == 1)
-        m.model.add_linear_constraint(mathopt.fast_sum(other[s] for other in held) == 1)
+        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
+        program.row(*((1.0, other[s]) for other in held), low=1.0, high=1.0)
         for d, x in enumerate(row):
             if order is not None:
-                m.hint[x] = float(order[s] == d)
+                program.start[x] = float(order[s] == d)
             for v in range(c.nodes):
-                there = 0.0 if m.x[v][d] is None else m.x[v][d]
-                m.model.add_linear_constraint(at[v][s] + x <= 1 + there)
+                program.row((1.0, at[v][s]), (1.0, x), (-1.0, m.x[v][d]), high=1.0)
     if order is not None and start is not None:
         position = np.argsort(order)[start]
-        m.hint.update(
-            (x, float(s == position[v])) for v, row in enumerate(at) for s, x in enumerate(row)
-        )
+        program.start |= {
+            x: float(s == position[v]) for v, row in enumerate(at) for s, x in enumerate(row)
+        }
     for d in range(c.devices):
         before = [b for b in range(d) if c.alike[b] == c.alike[d]]
         for j in range(c.devices - 1 if before else 0):
-            first, then = (
-                mathopt.fast_sum(held[s][b] for s in range(j + 1)) for b in (before[-1], d)
-            )
-            m.model.add_linear_constraint(first >= then)
+            first = [(1.0, held[s][before[-1]]) for s in range(j + 1)]
+            then = [(-1.0, held[s][d]) for s in range(j + 1)]
+            program.row(*first, *then, low=0.0)
 
 
-def _positions(c: Pairs, m: _Model) -> list[list[Any]]:
+def _positions(c: Pairs, program: LinearProgram) -> list[list[int]]:
     """at[v][s], with forward edges in the direction of the chain."""
-    from ortools.math_opt.python import mathopt
-
-    at = [[m.model.add_binary_variable() for _ in range(c.devices)] for _ in range(c.nodes)]
+    at = [[program.binary() for _ in range(c.devices)] for _ in range(c.nodes)]
     for row in at:
-        m.model.add_linear_constraint(mathopt.fast_sum(row) == 1)
+        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
     for u, v in c.edges.tolist():
         for j in range(c.devices - 1):
-            m.model.add_linear_constraint(
-                mathopt.fast_sum(at[v][: j + 1]) <= mathopt.fast_sum(at[u][: j + 1])
-            )
+            later = [(1.0, x) for x in at[v][: j + 1]]
+            program.row(*later, *((-1.0, x) for x in at[u][: j + 1]), high=0.0)
     return at
 
 

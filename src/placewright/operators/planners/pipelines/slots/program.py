@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from placewright.numerics.arrays import IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pipelines.contraction import Contraction
-from placewright.operators.planners.pipelines.solver import run_scip
-from placewright.solvers.cp_sat import Answer
+from placewright.solvers.answer import Answer
+from placewright.solvers.linear import LinearProgram, Term
+from placewright.solvers.scip import run_scip
 
 UNITS = 100.0
 """What the start's value is called: SCIP cuts and branches by absolute numbers."""
@@ -31,12 +31,12 @@ MOST_CUTS = 400_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """The program and x[v][s], ``None`` where a node may not be; loads in percent of the start."""
+    """The program and the column x[v][s], ``None`` where a node may not be; loads in `UNITS`."""
 
-    model: Any
+    program: LinearProgram
     kinds: list[int]
-    x: list[list[Any]]
-    largest: list[Any]
+    x: list[list[int | None]]
+    largest: list[int]
 
 
 def slot_kinds(c: Contraction) -> list[int]:
@@ -91,15 +91,21 @@ def best_cuts(
     pivots: list[list[int]] = [[] for _ in c.pool]
     if start is not None and not among:
         start, pivots = _sorted_out(c, kinds, start)
-    m, hint = _build(c, kinds, pivots, value_s, start, among)
-    answer: Answer = run_scip(m.model, hint, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
+    m = _build(c, kinds, pivots, value_s, start, among)
+    answer = run_scip(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
+    return chosen(m.x, answer), bound, answer.interrupted
+
+
+def chosen(x: Sequence[Sequence[int | None]], answer: Answer) -> IntArray | None:
+    """The place of largest value for every node, the first of equals; ``None`` without values."""
     if answer.values is None:
-        return None, bound, answer.interrupted
-    chosen = [
-        max((answer.values(x), -s) for s, x in enumerate(row) if x is not None) for row in m.x
+        return None
+    best = [
+        max((answer.values(column), -at) for at, column in enumerate(row) if column is not None)
+        for row in x
     ]
-    return np.array([-s for _, s in chosen]), bound, answer.interrupted
+    return np.array([-at for _, at in best])
 
 
 def _sorted_out(
@@ -129,13 +135,11 @@ def _build(
     value_s: float,
     start: IntArray | None,
     among: Sequence[int],
-) -> tuple[_Model, dict[Any, float]]:
-    from ortools.math_opt.python import mathopt
-
-    model = mathopt.Model()
+) -> _Model:
+    program = LinearProgram()
     parts = 2 if c.diffmaxima else 1
-    largest = [model.add_variable(lb=0.0, ub=UNITS * (1 + 1e-6)) for _ in range(parts)]
-    m = _Model(model, kinds, [[None] * len(kinds) for _ in range(c.nodes)], largest)
+    largest = [program.column(0.0, UNITS * (1 + 1e-6), cost=1.0) for _ in range(parts)]
+    m = _Model(program, kinds, [[None] * len(kinds) for _ in range(c.nodes)], largest)
     for k in range(len(c.pool)):
         slots = [s for s, kind in enumerate(kinds) if kind == k]
         for v in range(c.nodes):
@@ -143,19 +147,21 @@ def _build(
             fits = c.work_s[v, k] <= value_s * (1 + 1e-9)
             for s in slots[:last] if fits else ():
                 if not among or start is None or _free(start[v], s, among):
-                    m.x[v][s] = model.add_binary_variable()
+                    m.x[v][s] = program.binary()
     for row in m.x:
-        model.add_linear_constraint(mathopt.fast_sum(x for x in row if x is not None) == 1)
+        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
     for s in range(len(kinds)):
         _loads(c, m, s, UNITS / value_s)
-        _memory(c, m, s)
-    hint = {} if start is None else _hint(m, start)
+        held = [row[s] for row in m.x]
+        limit_memory(program, held, c.resident_bytes, float(c.memory_bytes[kinds[s]]))
+    if start is not None:
+        for v, row in enumerate(m.x):
+            program.start |= {x: float(start[v] == s) for s, x in enumerate(row) if x is not None}
     if c.replicated:
         opened = _open(c, m)
         used = set() if start is None else set(start.tolist())
-        hint |= {x: float(s in used) for s, x in enumerate(opened) if used}
-    model.minimize(mathopt.fast_sum(largest))
-    return m, hint
+        program.start |= {x: float(s in used) for s, x in enumerate(opened) if used}
+    return m
 
 
 def _free(at: int, s: int, among: Sequence[int]) -> bool:
@@ -163,91 +169,79 @@ def _free(at: int, s: int, among: Sequence[int]) -> bool:
     return bool(s == at or (s in among and at in among))
 
 
-def _hint(m: _Model, start: IntArray) -> dict[Any, float]:
-    return {
-        x: float(start[v] == s)
-        for v, row in enumerate(m.x)
-        for s, x in enumerate(row)
-        if x is not None
-    }
-
-
-def _open(c: Contraction, m: _Model) -> list[Any]:
+def _open(c: Contraction, m: _Model) -> list[int]:
     """Whether each slot takes devices, no more than there are."""
-    from ortools.math_opt.python import mathopt
-
-    opened = [m.model.add_binary_variable() for _ in m.kinds]
+    opened = [m.program.binary() for _ in m.kinds]
     for s, x in enumerate(opened):
         for row in m.x:
             if row[s] is not None:
-                m.model.add_linear_constraint(row[s] <= x)
+                m.program.row((1.0, row[s]), (-1.0, x), high=0.0)
     for p, count in enumerate(c.counts):
-        taken = [float(c.copies[k]) * opened[s] for s, k in enumerate(m.kinds) if c.pool[k] == p]
-        m.model.add_linear_constraint(mathopt.fast_sum(taken) <= float(count))
+        taken = [(float(c.copies[k]), opened[s]) for s, k in enumerate(m.kinds) if c.pool[k] == p]
+        m.program.row(*taken, high=float(count))
     return opened
 
 
 def _loads(c: Contraction, m: _Model, s: int, scale: float) -> None:
     """The load of slot s, or that of each pass, is within its largest."""
-    from ortools.math_opt.python import mathopt
-
     on, k = [row[s] for row in m.x], m.kinds[s]
     late = c.backward_s[:, k], c.backward_bytes
     work, moved = c.work_s[:, k], c.moved_bytes
     passes = ((work - late[0], moved - late[1]), late) if c.diffmaxima else ((work, moved),)
     cuts = _priced_cuts(c, m, s, scale)
     for largest, (part, size) in zip(m.largest, passes, strict=True):
-        terms = [float(part[v] * scale) * x for v, x in enumerate(on) if x is not None]
-        terms += [float(size[e]) * price for e, price in cuts.items() if size[e] > 0]
-        m.model.add_linear_constraint(mathopt.fast_sum(terms) <= largest)
+        terms: list[Term] = [(float(part[v] * scale), x) for v, x in enumerate(on)]
+        for e, cut in cuts.items():
+            if size[e] > 0:
+                terms += [(float(size[e]) * price, x) for price, x in cut]
+        m.program.row(*terms, (-1.0, largest), high=0.0)
 
 
-def _priced_cuts(c: Contraction, m: _Model, s: int, scale: float) -> dict[int, Any]:
-    """What a byte of each hyperedge costs slot s, in percent of the start."""
+def _priced_cuts(c: Contraction, m: _Model, s: int, scale: float) -> dict[int, list[Term]]:
+    """What a byte of each hyperedge costs slot s, in units."""
     k = m.kinds[s]
     far, g = float(c.host_rate[k]) * scale, int(c.cluster[k])
     near = far if g < 0 else float(c.cluster_rate[k]) * scale
-    priced: dict[int, Any] = {}
+    priced: dict[int, list[Term]] = {}
     for e, members in enumerate(c.members):
-        on = [m.x[v][s] for v in members]
-        terms = [near * _cut(m.model, on)] if near > 0 else []
+        terms: list[Term] = []
+        if near > 0:
+            terms.append((near, _cut(m.program, [m.x[v][s] for v in members])))
         if far > near:
-            terms.append((far - near) * _far(c, m, members, s, g))
+            terms.append((far - near, _far(c, m, members, s, g)))
         if terms:
-            priced[e] = sum(terms[1:], terms[0])
+            priced[e] = terms
     return priced
 
 
-def _cut(model: Any, on: Sequence[Any]) -> Any:
-    """A variable that is one where some of `on` are one and some are not."""
-    cut = model.add_variable(lb=0.0, ub=1.0)
+def _cut(program: LinearProgram, on: Sequence[int | None]) -> int:
+    """A column that is one where some of `on` are one and some are not."""
+    cut = program.column()
     for a in on:
         for b in on:
-            if a is not b and a is not None:
-                model.add_linear_constraint(cut >= (a if b is None else a - b))
+            if a != b and a is not None:
+                program.row((1.0, cut), (-1.0, a), (1.0, b), low=0.0)
     return cut
 
 
-def _far(c: Contraction, m: _Model, members: Sequence[int], s: int, g: int) -> Any:
-    """A variable that is one where some member is on slot s and some is outside cluster g."""
-    from ortools.math_opt.python import mathopt
-
-    far = m.model.add_variable(lb=0.0, ub=1.0)
+def _far(c: Contraction, m: _Model, members: Sequence[int], s: int, g: int) -> int:
+    """A column that is one where some member is on slot s and some is outside cluster g."""
+    far = m.program.column()
     inside = [t for t, k in enumerate(m.kinds) if c.cluster[k] == g]
     for u in members:
         for v in members:
             if u != v and m.x[u][s] is not None:
-                there = [m.x[v][t] for t in inside if m.x[v][t] is not None]
-                m.model.add_linear_constraint(far >= m.x[u][s] - mathopt.fast_sum(there))
+                there = [(1.0, m.x[v][t]) for t in inside]
+                m.program.row((1.0, far), (-1.0, m.x[u][s]), *there, low=0.0)
     return far
 
 
-def _memory(c: Contraction, m: _Model, s: int) -> None:
-    from ortools.math_opt.python import mathopt
-
-    limit = float(c.memory_bytes[m.kinds[s]])
-    if c.resident_bytes.sum() <= limit:
+def limit_memory(
+    program: LinearProgram, on: Sequence[int | None], resident_bytes: FloatArray, limit: float
+) -> None:
+    """What lives on a device fits, in shares of its memory."""
+    if resident_bytes.sum() <= limit:
         return
-    share = c.resident_bytes / max(limit, 1.0)
-    held = [float(share[v]) * row[s] for v, row in enumerate(m.x) if row[s] is not None]
-    m.model.add_linear_constraint(mathopt.fast_sum(held) <= limit / max(limit, 1.0))
+    share = resident_bytes / max(limit, 1.0)
+    terms = [(float(share[v]), x) for v, x in enumerate(on)]
+    program.row(*terms, high=limit / max(limit, 1.0))

@@ -1,7 +1,7 @@
-"""A second exact engine for small PBQPs, with or without memory: toulbar2, an optional package.
+"""A second exact engine for small PBQPs, with or without memory: toulbar2.
 
 toulbar2 (github.com/toulbar2/toulbar2, MIT) solves cost function networks by branch and bound
-with soft arc consistency. It stands beside our own engine to check it.
+with soft arc consistency.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers.memory_pbqp import MemoryPbqp
 
@@ -26,14 +24,8 @@ DECIMALS = 6
 
 
 def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray | None:
-    """An optimal choice, shape (n,); ``None`` if nothing fits or the time (0: any) is up.
-
-    Raises
-    ------
-    MissingDependencyError
-        pytoulbar2 is not installed (extra ``exact``).
-    """
-    engine, p = _engine(), problem.pbqp
+    """An optimal choice, shape (n,); ``None`` if nothing fits or the time (0: any) is up."""
+    engine, p = import_module("pytoulbar2"), problem.pbqp
     finite = np.concatenate([p.cost, p.pool])
     finite = finite[finite < np.inf]
     top = float(np.abs(finite).sum()) + 1.0
@@ -53,15 +45,6 @@ def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray
     except engine.pytb2.Contradiction:
         return None
     return None if answer is None else np.array(answer[0], dtype=np.int64)
-
-
-def _engine() -> ModuleType:
-    try:
-        return import_module("pytoulbar2")
-    except ImportError:
-        raise MissingDependencyError(
-            "pytoulbar2", extra="exact", purpose="a second exact PBQP engine"
-        ) from None
 
 
 def _capped(costs: FloatArray, top: float) -> list[float]:
