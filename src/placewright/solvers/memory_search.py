@@ -47,7 +47,7 @@ LARGE_POOL = 1_000_000
 UNKNOWN: dict[str, Any] = {
     "what": COMPILING,
     "value": math.inf,
-    "lower_bound": -math.inf,
+    "bound": -math.inf,
     "elapsed_s": 0.0,
 }
 """What is said while the kernels are compiled."""

@@ -209,8 +209,8 @@ def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
         if home[d] is not None:
             out = program.column(0.0, most)
             program.row((1.0, out), (-most, home[d]), high=0.0)
-            for x in some:
-                program.row((1.0, out), (-1.0, home[d]), (1.0, x), low=0.0)
+            for there in some:
+                program.row((1.0, out), (-1.0, home[d]), (1.0, there), low=0.0)
             load[d].append((price, out))
             balance.append((1.0, out))
     program.row(*balance, low=0.0, high=0.0)
