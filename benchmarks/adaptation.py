@@ -32,7 +32,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
-from placewright.report.history import QUIET, told
+from placewright.report.history import QUIET, event_text
 from placewright.runtime.engines.local import Local
 from placewright.runtime.session import Session
 from placewright.testbed.testbed import Testbed
@@ -98,7 +98,7 @@ def recovery(name: str) -> None:
     events = [e for e in timeline.events if e.kind not in QUIET]
     solves = [e.numbers["resolve_s"] for e in events if e.kind is Kind.MIGRATE]
     for event in events:
-        print(f"  step {event.step}: {event.kind}: {told(event)}")
+        print(f"  step {event.step}: {event.kind}: {event_text(event)}")
     print(
         f"| {name} | {np.median(times[5:DISTURBED]):.3f} | {medians[0]:.3f} | {own_s:.3f} | "
         f"{adapted_s:.3f} | {best_s:.3f} | {adapted_s / best_s - 1:+.1%} | {taken} | "

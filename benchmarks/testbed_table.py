@@ -19,10 +19,10 @@ from itertools import combinations, cycle
 from pathlib import Path
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.report.testbed import findings_table
 from placewright.testbed import Testbed
 from placewright.testbed.selftest import Finding, selftest
 from placewright.testbed.teardown import emulator_pid
+from placewright.testbed.text import findings_table
 
 RATES = (125e6, 12.5e6, 1.25e6, 62.5e6, 2.5e6)
 DELAYS_S = (0.2e-3, 1e-3, 5e-3, 0.0, 20e-3)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from placewright import __version__
 from placewright.cli import sources
@@ -18,13 +20,15 @@ from tests.cli.speak import speak
 HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.io.boundary")
 
 
-def verbs() -> dict[str, typer.models.CommandInfo]:
-    """Every verb by its words."""
-    found = {str(c.name): c for c in app.registered_commands}
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        for command in group.typer_instance.registered_commands:
-            found[f"{group.name} {command.name}"] = command
+def verbs() -> dict[str, Any]:
+    """Every verb by its words, those of the wings too."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    context, found = typer.Context(root), {}
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        inner = getattr(command, "commands", None)
+        found |= {name: command} if inner is None else {f"{name} {k}": v for k, v in inner.items()}
     return found
 
 

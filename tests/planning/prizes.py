@@ -85,8 +85,8 @@ class PrizePlanning(Planning):
 WING = Wing(
     "prizes",
     "one prize",
-    Prizes,
-    Choice,
+    lambda: Prizes,
+    lambda: Choice,
     PrizePlanning,
     lambda: SimpleNamespace(),  # type: ignore[arg-type]
     direction=Direction.MAXIMISE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.adapt.timeline import Event, Kind, Timeline
-from placewright.report.history import history, told
+from placewright.report.history import event_text, history
 
 
 def run() -> Timeline:
@@ -32,7 +32,7 @@ def test_events_are_told_with_their_numbers() -> None:
     page = history(run())
     assert "&lt;b&gt;a &amp; b&lt;/b&gt;" in page
     assert "snapshot" not in page
-    assert told(run().events[0]).endswith("predicted gain 25.0 %; move 500 ms; moved 12 B")
+    assert event_text(run().events[0]).endswith("predicted gain 25.0 %; move 500 ms; moved 12 B")
 
 
 def test_a_run_without_steps_or_events_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.report.spans import visible_blocks
+from placewright.report.gantt import visible_blocks
 from tests.report.examples import many_spans
 
 

@@ -1,4 +1,4 @@
-"""How a verb hands over a Result: on stdout, in files, with a word on what happened."""
+"""Results on stdout and in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from placewright.planning.result import Measurement, Result
 
 
-def give(
+def print_result(
     console: Console,
     result: Result,
     *,
@@ -23,22 +23,25 @@ def give(
     graph: Graph | None = None,
     table: Callable[[], Any] | None = None,
 ) -> None:
-    """Show a plan and keep what was asked for."""
+    """Print a plan, and write the files that were named."""
     from placewright.planning.result import Status
+    from placewright.planning.wings import wing_of
+    from placewright.report.text import amount
 
     if result.status is Status.INTERRUPTED:
         console.note("interrupted: this is the best plan so far")
-    tell_compiling(console, result)
+    note_compiling(console, result)
     console.show(result.as_json, table or (lambda: repr(result)))
     if console.output is not None:
         console.kept(result.save(console.output))
     keep_pictures(console, result, report=report, trace=trace, graph=graph)
+    unit = wing_of(result.problem).unit
     for name, value in result.bound_names.items():
-        console.detail(f"bound {name}: {value:.6g} s")
+        console.detail(f"bound {name}: {amount(value, unit)}")
 
 
-def tell_compiling(console: Console, result: Result) -> None:
-    """Why the first run was so slow, where it was."""
+def note_compiling(console: Console, result: Result) -> None:
+    """Note how long kernels were compiled, where that took more than a second."""
     if result.compile_s > 1.0:
         console.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
 
@@ -53,10 +56,8 @@ def keep_pictures(
     measurement: Measurement | None = None,
     run: Timeline | None = None,
 ) -> None:
-    """Write the page and the trace, where they were asked for."""
-    from placewright.report.page import write_page
-
+    """Write the page and the trace, where they were named."""
     if report is not None:
-        console.kept(write_page(result, report, measurement, graph, run))
+        console.kept(result.report(report, measurement, graph, run))
     if trace is not None:
         console.kept(result.trace(trace, measurement))

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placewright.cli.options import Format
-from placewright.cli.progress import Meter
-from placewright.planning.monitor import SEARCH, Names
+from placewright.cli.progress import SEARCH, Meter, Names
 
 
 @dataclass(frozen=True, slots=True)

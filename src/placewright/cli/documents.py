@@ -1,31 +1,130 @@
-"""Which of Placewright's documents a file is."""
+"""placewright show and schema: what a file is, its page, and the JSON schema of its kind."""
 
 from __future__ import annotations
 
 import re
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from placewright.cli.console import Console, write
+from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
 from placewright.errors import InputError
 
-Kind = Literal["graph", "problem", "plan", "samples plan", "cluster", "nodes"]
+if TYPE_CHECKING:
+    from placewright.planning.contract import Document
 
-_TELLING: dict[Kind, frozenset[str]] = {
-    "plan": frozenset({"plan"}),
-    "problem": frozenset({"compute_s"}),
-    "cluster": frozenset({"devices"}),
-    "graph": frozenset({"operators"}),
-    "nodes": frozenset({"nodes", "sample_bytes"}),
-}
-"""Keys that only this document has at its top; told apart in this order."""
+Data = dict[str, Any]
 
+FileArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="A cluster, graph, problem or plan file of any wing.",
+    ),
+]
+KindArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE-KIND]", help="cluster, graph, problem, plan, samples, ...; all without."
+    ),
+]
 
 LARGE = 1_000_000
-"""Characters from which a file is looked through before it is parsed, which takes ten times as long
-as reading it."""
+"""Characters from which a file is searched for keys before it is parsed, which takes ten times as
+long as reading it."""
 
 
-def read_document(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A kind of file and how its page is made: ``page(data, path)``."""
+
+    document: Document
+    page: Callable[[Data, Path], str]
+
+
+def show(
+    file: FileArgument,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="In a browser.")] = True,
+    format: FormatOption = "table",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Make a self-contained page of a file and open it; its path goes to stdout.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright show plan.json -o plan.html[/cyan]
+    """
+    console = Console(format, output, quiet, verbose)
+    data = read_document(file)
+    kind = kind_of(data, where=str(file))
+    target = output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
+    write(target, documents()[kind].page(data, file))
+    console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
+    if open_page and not webbrowser.open(target.resolve().as_uri()):
+        console.note("no browser was found; open the page yourself")
+
+
+def schema(
+    kind: KindArgument = None,
+    format: FormatOption = "json",
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Print the JSON schemas of the files that Placewright reads and writes.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright schema cluster -o cluster.schema.json[/cyan]
+    """
+    console = Console(format, output, quiet, verbose)
+    known = documents()
+    if kind is not None and kind not in known:
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(sorted_kinds(known))}")
+    schemas = {
+        name: known[name].document.model.model_json_schema(by_alias=True)
+        for name in (sorted_kinds(known) if kind is None else [kind])
+    }
+    data = schemas if kind is None else schemas[kind]
+    console.show(lambda: data, lambda: _table(schemas))
+    console.keep(lambda: data)
+
+
+def documents() -> dict[str, Shown]:
+    """Every kind of file, those of the wings first: they have keys that others have too."""
+    from placewright.cluster.files import ClusterFile
+    from placewright.graph.files import GraphFile
+    from placewright.graph.page import graph_page
+    from placewright.planning.contract import Document
+    from placewright.planning.views import wing_views
+    from placewright.planning.wings import wings
+
+    found = {}
+    for wing in wings().values():
+        files, views = wing.files(), wing_views(wing)
+        for document in (files.plan_document, files.problem_document):
+            found[document.kind] = Shown(document, partial(views.saved_page, document.kind))
+    found["cluster"] = Shown(Document("cluster", ("devices",), ClusterFile), _cluster_page)
+    found["graph"] = Shown(Document("graph", ("operators",), GraphFile), graph_page)
+    return found
+
+
+def sorted_kinds(known: Mapping[str, Shown]) -> list[str]:
+    """Clusters and graphs first: what problems are made of."""
+    return sorted(known, key=lambda kind: kind not in ("cluster", "graph"))
+
+
+def read_document(path: Path) -> Data:
     """A JSON or YAML file whose top is a mapping."""
     from placewright.io.boundary import parse_json, parse_yaml
     from placewright.io.stored import is_yaml, stored_text
@@ -35,21 +134,44 @@ def read_document(path: Path) -> dict[str, Any]:
         _refuse_early(text, str(path))
     data = (parse_yaml if yaml else parse_json)(text, where=str(path))
     if not isinstance(data, dict):
-        raise _not_ours(str(path), f"its top is a {type(data).__name__}")
+        raise _unknown(str(path), f"its top is a {type(data).__name__}")
     return data
 
 
+def document_kind(path: Path) -> str:
+    """The kind of a file, by its keys.
+
+    Raises
+    ------
+    InputError
+        It is of no kind.
+    """
+    return kind_of(read_document(path), where=str(path))
+
+
+def kind_of(data: Data, *, where: str) -> str:
+    """The kind of a document, by its keys."""
+    for kind, shown in documents().items():
+        if shown.document.matches(data):
+            return kind
+    raise _unknown(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
+
+
 def _refuse_early(text: str, where: str) -> None:
-    """Refuse JSON that is no mapping, or that has no document's telling keys anywhere."""
+    """Refuse JSON that is no mapping, or that has the keys of no document anywhere."""
     if re.match(r"\s*\[", text):
-        raise _not_ours(where, "its top is a list")
-    telling = sorted(key for keys in _TELLING.values() for key in keys)
-    there = {key for key in telling if f'"{key}"' in text}
-    if "\\u" not in text and not any(keys <= there for keys in _TELLING.values()):
-        raise _not_ours(where, f"it lacks the keys {', '.join(telling)}")
+        raise _unknown(where, "its top is a list")
+    needed = [
+        {part for key in shown.document.keys for part in key.split(".")}
+        for shown in documents().values()
+    ]
+    every = sorted(set().union(*needed))
+    there = {key for key in every if f'"{key}"' in text}
+    if "\\u" not in text and not any(keys <= there for keys in needed):
+        raise _unknown(where, f"it lacks the keys {', '.join(every)}")
 
 
-def _not_ours(where: str, by: str) -> InputError:
+def _unknown(where: str, by: str) -> InputError:
     return InputError(
         "is none of Placewright's documents",
         where=where,
@@ -58,22 +180,20 @@ def _not_ours(where: str, by: str) -> InputError:
     )
 
 
-def document_kind(path: Path) -> Kind:
-    """What the file is, by its keys.
+def _cluster_page(data: Data, path: Path) -> str:
+    from placewright.cluster.files import read_cluster
+    from placewright.planning.views import text_page
 
-    Raises
-    ------
-    InputError
-        It is none of our documents.
-    """
-    return kind_of(read_document(path), where=str(path))
+    cluster = read_cluster(path)
+    return text_page(cluster.name, "cluster", path, repr(cluster))
 
 
-def kind_of(data: dict[str, Any], *, where: str) -> Kind:
-    """What `data` is, by its keys."""
-    for kind, keys in _TELLING.items():
-        if keys <= data.keys():
-            plan = data.get("plan")
-            moves = kind == "plan" and isinstance(plan, dict) and "moves" in plan
-            return "samples plan" if moves else kind
-    raise _not_ours(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
+def _table(schemas: Mapping[str, Any]) -> str:
+    from placewright.report.text import plain_table
+
+    rows = [
+        (name if k == 0 else "", key, "required" if key in document.get("required", ()) else "")
+        for name, document in schemas.items()
+        for k, key in enumerate(document["properties"])
+    ]
+    return plain_table(("file", "key", ""), rows)

@@ -20,18 +20,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import (
-    capture,
-    devices,
-    doctor,
-    operators,
-    pbqp,
-    profile,
-    samples,
-    schema,
-    show,
-    testbed,
-)
+from placewright.cli import capture, devices, doctor, documents, pbqp, profile, quickstart, testbed
 from placewright.errors import InputError, PlacewrightError, RunError
 
 INTERRUPTED = 130
@@ -42,10 +31,33 @@ UNEXPECTED = "this should not happen"
 
 
 class _Verbs(TyperGroup):
-    """All verbs; an `EOFError` of theirs is no end of what somebody types, as typer takes it."""
+    """All verbs, and a group for every wing, made when it is asked for.
+
+    An `EOFError` of a verb is not the end of typed input, which typer takes it for.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, those of the wings before `AFTER_WINGS`."""
+        from placewright.planning.wings import wings
+
+        own = super().list_commands(ctx)
+        at = own.index(AFTER_WINGS)
+        return [*own[:at], *wings(), *own[at:]]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb or group of this name, ``None`` if there is none."""
+        from placewright.cli.wing_verbs import wing_app
+        from placewright.planning.wings import wings
+
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in (known := wings()):
+            return own
+        group = typer.main.get_command(wing_app(known[cmd_name]))
+        group.name = cmd_name
+        return group
 
     def invoke(self, ctx: Any) -> Any:
-        """Carry a verb out."""
+        """Run a verb."""
         try:
             return super().invoke(ctx)
         except EOFError as error:
@@ -81,24 +93,18 @@ def _root(
     """The options before the verb; the help text is that of the app."""
 
 
-def _register() -> None:
-    """The verbs, in the order of the story they tell."""
-    from placewright.cli import quickstart
+AFTER_WINGS = "pbqp"
+"""The first of the verbs that are listed after those of the wings."""
 
-    app.command("quickstart")(quickstart.quickstart)
-    app.command("devices")(devices.devices)
-    app.command("doctor")(doctor.doctor)
-    app.command("capture")(capture.capture)
-    app.command("profile")(profile.profile)
-    app.add_typer(operators.app, name="operators")
-    app.add_typer(samples.app, name="samples")
-    app.add_typer(pbqp.app, name="pbqp")
-    app.add_typer(testbed.app, name="testbed")
-    app.command("show")(show.show)
-    app.command("schema")(schema.schema)
-
-
-_register()
+app.command()(quickstart.quickstart)
+app.command()(devices.devices)
+app.command()(doctor.doctor)
+app.command()(capture.capture)
+app.command()(profile.profile)
+app.add_typer(pbqp.app, name="pbqp")
+app.add_typer(testbed.app, name="testbed")
+app.command()(documents.show)
+app.command()(documents.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -106,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with _ended_by_signals():
-            _carry_out(given)
+            _run_verb(given)
     except PlacewrightError as error:
         if _wants_traceback(given):
             raise
@@ -129,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.stdout.flush()
         except OSError:
             _leave_stdout()
-        print(f"error: {_of_the_system(error)}", file=sys.stderr)
+        print(f"error: {_system_error(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     except Exception as error:
         if _wants_traceback(given):
@@ -139,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(0)
 
 
-def _carry_out(given: Sequence[str]) -> None:
+def _run_verb(given: Sequence[str]) -> None:
     """Until everything is written, stdout too: a full disk behind it is an error like others."""
     code: object = 0
     try:
@@ -188,7 +194,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise _Terminated(128 + number)
 
 
-def _of_the_system(error: OSError) -> PlacewrightError:
+def _system_error(error: OSError) -> PlacewrightError:
     """What a system call refused, in our words."""
     if error.errno in _FULL:
         return RunError(

@@ -111,7 +111,7 @@ class PipelineOptions:
         """Seconds per byte."""
         if self.sync_bandwidth is None:
             return 0.0
-        from placewright.cluster.units import BANDWIDTH, parse
+        from placewright.io.units import BANDWIDTH, parse
 
         rate = parse(self.sync_bandwidth, BANDWIDTH, where="--sync-bandwidth")
         if rate == 0:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.cli.answer import tell_compiling
+from placewright.cli.answer import note_compiling
 from placewright.cli.console import Console
 from placewright.cli.options import BatchOption, QuietOption
 
@@ -79,10 +79,10 @@ def _job(
     from placewright.capturing.source import load_model
     from placewright.capturing.state import initial_state
     from placewright.operators.run import best_single, running
+    from placewright.planning.result_text import compare_table
     from placewright.planning.solving import compare
     from placewright.profiling.build import profile
     from placewright.profiling.profile_warnings import ProfileWarning
-    from placewright.report.text import compare_table
 
     title = f"{name} {'training step' if training else 'inference'}"
     with console.noted(ProfileWarning), console.meter(title) as meter:
@@ -103,7 +103,7 @@ def _job(
     console.show(dict, lambda: f"\n{title}\n{graph}")
     with console.meter(f"{title}: planning") as meter:
         result = compare(problem, progress=meter)
-    tell_compiling(console, result)
+    note_compiling(console, result)
     console.show(dict, lambda: compare_table(result))
     single = best_single(problem)
     with (
@@ -121,7 +121,8 @@ def _job(
 
 def _verdict(outcome: Outcome) -> str:
     """One honest sentence on the speed-up."""
-    from placewright.report.text import seconds, speed_up_text
+    from placewright.planning.result_text import speed_up_text
+    from placewright.report.text import seconds
 
     measured = outcome.measured
     placed = len(set(outcome.result.plan.placement.tolist()))

@@ -133,7 +133,7 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
         return Loaded(_kept_problem(path, ask))
     if kind != "graph":
         raise InputError(
-            f"is a {kind}, not something to plan",
+            f"is a {kind.replace('-', ' ')}, not something to plan",
             where=str(path),
             hint="give a graph.json, a problem.json or a model",
         )

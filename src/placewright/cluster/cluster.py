@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.report.text import counted, plain_table, seconds, size
 
 WORK = (
     "matmul",
@@ -235,9 +237,7 @@ class Cluster:
         return detect()
 
     def __repr__(self) -> str:
-        from placewright.report.text import cluster_table
-
-        return cluster_table(self)
+        return _cluster_table(self)
 
 
 LOCAL_BANDWIDTH = 8e9
@@ -250,3 +250,42 @@ LOCAL_LATENCY_S = 30e-6
 def _positive(where: str, key: str, value: float | None) -> None:
     if value is not None and not value > 0:
         raise InputError(f"{key} must be greater than zero", where=where, by=f"got {value}")
+
+
+def _cluster_table(cluster: Cluster) -> str:
+    """Devices, then links."""
+    header = ("device", "kind", "node", "cores", "speed", "memory", "peak", "bandwidth")
+    rows = [
+        (
+            d.name,
+            d.kind,
+            d.node,
+            str(d.cores),
+            f"{d.speed:g}",
+            size(d.memory_bytes),
+            "-" if d.peak_flops is None else show(d.peak_flops, FLOPS),
+            "-" if d.memory_bandwidth is None else show(d.memory_bandwidth, BANDWIDTH),
+        )
+        for d in cluster.devices
+    ]
+    parts = [
+        f"cluster {cluster.name}: {counted(cluster.devices, 'device')} on "
+        f"{counted(cluster.nodes, 'node')}, {counted(cluster.links, 'link')}",
+        plain_table(header, rows, "   rrrrr"),
+    ]
+    return "\n".join(parts + ([_link_table(cluster)] if cluster.links else []))
+
+
+def _link_table(cluster: Cluster, most: int = 16) -> str:
+    header = ("link", "bandwidth", "latency", "channel")
+    rows = [
+        (
+            f"{k.source} -> {k.target}",
+            show(k.bandwidth, BANDWIDTH),
+            seconds(k.latency_s),
+            k.channel if k.channel != f"{k.source}->{k.target}" else "own",
+        )
+        for k in cluster.links[:most]
+    ]
+    more = len(cluster.links) - len(rows)
+    return plain_table(header, rows, " rr") + (f"\n... and {more} more links" if more else "")

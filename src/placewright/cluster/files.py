@@ -20,10 +20,10 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from placewright.cluster.cluster import WORK, Cluster, Device, Link
-from placewright.cluster.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 from placewright.errors import InputError
 from placewright.io.boundary import FileModel, RefusedError, parse_yaml, placed, read_text, validate
 from placewright.io.stored import write_file
+from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
 
 SCHEMA_VERSION = 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.modules import ModuleTree
+from placewright.report.text import counted, plain_table, size
 
 INPUT_MARK = ":"
 """In the name of every program input (``parameter:conv1.weight``) and of no other value."""
@@ -191,6 +192,30 @@ class Graph:
         return sum(op.resident_bytes for op in self.operators)
 
     def __repr__(self) -> str:
-        from placewright.report.text import graph_table
+        return _graph_table(self)
 
-        return graph_table(self)
+
+def _graph_table(graph: Graph) -> str:
+    """Sizes, and the kinds of operator that compute most."""
+    phases = Counter(op.phase for op in graph.operators if op.phase)
+    phase_text = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+    moved = sum(t.bytes for t in graph.tensors)
+    head = (
+        f"graph {graph.name}: {counted(graph.operators, 'operator')}"
+        + (f" ({phase_text})" if phase_text else "")
+        + f", {counted(graph.tensors, 'tensor')}, {graph.flops / 1e9:.3g} GFLOP, "
+        f"{size(graph.resident_bytes)} resident, {size(moved)} of tensors"
+    )
+    return f"{head}\n{_kind_table(graph)}"
+
+
+def _kind_table(graph: Graph, most: int = 8) -> str:
+    count: Counter[str] = Counter(op.kind for op in graph.operators)
+    flops: Counter[str] = Counter()
+    for op in graph.operators:
+        flops[op.kind] += op.flops  # type: ignore[assignment]  # Counter sums floats as well
+    top = sorted(count, key=lambda kind: (-flops[kind], -count[kind], kind))[:most]
+    rows = [(kind, str(count[kind]), f"{flops[kind] / 1e9:.3g}") for kind in top]
+    more = len(count) - len(rows)
+    table = plain_table(("kind", "operators", "GFLOP"), rows, " rr")
+    return table + (f"\n... and {more} more kinds" if more else "")

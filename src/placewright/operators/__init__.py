@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Explanation, Files, Planning, Wing
+from placewright.planning.contract import Explanation, Files, Planning, Views, Wing
+
+
+def _problem_type() -> type:
+    from placewright.operators.problem import OperatorProblem
+
+    return OperatorProblem
+
+
+def _plan_type() -> type:
+    from placewright.operators.plan import OperatorPlan
+
+    return OperatorPlan
 
 
 def _planning() -> Planning:
@@ -27,12 +37,19 @@ def _explain(problem: Any, plan: Any, name: str) -> Explanation:
     return explain(problem, plan, name)
 
 
+def _views() -> Views:
+    from placewright.operators import views
+
+    return views
+
+
 WING = Wing(
     "operators",
     "operators -> devices",
-    OperatorProblem,
-    OperatorPlan,
+    _problem_type,
+    _plan_type,
     _planning,
     _files,
+    views=_views,
     explain=_explain,
 )

@@ -82,7 +82,7 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        from placewright.report.text import explanation_text
+        from placewright.operators.text import explanation_text
 
         return explanation_text(self)
 

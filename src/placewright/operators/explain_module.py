@@ -62,7 +62,7 @@ class ModuleExplanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        from placewright.report.text import module_explanation_text
+        from placewright.operators.text import module_explanation_text
 
         return module_explanation_text(self)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.aliases import home_bytes, views
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.views import home_bytes, views
 from placewright.planning.trace import MemoryCurve
 
 

@@ -82,7 +82,7 @@ class PlacementSummary:
         return data
 
     def __str__(self) -> str:
-        from placewright.report.text import placement_text
+        from placewright.operators.text import placement_text
 
         return placement_text(self)
 

@@ -19,9 +19,9 @@ from placewright.numerics.arrays import (
     frozen_float,
     frozen_int,
 )
+from placewright.operators.aliases import NO_VIEW, check_views
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.topology import Topology, build_topology
-from placewright.operators.views import NO_VIEW, check_views
 from placewright.operators.whole_bytes import check_bytes, limits_that_bind
 
 
@@ -213,7 +213,7 @@ class OperatorProblem:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        from placewright.report.text import problem_table
+        from placewright.operators.text import problem_table
 
         return problem_table(self)
 

@@ -1,49 +1,342 @@
-"""Views: tensors that share memory with another where they are made (transposes, slices, ...)."""
+"""Pages and tables of wing 1: where a plan runs a model, its timelines, memory and graph."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.errors import UnknownNameError
+from placewright.graph.program import ORDER_ONLY
+from placewright.io.boundary import validate
+from placewright.numerics.arrays import IntArray
+from placewright.operators.files import read_problem
+from placewright.operators.formats.schema import PlanFile
+from placewright.operators.placement_summary import placement_summary
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.text import placement_text
+from placewright.planning.result import Candidate, Measurement, Result
+from placewright.planning.result_text import (
+    load_warnings,
+    measurement_table,
+    speed_up_text,
+    summary_text,
+)
+from placewright.planning.trace import Trace
+from placewright.planning.views import (
+    Data,
+    Fact,
+    bound_sentence,
+    candidates_section,
+    memory_section,
+    provenance,
+    provenance_section,
+    result_facts,
+    saved_plan_page,
+    text_page,
+)
+from placewright.report.gantt import gantt
+from placewright.report.graph_drawing import placed_drawing
+from placewright.report.graph_picture import ColouredGraph
+from placewright.report.history import event_lines, history
+from placewright.report.page import (
+    facts,
+    heading,
+    html_fragment,
+    html_page,
+    legend,
+    scroll,
+    section,
+)
+from placewright.report.svg import tag, text
+from placewright.report.text import percent, seconds, size
 
 if TYPE_CHECKING:
-    from placewright.operators.problem import OperatorProblem
+    from placewright.adapt.timeline import Timeline
+    from placewright.graph.graph import Graph, Operator
 
-NO_VIEW = -1
-"""`alias_of` of a tensor with memory of its own."""
+SINGLE = "only:"
+"""Prefix of the planners that put everything on one device."""
 
-OF_RESIDENT = -2
-"""`alias_of` of a view of what is always there: a weight, a buffer, an input of the model."""
-
-
-def home_bytes(p: OperatorProblem) -> FloatArray:
-    """Shape (t,): bytes that a tensor takes where it is made; where it is received, all of it."""
-    return np.where(p.alias_of == NO_VIEW, p.tensor_bytes, 0.0)
+TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones the links between."
 
 
-def views(p: OperatorProblem) -> IntArray:
-    """Views of tensors, each before what it is a view of."""
-    found = np.flatnonzero(p.alias_of >= 0)
-    rank = np.empty(p.n, dtype=np.int64)
-    rank[p.topology.order] = np.arange(p.n)
-    return found[np.argsort(-rank[p.tensor_producer[found]], kind="stable")]
+def summary(result: Result, measurement: Measurement | None = None) -> str:
+    """Where the plan runs, and what devices were measured to take."""
+    measured = None if measurement is None else measurement.trace
+    return placement_text(placement_summary(result.judgement), measured)
 
 
-def check_views(p: OperatorProblem) -> None:
-    """Raise where a view is of no tensor, or of one that its producer does not read."""
-    alias = p.alias_of
-    if len(alias) and (alias.min() < OF_RESIDENT or alias.max() >= p.t):
-        raise InputError("alias_of names a tensor that does not exist", where=p.name)
-    for k in np.flatnonzero(alias >= 0).tolist():
-        base = int(alias[k])
-        readers = p.consumers[p.consumer_offsets[base] : p.consumer_offsets[base + 1]]
-        if p.tensor_producer[k] not in readers:
-            raise InputError(
-                "a view must be made by an operator that reads what it is a view of",
-                where=f"{p.name}: tensor {p.tensor_names[k]!r}",
-                by=f"{p.operator_names[p.tensor_producer[k]]!r} does not read "
-                f"{p.tensor_names[base]!r}",
-            )
+def run_table(result: Result, measured: Measurement, run: Timeline | None = None) -> str:
+    """Predicted and measured seconds of the plan and of the best single device, and the run."""
+    lines = [f"plan by {result.planner}", measurement_table(measured)]
+    if measured.baseline is None:
+        lines.append(speed_up_text(measured))
+    lines.append(summary_text(result, measured))
+    return "\n".join(lines + ([] if run is None else _run_lines(run)))
+
+
+def _run_lines(run: Timeline) -> list[str]:
+    """Every event of an adaptive run, and the step time at its end."""
+    last = f"{len(run.step_s)} steps done, the last {seconds(run.typical_s(5))} each"
+    check = [] if run.check is None else [str(run.check)]
+    return ["", "the run", *(event_lines(run.events) or ["nothing happened"]), last, *check]
+
+
+def page(
+    result: Result,
+    measurement: Measurement | None = None,
+    graph: Graph | None = None,
+    run: Timeline | None = None,
+) -> str:
+    """The page of a plan.
+
+    Parameters
+    ----------
+    measurement
+        Of a run of the plan: drawn beside the prediction.
+    graph
+        The graph that the problem was made of: large ones are then drawn by module.
+    run
+        The history of an adaptive run.
+    """
+    trace = result.judgement.trace()
+    headline = (
+        f"predicted {seconds(result.value)}"
+        if measurement is None
+        else f"measured {seconds(measurement.measured_s)}"
+    )
+    return html_page(
+        f"{result.problem.name}: {headline}",
+        heading(result.problem.name, f"{result.objective} plan", _verdict(result, measurement)),
+        facts(_facts(result, measurement)),
+        _devices(result, trace),
+        _history(run),
+        _timeline(trace, measurement),
+        candidates_section(result),
+        memory_section(trace),
+        _graph(result, graph),
+        provenance_section(provenance(result) | _run_provenance(result, measurement)),
+    )
+
+
+def fragment(result: Result) -> str:
+    """What a notebook shows: the numbers, the Gantt chart and the memory."""
+    trace = result.judgement.trace()
+    return html_fragment(
+        heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
+        facts(_facts(result, None)),
+        _devices(result, trace),
+        _timeline(trace, None),
+        memory_section(trace),
+    )
+
+
+def saved_page(kind: str, data: Data, path: Path) -> str:
+    """The page of a problem or plan file.
+
+    Raises
+    ------
+    InputError
+        A field that is missing or wrong.
+    """
+    if kind == "problem":
+        problem = read_problem(path)
+        return text_page(problem.name, kind, path, repr(problem))
+    validate(PlanFile, data, where=str(path))
+    trace, count = saved_trace(data, str(path)), Counter(data["plan"]["placement"].values())
+    devices = trace.tracks[: trace.devices]
+    sections = [
+        legend(devices, [f"{count[d]} operators" for d in devices]),
+        section("Timeline", TIMELINE, scroll(gantt(trace, title="predicted timeline"))),
+    ]
+    return saved_plan_page(data, path, f"{data.get('objective', '')} plan", sections)
+
+
+def _verdict(result: Result, measurement: Measurement | None) -> str:
+    """The sentence under the title (markup): measured where there is a measurement."""
+    bound = bound_sentence(result)
+    if measurement is None:
+        first = f"Predicted: <b>{text(seconds(result.value))}</b> per step"
+        return f"{first}{_versus_single(result)}. {bound}"
+    first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> per step"
+    predicted = f" (predicted {text(seconds(result.value))})"
+    machine = "".join(f" {tag('strong', text(line))}." for line in load_warnings(measurement))
+    if measurement.baseline is None:
+        return f"{first}{predicted}{_versus_single(result)}.{machine} {bound}"
+    alone = measurement.baseline.measurement
+    if alone is not None:
+        name = text(measurement.baseline.name)
+        predicted += f"; {name} alone <b>{text(seconds(alone.measured_s))}</b>"
+        predicted += f" (predicted {text(seconds(alone.predicted_s))})"
+    sentence = speed_up_text(measurement)
+    sentence = text(sentence[:1].upper() + sentence[1:])
+    return f"{first}{predicted}. {sentence}.{machine} {bound}"
+
+
+def _versus_single(result: Result) -> str:
+    """The plan against the best single device where that was not measured (markup)."""
+    best = best_single_candidate(result)
+    if best is None and any(c.planner.startswith(SINGLE) for c in result.candidates):
+        return ". No single device can take it alone"
+    if best is None:
+        return ""
+    name = text(best.planner.removeprefix(SINGLE))
+    if best.planner == result.planner:
+        return f" on {name} alone: splitting is predicted not to pay"
+    times = best.value / result.value if result.value else math.inf
+    return (
+        f", predicted <b>{times:.2f}&times;</b> as fast as {name}, the best single device that fits"
+        f" (predicted {text(seconds(best.value))})"
+    )
+
+
+def best_single_candidate(result: Result) -> Candidate | None:
+    """The best plan that uses one device, ``None`` where no device takes everything."""
+    fit = [
+        c
+        for c in result.candidates
+        if c.planner.startswith(SINGLE) and math.isfinite(c.value) and c.status != "INFEASIBLE"
+    ]
+    return min(fit, key=lambda c: c.value, default=None)
+
+
+def _facts(result: Result, measurement: Measurement | None) -> Iterator[Fact]:
+    predicted, *others = result_facts(result)
+    yield predicted
+    if measurement is not None:
+        emulated = ", emulated" if measurement.emulated else ""
+        yield f"measured{emulated}", seconds(measurement.measured_s), "lead"
+        yield "prediction error", percent(result.value / measurement.measured_s - 1), ""
+        yield from _baseline_facts(measurement)
+    yield from others
+
+
+def _baseline_facts(measurement: Measurement) -> Iterator[Fact]:
+    """What the best single device took, measured in turns with the plan."""
+    baseline = measurement.baseline
+    if baseline is None or baseline.measurement is None:
+        return
+    yield f"measured, {baseline.name} alone", seconds(baseline.measurement.measured_s), ""
+    found = measurement.speed_up
+    if found is not None and found.rounds > 1:
+        yield "measured speed-up, 95 %", f"{found.low:.2f} to {found.high:.2f}", ""
+
+
+def _devices(result: Result, trace: Trace) -> str:
+    """The legend: each device with its operators and load."""
+    top = trace.duration_s or 1.0
+    remarks = []
+    for k in range(trace.devices):
+        mine = trace.track == k
+        busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
+        remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
+    return legend(trace.tracks[: trace.devices], remarks)
+
+
+def _timeline(trace: Trace, measurement: Measurement | None) -> str:
+    measured = None if measurement is None else measurement.trace
+    if measurement is None or measured is None:
+        return section("Timeline", TIMELINE, scroll(gantt(trace, title="predicted timeline")))
+    until = max(trace.duration_s, measured.duration_s)
+    with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
+    return section(
+        "Timeline, predicted and measured",
+        f"Both to one scale. Below, one traced step of {measurement.engine}{with_emulation}; the "
+        f"median of {len(measurement.step_s)} steps that were not traced is "
+        f"{seconds(measurement.measured_s)}.",
+        tag("h3", tag("b", "Predicted"), f" {text(seconds(trace.duration_s))}"),
+        scroll(gantt(trace, title="predicted timeline", until_s=until)),
+        tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
+        scroll(gantt(measured, title="measured timeline", until_s=until)),
+    )
+
+
+def _history(run: Timeline | None) -> str:
+    if run is None:
+        return ""
+    subtitle = "Every step, coloured by the plan in force, and what happened meanwhile."
+    return section("The run", subtitle, scroll(history(run)))
+
+
+def _graph(result: Result, graph: Graph | None) -> str:
+    drawing, caption = placed_drawing(coloured_graph(result.problem, result.plan.placement, graph))
+    return section("Graph", caption, scroll(drawing))
+
+
+def coloured_graph(
+    problem: OperatorProblem, placement: IntArray, graph: Graph | None = None
+) -> ColouredGraph:
+    """The problem as a drawing's data; its `graph`, where known, tells phases and modules."""
+    operators: tuple[Operator, ...] = ()
+    if graph is not None and graph.operator_names == problem.operator_names:
+        operators = graph.operators
+    return ColouredGraph(
+        problem.operator_names,
+        placement,
+        problem.device_names,
+        problem.compute_s[np.arange(problem.n), placement],
+        problem.tensor_producer,
+        problem.tensor_bytes,
+        problem.consumer_offsets,
+        problem.consumers,
+        np.array([name.startswith(ORDER_ONLY) for name in problem.tensor_names], dtype=np.bool_),
+        np.array([op.phase in ("backward", "optimizer") for op in operators], dtype=np.bool_)
+        if operators
+        else np.zeros(problem.n, dtype=np.bool_),
+        tuple(op.module or op.kind for op in operators),
+    )
+
+
+def _run_provenance(result: Result, measurement: Measurement | None) -> dict[str, str]:
+    """How it was measured, and how much data the graph has."""
+    entries = {"tensors in the graph": size(float(result.problem.tensor_bytes.sum()))}
+    if measurement is None:
+        return entries
+    entries |= {"engine": measurement.engine, "emulated": measurement.emulated or "nothing"}
+    if measurement.machine is not None:
+        entries["machine"] = str(measurement.machine)
+    if measurement.check is not None:
+        entries["check"] = str(measurement.check)
+    return entries
+
+
+def saved_trace(data: Data, where: str = "plan") -> Trace:
+    """The schedule and the transfers of a saved plan.
+
+    Links are one track per pair of devices: a plan does not tell which of them share a channel.
+    """
+    plan = data["plan"]
+    operators, transfers = plan.get("schedule") or [], plan.get("transfers") or []
+    devices = tuple(dict.fromkeys(_device_names(plan)))
+    _check_known(devices, operators, where)
+    pairs = list(dict.fromkeys(f"{t['source']}->{t['target']}" for t in transfers))
+    tracks = {name: k for k, name in enumerate((*devices, *pairs))}
+    track = [tracks[o["device"]] for o in operators]
+    track += [tracks[f"{t['source']}->{t['target']}"] for t in transfers]
+    both = [*operators, *transfers]
+    return Trace(
+        tracks=tuple(tracks),
+        devices=len(devices),
+        labels=(*(o["op"] for o in operators), *(t["tensor"] for t in transfers)),
+        track=np.array(track, dtype=np.int64),
+        label=np.arange(len(both)),
+        start_s=np.array([span["start_s"] for span in both], dtype=np.float64),
+        end_s=np.array([span["end_s"] for span in both], dtype=np.float64),
+    )
+
+
+def _check_known(devices: Sequence[str], spans: Sequence[dict[str, Any]], where: str) -> None:
+    strange = next((span for span in spans if span["device"] not in devices), None)
+    if strange is not None:
+        place = f"{where}: plan.schedule, operator {strange['op']!r}"
+        raise UnknownNameError("device", strange["device"], devices, where=place)
+
+
+def _device_names(plan: dict[str, Any]) -> list[str]:
+    named = plan.get("devices") or sorted(set(plan["placement"].values()))
+    return [str(name) for name in named]

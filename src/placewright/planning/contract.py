@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -332,6 +332,14 @@ class Explanation(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A problem from the command line, and the graph that it was made of, if it was of one."""
+
+    problem: Any
+    graph: Any = None
+
+
 class CommandLine(Protocol):
     """What ``placewright WING`` offers beside the generic verbs' own options."""
 
@@ -339,14 +347,33 @@ class CommandLine(Protocol):
     def load(self) -> Callable[..., Any]:
         """The source: a function annotated for typer whose parameters become those of each verb.
 
-        It is also given ``console``, and returns an object with the attribute ``problem``.
+        Its first parameter is the `placewright.cli.console.Console`, which is not an option. It
+        returns a `Loaded`, or an object with the same attributes.
         """
         ...
 
     @property
     def verbs(self) -> Mapping[str, Callable[..., None]]:
-        """Verbs that only this wing has, by name."""
+        """Verbs that only this wing has, by name: functions annotated for typer.
+
+        Their first parameter is the console. Parameters named ``planner``, ``time_limit``,
+        ``seed``, ``report`` and ``trace`` get the options that the generic verbs have.
+        """
         ...
+
+    @property
+    def examples(self) -> Mapping[str, Sequence[str]]:
+        """Arguments of each verb, as ``--help`` shows them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileCommandLine:
+    """A command line without verbs of its own."""
+
+    load: Callable[..., Any]
+    verbs: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Conformance(Protocol):
@@ -380,13 +407,15 @@ class Wing:
     title
         What is decided, in a few words: ``operators -> devices``.
     problem_type, plan_type
-        Frozen dataclasses. A problem has `name` and `hash()`.
+        Functions that import and return frozen dataclasses. A problem has `name` and `hash()`.
     planning
         Planners, judge, bounds.
     files
         File formats.
     direction
         Whether values are minimised or maximised.
+    unit
+        Of values: ``s`` and ``bytes`` are printed with a prefix (``12 ms``), others as they are.
     views, command_line, conformance
         Pages and tables; options and verbs; problems to test planners on. Generic ones, or none,
         where there is nothing of the wing's own.
@@ -398,11 +427,12 @@ class Wing:
 
     name: str
     title: str
-    problem_type: type
-    plan_type: type
+    problem_type: Callable[[], type]
+    plan_type: Callable[[], type]
     planning: Callable[[], Planning]
     files: Callable[[], Files]
     direction: Direction = Direction.MINIMISE
+    unit: str = "s"
     views: Callable[[], Views] | None = None
     command_line: Callable[[], CommandLine] | None = None
     conformance: Callable[[], Conformance] | None = None

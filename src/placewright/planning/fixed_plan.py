@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from placewright.errors import InputError
+
 if TYPE_CHECKING:
     from placewright.planning.contract import Context
     from placewright.planning.result import Result
@@ -20,7 +22,7 @@ class FixedPlan:
     name: str = "given"
 
     def unsupported_reason(self, problem: Any) -> str | None:
-        """Always; whether the plan fits the problem is for the judge to say."""
+        """Always supported: whether the plan fits the problem is decided by the judge."""
         return None
 
     def __call__(self, problem: Any, context: Context) -> Any:
@@ -50,3 +52,22 @@ def judged_plan(problem: Any, plan: Any) -> Result:
         plan, name = wing_of(problem).files().read_plan(path, problem), path.name
     # What its planner noted, "interrupted" for one, is not about this judgement.
     return solve(problem, FixedPlan(replace(plan, note=""), name=name))
+
+
+def refuse_beside_plan(plan: Path | None, planner: str | None, time_limit: float | None) -> None:
+    """Raise if an option conflicts with PLAN.
+
+    Raises
+    ------
+    InputError
+        A plan is given, and so is how to make one.
+    """
+    given = [("--planner", planner), ("--time-limit", time_limit)]
+    for option, value in given if plan is not None else ():
+        if value is not None:
+            raise InputError(
+                "a plan that is given is not made again",
+                where=option,
+                by=f"{value} beside {plan}",
+                hint="leave one of the two out",
+            )

@@ -13,7 +13,7 @@ from typing import Any
 
 from placewright import __version__
 from placewright.errors import UnsupportedError
-from placewright.io.stored import write_data
+from placewright.io.stored import write_data, write_file
 from placewright.planning.check import Check
 from placewright.planning.comparison import MachineLoad, SpeedUp, speed_up
 from placewright.planning.contract import Direction
@@ -105,12 +105,26 @@ class Result:
         return self.direction.gap(self.value, self.bound)
 
     def report(
-        self, path: str | Path, measurement: Measurement | None = None, graph: Any = None
+        self,
+        path: str | Path,
+        measurement: Measurement | None = None,
+        graph: Any = None,
+        run: Any = None,
     ) -> Path:
-        """Write a self-contained HTML page; with its `graph` a large model is drawn by module."""
-        from placewright.report.page import write_page
+        """Write a self-contained HTML page.
 
-        return write_page(self, path, measurement, graph)
+        Parameters
+        ----------
+        measurement
+            Of a run of the plan: drawn beside the prediction.
+        graph
+            The graph that the problem was made of: large ones are then drawn by module.
+        run
+            The timeline of an adaptive run.
+        """
+        from placewright.planning.views import views_of
+
+        return write_file(path, views_of(self.problem).page(self, measurement, graph, run))
 
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""
@@ -125,8 +139,11 @@ class Result:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""
         from placewright.report.perfetto import write_trace
 
+        predicted = self.judgement.trace()
+        if predicted is None:
+            raise UnsupportedError("has no timeline", where=f"the plan of {self.problem.name}")
         measured = None if measurement is None else measurement.trace
-        return write_trace(path, predicted=self.judgement.trace(), measured=measured)
+        return write_trace(path, predicted=predicted, measured=measured)
 
     def as_json(self) -> dict[str, Any]:
         """What ``-f json`` prints and `save` writes; infinite numbers are ``null``."""
@@ -139,14 +156,14 @@ class Result:
         return write_data(self.as_json(), path)
 
     def __repr__(self) -> str:
-        from placewright.report.text import result_table
+        from placewright.planning.result_text import result_table
 
         return result_table(self)
 
     def _repr_html_(self) -> str:
-        from placewright.report.page import result_fragment
+        from placewright.planning.views import views_of
 
-        return result_fragment(self)
+        return views_of(self.problem).fragment(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +223,7 @@ class Measurement:
         return tuple(self.step_s[a:b] for a, b in zip(starts, ends, strict=True))
 
     def __repr__(self) -> str:
-        from placewright.report.text import measurement_table
+        from placewright.planning.result_text import measurement_table
 
         return measurement_table(self)
 

@@ -52,9 +52,9 @@ def wing_of(problem: Any) -> Wing:
         No wing does; names the types that are taken.
     """
     for wing in _in_turn():
-        if isinstance(problem, wing.problem_type):
+        if isinstance(problem, wing.problem_type()):
             return wing
-    known = ", ".join(wing.problem_type.__name__ for wing in wings().values())
+    known = ", ".join(wing.problem_type().__name__ for wing in wings().values())
     raise UnsupportedError(
         f"no wing takes a {type(problem).__name__}", hint=f"give one of: {known}"
     )

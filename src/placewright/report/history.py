@@ -1,7 +1,8 @@
-"""A run over its steps: step times, the plan in force, and a mark for everything that happened."""
+"""The history of a run: step times coloured by plan, with a mark for every event."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1100.0, 280.0, 64.0, 40.0, 24.0, 28.0
 
 QUIET = ("snapshot",)
-"""Events that are no news: they are not drawn."""
+"""Kinds of events that are neither drawn nor listed."""
 
 
 def history(timeline: Timeline) -> str:
@@ -25,7 +26,7 @@ def history(timeline: Timeline) -> str:
         return tag("p", "No step was done.")
     top = float(np.quantile(times, 0.99)) * 1.25
     first = timeline.first_step
-    shown = [e for e in timeline.events if e.kind not in QUIET]
+    listed = [e for e in timeline.events if e.kind not in QUIET]
     dots = [
         tag(
             "circle",
@@ -41,11 +42,11 @@ def history(timeline: Timeline) -> str:
         WIDTH,
         HEIGHT,
         *_axes(first, len(times), top),
-        *[_mark(event, first, len(times)) for event in shown],
+        *[_mark(event, first, len(times)) for event in listed],
         *dots,
         title="step times of the run",
     )
-    return picture + _table(shown)
+    return picture + _table(listed)
 
 
 def _axes(first: int, steps: int, top: float) -> list[str]:
@@ -76,17 +77,22 @@ def _table(events: list[Event]) -> str:
             tag("td", str(e.step)),
             tag("td", text(seconds(e.at_s))),
             tag("td", text(e.kind)),
-            tag("td", text(told(e))),
+            tag("td", text(event_text(e))),
         )
         for e in events
     ]
     return tag("table", tag("thead", head), tag("tbody", *rows))
 
 
-def told(event: Event) -> str:
+def event_text(event: Event) -> str:
     """An event in words, with its numbers."""
     numbers = [f"{_name(key)} {_value(key, value)}" for key, value in event.numbers.items()]
     return "; ".join([event.text, *numbers] if event.text else numbers)
+
+
+def event_lines(events: Iterable[Event]) -> list[str]:
+    """A line for every event that is not `QUIET`."""
+    return [f"step {e.step}: {e.kind}: {event_text(e)}" for e in events if e.kind not in QUIET]
 
 
 def _name(key: str) -> str:

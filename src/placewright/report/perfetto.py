@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placewright.io.stored import write_file
-from placewright.planning.trace import Trace
+
+if TYPE_CHECKING:
+    from placewright.planning.trace import Trace
 
 Event = dict[str, Any]
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from placewright.planning.contract import Files, Planning, Wing
-from placewright.samples.plan import SamplePlan
-from placewright.samples.problem import SampleProblem
+from placewright.planning.contract import CommandLine, Files, Planning, Views, Wing
+
+
+def _problem_type() -> type:
+    from placewright.samples.problem import SampleProblem
+
+    return SampleProblem
+
+
+def _plan_type() -> type:
+    from placewright.samples.plan import SamplePlan
+
+    return SamplePlan
 
 
 def _planning() -> Planning:
@@ -19,6 +29,25 @@ def _files() -> Files:
     return files
 
 
+def _views() -> Views:
+    from placewright.samples import views
+
+    return views
+
+
+def _command_line() -> CommandLine:
+    from placewright.samples import commands
+
+    return commands
+
+
 WING = Wing(
-    "samples", "training samples -> edge nodes", SampleProblem, SamplePlan, _planning, _files
+    "samples",
+    "training samples -> edge nodes",
+    _problem_type,
+    _plan_type,
+    _planning,
+    _files,
+    views=_views,
+    command_line=_command_line,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.report.text import plain_table, seconds
 from placewright.samples.checks import check_problem
 
 
@@ -169,9 +171,7 @@ class SampleProblem:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        from placewright.report.text import sample_problem_table
-
-        return sample_problem_table(self)
+        return _problem_table(self)
 
 
 FLOATS = (
@@ -190,3 +190,25 @@ ENUMS: dict[str, Any] = {
     "batches": Batches,
     "ports": Ports,
 }
+
+
+def _problem_table(problem: SampleProblem) -> str:
+    """What is asked, and each node with how long it would train on what it holds."""
+    head = (
+        f"problem {problem.name}: {int(problem.held.sum())} samples on {problem.n} nodes, "
+        f"{problem.epochs} epochs, overlap {problem.overlap}, duplex {problem.duplex}, "
+        f"batches {problem.batches}" + (", relays" if problem.relay else "")
+    )
+    rows = [
+        (
+            problem.node_names[i],
+            str(int(problem.held[i])),
+            seconds(float(problem.seconds_per_sample[i])),
+            seconds(float(problem.work_s[i] * problem.held[i])),
+            f"{problem.storage[i]:g}" if math.isfinite(problem.storage[i]) else "-",
+        )
+        for i in range(min(problem.n, 16))
+    ]
+    more = f"\n... and {problem.n - 16} more nodes" if problem.n > 16 else ""
+    header = ("node", "samples", "per sample", "trains for", "storage")
+    return f"{head}\n{plain_table(header, rows, ' rrrr')}{more}"

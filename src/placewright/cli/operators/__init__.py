@@ -1,20 +1,80 @@
-"""placewright operators: wing 1, operators -> devices."""
+"""The command line of wing 1: what a problem is made of, and the verb run.
+
+It captures and profiles models and deploys them, so it stands above the wing.
+"""
 
 from __future__ import annotations
 
-import typer
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from placewright.cli.operators.compare import compare
-from placewright.cli.operators.explain import explain
-from placewright.cli.operators.plan import plan
 from placewright.cli.operators.run import run
-from placewright.cli.operators.simulate import simulate
-
-app = typer.Typer(
-    help="Wing 1: which device runs which operator.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+from placewright.cli.options import (
+    BatchOption,
+    ContiguousOption,
+    LinksOption,
+    ObjectiveOption,
+    OnOption,
+    OverlapOption,
+    Source,
+    TrainingOption,
 )
-for _verb in (plan, compare, simulate, explain, run):
-    app.command(_verb.__name__)(_verb)
+from placewright.cli.pipelines import (
+    ClustersOption,
+    PipelineOptions,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
+)
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+    from placewright.cli.sources import Loaded
+
+
+def load(
+    console: Console,
+    source: Source,
+    on: OnOption = None,
+    objective: ObjectiveOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    contiguous: ContiguousOption = False,
+    replication: ReplicationOption = False,
+    sync_bandwidth: SyncOption = None,
+    clusters: ClustersOption = None,
+    cluster_speedup: SpeedupOption = None,
+) -> Loaded:
+    """The problem of a model, a graph, a problem file or a published instance."""
+    from placewright.cli.sources import SourceOptions
+    from placewright.cli.sources import load as load_source
+
+    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
+    options = SourceOptions(
+        source, on, training, batch, objective, links, overlap, contiguous, pipeline
+    )
+    return load_source(options, console)
+
+
+verbs: dict[str, Callable[..., None]] = {"run": run}
+examples = {
+    "plan": [
+        "zoo:resnet50 --training --on edge-duo -o plan.json",
+        "dag:tasks.json --planner heft -f json",
+        "problem.json --report plan.html --trace plan.json.gz",
+    ],
+    "compare": [
+        "zoo:inception_v3 --on edge-quad",
+        "dag:tasks.json --planner heft --planner peft",
+    ],
+    "simulate": ["problem.json plan.json", "dag:tasks.json plan.json --links contended"],
+    "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],
+    "run": [
+        "zoo:resnet50 --training --on edge-duo --steps 5 --check",
+        "zoo:alexnet plan.json --on edge-duo --report run.html",
+        "zoo:resnet50 --training --on edge-duo --engine testbed --adapt --steps 200 "
+        "--report run.html",
+    ],
+}

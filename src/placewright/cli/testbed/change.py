@@ -44,7 +44,7 @@ def change(
 
     [cyan]placewright testbed set cluster.yaml --link board-a:board-b --cut[/cyan]
     """
-    from placewright.cluster.units import BANDWIDTH, BYTES, SECONDS
+    from placewright.io.units import BANDWIDTH, BYTES, SECONDS
 
     bed = find(cluster)
     _refuse_nothing(device, (speed, memory, on), link, (bandwidth, latency, cut))
@@ -76,7 +76,7 @@ def _refuse_nothing(
 
 
 def _quantity(text: str | None, quantity: Any, option: str) -> float | None:
-    from placewright.cluster.units import parse
+    from placewright.io.units import parse
 
     return None if text is None else parse(text, quantity, where=option)
 

@@ -54,8 +54,8 @@ def find_or_make(spec: str) -> Testbed:
 
 def show(beds: list[Testbed], console: Console) -> None:
     """The status of these testbeds, in the format asked for."""
-    from placewright.report.testbed import testbed_table
     from placewright.testbed.status import status
+    from placewright.testbed.text import testbed_table
 
     found = [status(bed) for bed in beds]
     for note in (note for state in found for note in state.notes):

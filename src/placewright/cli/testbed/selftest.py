@@ -26,8 +26,8 @@ def selftest(
 
     [cyan]placewright testbed selftest cluster.yaml[/cyan]
     """
-    from placewright.report.testbed import findings_table
     from placewright.testbed.selftest import selftest as measure
+    from placewright.testbed.text import findings_table
 
     console = Console(format, output, quiet, verbose)
     with find_or_make(cluster) as bed:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from placewright.graph.files import tree_json
+from placewright.operators.aliases import NO_VIEW, OF_RESIDENT
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.views import NO_VIEW, OF_RESIDENT
 
 
 def problem_json(problem: OperatorProblem) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import final
 
 import numpy as np
 
-from placewright.cluster.units import BYTES, show
 from placewright.errors import InfeasibleError
 from placewright.graph.modules import ModuleTree, parent_of
+from placewright.io.units import BYTES, show
 from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.module_maps.device_map import DISK, device_map

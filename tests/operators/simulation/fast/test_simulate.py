@@ -13,11 +13,10 @@ from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.simulation.fast.memory import bytes_over
-from placewright.operators.simulation.fast.simulate import UNSURE, offsets_of, simulate
+from placewright.operators.simulation.fast.simulate import UNSURE, play, seat_of
 from placewright.operators.simulation.fast.state import FastState
-from placewright.operators.simulation.full.simulate import makespan, over_bytes
-from placewright.operators.simulation.full.simulate import simulate as simulate_full
-from placewright.operators.simulation.inputs import DONE, Mode
+from placewright.operators.simulation.full import kernels
+from placewright.operators.simulation.modes import Mode
 from placewright.testing.instances import (
     named_instances,
     random_placement,
@@ -53,22 +52,22 @@ def compare(problem: OperatorProblem, seed: int, count: Count) -> None:
 @lean
 def over(s: FastState, value: float) -> int:
     """Bytes over after a play."""
-    return bytes_over(s, offsets_of(s, 0), value)
+    return bytes_over(s, seat_of(s, 0), value)
 
 
 def agree(judge: Judge, mode: Mode, place: IntArray, order: IntArray, count: Count) -> None:
     """One placement on both paths."""
-    fast = simulate(judge.fast, mode, place, order)
+    fast = play(judge.swift, mode, place, order)
     if fast == UNSURE:
         count.unsure += 1
         return
     count.sure += 1
-    code = simulate_full(*judge.full, mode, place, order)
-    told = makespan(judge.full.x, judge.full.o) if code == DONE else np.inf
+    code = kernels.run(*judge.board, mode, place, order)
+    told = kernels.makespan(judge.board.x, judge.board.o) if code == kernels.DONE else np.inf
     assert fast == told
     if told < np.inf:
-        short = over(judge.fast, fast)
-        assert short == over_bytes(judge.full.w, judge.full.o)
+        short = over(judge.swift, fast)
+        assert short == kernels.over_bytes(judge.board.w, judge.board.o)
         count.short += short > 0
 
 
@@ -134,7 +133,7 @@ def test_side_by_side_is_one_by_one() -> None:
         judge, rng = Judge(problem), np.random.default_rng(seed)
         rows = np.array([random_placement(problem, rng) for _ in range(1 + seed % 7)])
         mode, none = judge.mode(memory=False), np.zeros(0, dtype=np.int64)
-        alone = [simulate(judge.fast, mode, row, none) for row in rows]
+        alone = [play(judge.swift, mode, row, none) for row in rows]
         together = judge.many(rows)[0]
         for one, other in zip(alone, together, strict=True):
             assert one in (UNSURE, other)
@@ -145,7 +144,7 @@ def test_missing_links_are_left_to_the_general_play() -> None:
     problem = named_instances()["unlinked"]
     judge = Judge(problem)
     place = np.zeros(problem.n, dtype=np.int64)
-    assert simulate(judge.fast, judge.mode(), place, np.zeros(0, dtype=np.int64)) == UNSURE
+    assert play(judge.swift, judge.mode(), place, np.zeros(0, dtype=np.int64)) == UNSURE
 
 
 def test_threads_do_not_change_a_batch() -> None:

@@ -1,9 +1,4 @@
-"""Bytes held by devices during a full simulation, compiled.
-
-Every copy of a tensor counts its readers that have not ended: ``home_readers`` where it is made
-(its producer, consumers there, outgoing transfers, and views made there that are still held),
-``copy_readers`` where it is received. At zero its bytes are released.
-"""
+"""Bytes held by devices over time, compiled: part of the judge's general play."""
 
 from __future__ import annotations
 
@@ -13,8 +8,8 @@ from placewright.operators.simulation.full.state import Layout
 
 
 @inner
-def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
-    """Change the bytes held from `now` on; a level counts once time has passed over it (M4)."""
+def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
+    """Change the bytes held from `now` on; a level counts once time has passed over it."""
     if now > x[o.changed_s + d]:
         w[o.peak + d] = max(w[o.peak + d], w[o.held + d])
         x[o.changed_s + d] = now
@@ -22,70 +17,62 @@ def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now:
 
 
 @inlined
-def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
-    """The transfer of tensor `k` to device `d`; there is one."""
-    e = w[o.first_transfer + k]
-    while w[o.transfer_target + e] != d:
-        e += 1
-    return e  # type: ignore[no-any-return]
-
-
-@inlined
-def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
-    """Where in ``w`` the readers of the copy of tensor `k` on device `d` are counted."""
+def _copy_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
+    """Where the readers of the copy of tensor `k` on device `d` are counted."""
     if place[w[o.producer + k]] == d:
-        return o.home_readers + k
-    return o.copy_readers + _transfer_to(w, o, k, d)
+        return o.refs + k
+    e = w[o.first_move + k]
+    while w[o.move_target + e] != d:
+        e += 1
+    return o.move_refs + e  # type: ignore[no-any-return]
 
 
 @inner
-def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
-    """Count every view as a reader of what it is a view of (rule M5)."""
+def share_copies(w: IntArray, o: Layout, place: IntArray) -> None:
+    """A view counts, until it has no reader left, as a reader of what it is a view of."""
     for a in range(o.shared):
         k = w[o.views + a]
-        w[_readers_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
+        w[_copy_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
 
 
 @inner
-def _release_viewed(
+def _let_go(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int, now: float
 ) -> None:
-    """A view of tensor `k` on device `d` has no reader left; `k` may be a view itself."""
+    """A view of tensor `k` on device `d` has no reader left; neither may `k`, perhaps a view."""
     while k >= 0:
-        at = _readers_at(w, o, place, k, d)
+        at = _copy_at(w, o, place, k, d)
         w[at] -= 1
         if w[at] > 0:
             return
         home = place[w[o.producer + k]] == d
-        change_held(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
+        hold(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
         k = w[o.alias + k] if home else -1
 
 
 @inner
-def release_home(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
-) -> None:
-    """One reader less of tensor `k` where it is made; a view releases what it is a view of."""
-    w[o.home_readers + k] -= 1
-    if w[o.home_readers + k] == 0:
+def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
+    """One reader less of tensor `k` where it was made; a view lets go of what it is a view of."""
+    w[o.refs + k] -= 1
+    if w[o.refs + k] == 0:
         d = place[w[o.producer + k]]
-        change_held(w, x, o, d, -w[o.home_bytes + k], now)
+        hold(w, x, o, d, -w[o.home_bytes + k], now)
         if o.shared > 0:
-            _release_viewed(w, x, o, place, w[o.alias + k], d, now)
+            _let_go(w, x, o, place, w[o.alias + k], d, now)
 
 
 @inner
-def release_inputs(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
-) -> None:
+def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float) -> None:
     """Operator `i` has ended and reads its inputs no more."""
     d = place[i]
     for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
         k = w[o.in_tensors + a]
         if place[w[o.producer + k]] == d:
-            release_home(w, x, o, place, k, now)
+            drop_sender(w, x, o, place, k, now)
             continue
-        e = _transfer_to(w, o, k, d)
-        w[o.copy_readers + e] -= 1
-        if w[o.copy_readers + e] == 0:
-            change_held(w, x, o, d, -w[o.kept_bytes + k], now)
+        e = w[o.first_move + k]
+        while w[o.move_target + e] != d:
+            e += 1
+        w[o.move_refs + e] -= 1
+        if w[o.move_refs + e] == 0:
+            hold(w, x, o, d, -w[o.kept_bytes + k], now)

@@ -1,0 +1,305 @@
+"""Pages of results: the parts that every wing's pages share, and whole pages for wings without own.
+
+A wing with views of its own composes its pages of these parts and of `placewright.report`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from placewright.planning.contract import Direction
+from placewright.planning.result import Candidate, Measurement, Result, Status
+from placewright.planning.result_text import best_first, bound_name, candidate_cells, fits
+from placewright.planning.wings import wing_of
+from placewright.report.gantt import gantt
+from placewright.report.memory import memory_charts
+from placewright.report.page import (
+    definitions,
+    facts,
+    heading,
+    html_fragment,
+    html_page,
+    scroll,
+    section,
+)
+from placewright.report.svg import number, tag, text
+from placewright.report.text import amount, percent, seconds
+
+if TYPE_CHECKING:
+    from placewright.planning.contract import Views, Wing
+    from placewright.planning.trace import Trace
+
+Data = dict[str, Any]
+"""A plan file that its wing's schema has accepted."""
+
+Fact = tuple[str, str, str]
+
+EMPTY = "&#8203;"
+"""A cell without text is still a cell."""
+
+LONGEST_BAR = 3.0
+"""Bars end at this many times the best value: a hopeless plan must not flatten the others."""
+
+
+def views_of(problem: Any) -> Views:
+    """The views of the wing that takes `problem`."""
+    return wing_views(wing_of(problem))
+
+
+def wing_views(wing: Wing) -> Views:
+    """The wing's own views, or generic ones."""
+    return GenericViews(wing.unit) if wing.views is None else wing.views()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GenericViews:
+    """Views of a wing that has none of its own: value, bound, timeline, candidates, provenance."""
+
+    unit: str
+
+    def summary(self, result: Result, measurement: Measurement | None = None) -> str:
+        """Nothing beside the candidates."""
+        return ""
+
+    def page(
+        self,
+        result: Result,
+        measurement: Measurement | None = None,
+        graph: Any = None,
+        run: Any = None,
+    ) -> str:
+        """The page of a result."""
+        title = f"{result.problem.name}: {amount(result.value, self.unit)}"
+        return html_page(
+            title,
+            *self._body(result),
+            candidates_section(result, self.unit),
+            provenance_section(provenance(result, self.unit)),
+        )
+
+    def fragment(self, result: Result) -> str:
+        """Value, bound and timeline."""
+        return html_fragment(*self._body(result))
+
+    def saved_page(self, kind: str, data: Data, path: Path) -> str:
+        """The page of a saved plan: its facts, and the plan as it is written."""
+        import json
+
+        body = json.dumps(data["plan"], indent=2)
+        return saved_plan_page(data, path, kind, [preformatted("Plan", "", body)], self.unit)
+
+    def _body(self, result: Result) -> Iterator[str]:
+        value = f"<b>{text(amount(result.value, self.unit))}</b>"
+        verdict = (
+            f"Predicted {text(result.objective)}: {value}. {bound_sentence(result, self.unit)}"
+        )
+        yield heading(result.problem.name, f"{result.objective} plan", verdict)
+        yield facts(result_facts(result, self.unit))
+        trace = result.judgement.trace()
+        if trace is not None:
+            yield section("Timeline", "", scroll(gantt(trace, title="predicted timeline")))
+            yield memory_section(trace)
+
+
+def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
+    """Value, bound, gap, status, planner and planning time."""
+    yield "predicted", amount(result.value, unit), "lead"
+    yield bound_name(result.direction), _known_bound(result, unit), ""
+    yield "gap", percent(result.gap), ""
+    yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
+    yield "planner", result.planner, ""
+    yield "planned in", seconds(result.runtime_s), ""
+
+
+def bound_sentence(result: Result, unit: str = "s") -> str:
+    """What is proved about the value (markup)."""
+    if result.bound == result.direction.unproved:
+        return f"No {bound_name(result.direction)} is known."
+    if result.status is Status.OPTIMAL or result.gap <= 1e-9:
+        return "This is proved to be the best possible."
+    better = "faster" if unit == "s" else "better"
+    return f"No plan can be {better} than {text(amount(result.bound, unit))}."
+
+
+def _known_bound(result: Result, unit: str) -> str:
+    return "-" if result.bound == result.direction.unproved else amount(result.bound, unit)
+
+
+def memory_section(trace: Trace) -> str:
+    """A chart of held bytes for every device that has a curve; empty without one."""
+    if not trace.memory:
+        return ""
+    subtitle = "Weights and state that stay, and tensors while they are needed."
+    return section("Memory", subtitle, tag("div", memory_charts(trace), class_="charts"))
+
+
+def candidates_section(result: Result, unit: str = "s") -> str:
+    """All plans that were tried, empty where it was one."""
+    if len(result.candidates) < 2:
+        return ""
+    table = CandidateTable(
+        result.candidates, result.planner, result.value, result.bound, unit, result.direction
+    )
+    subtitle = "Every plan that was tried, valued by the same judge. The line is the bound."
+    return section("Candidates", subtitle, table.html())
+
+
+def provenance(result: Result, unit: str = "s") -> dict[str, str]:
+    """What is needed to get the same result again, and the bounds."""
+    origin = result.provenance
+    return {
+        "problem": result.problem.name,
+        "problem hash": origin.problem_hash,
+        "seed": str(origin.seed),
+        "placewright": origin.placewright,
+        "python": origin.python,
+        **{f"bound: {name}": amount(value, unit) for name, value in result.bound_names.items()},
+    }
+
+
+def provenance_section(entries: dict[str, str]) -> str:
+    """`provenance`, and what a wing adds to it."""
+    return section(
+        "Provenance", "What is needed to get the same answer again.", definitions(entries)
+    )
+
+
+def preformatted(title: str, subtitle: str, table: str) -> str:
+    """A section with a plain-text table."""
+    return section(title, subtitle, tag("pre", text(table), class_="scroll"))
+
+
+def text_page(name: str, kind: str, path: Path, table: str) -> str:
+    """The page of a file that is shown as the text of its object."""
+    title = heading(name, f"{kind}, from {path.name}")
+    return html_page(name, title, preformatted(kind.capitalize(), "", table))
+
+
+def saved_name(data: Data, path: Path) -> str:
+    """The problem of a saved plan, else the file."""
+    return str(data.get("problem") or path.stem)
+
+
+def saved_plan_page(
+    data: Data, path: Path, kind: str, sections: Iterable[str], unit: str = "s"
+) -> str:
+    """The page of a plan file: facts, the wing's sections, candidates, provenance."""
+    value, direction = amount(_number(data.get("value")), unit), _direction(data)
+    name = saved_name(data, path)
+    entries = {k: str(v) for k, v in data.items() if not isinstance(v, dict | list)}
+    return html_page(
+        f"{name}: {value}",
+        heading(name, f"{kind}, from {path.name}"),
+        facts(
+            [
+                ("predicted", value, "lead"),
+                (bound_name(direction), amount(_saved_bound(data, direction), unit), ""),
+                ("gap", percent(_number(data.get("gap"))), ""),
+                ("status", str(data.get("status", "-")), ""),
+                ("planner", str(data.get("planner", "-")), ""),
+            ]
+        ),
+        *sections,
+        _saved_candidates(data, unit),
+        section("Provenance", "", definitions(entries)),
+    )
+
+
+def _saved_candidates(data: Data, unit: str) -> str:
+    tried = tuple(
+        Candidate(
+            str(c["planner"]),
+            _number(c["value"]),
+            Status(c["status"]),
+            _number(c["runtime_s"]),
+            str(c.get("note", "")),
+        )
+        for c in data.get("candidates") or []
+    )
+    if len(tried) < 2:
+        return ""
+    value, direction = _number(data.get("value")), _direction(data)
+    bound = _saved_bound(data, direction)
+    table = CandidateTable(tried, str(data.get("planner", "")), value, bound, unit, direction)
+    return section("Candidates", "Every plan that was tried, by one judge.", table.html())
+
+
+def _direction(data: Data) -> Direction:
+    return Direction(data.get("direction", Direction.MINIMISE))
+
+
+def _saved_bound(data: Data, direction: Direction) -> float:
+    minimised = direction is Direction.MINIMISE
+    return _number(data.get("lower_bound" if minimised else "upper_bound"))
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTable:
+    """Candidates with bars; the chosen one is marked."""
+
+    candidates: tuple[Candidate, ...]
+    planner: str
+    value: float
+    bound: float
+    unit: str = "s"
+    direction: Direction = Direction.MINIMISE
+
+    def html(self) -> str:
+        """The candidates, best first, those without a plan last."""
+        ordered = best_first(self.candidates, self.direction)
+        top = _scale(ordered, self.value)
+        head = "".join(
+            tag("th", name, class_=class_)
+            for name, class_ in (
+                ("planner", None),
+                (f"value, and the {bound_name(self.direction)}", None),
+                ("value", "num"),
+                ("gap", "num"),
+                ("planning time", "num"),
+                ("note", None),
+            )
+        )
+        return scroll(tag("table", tag("tr", head), *[self._row(c, top) for c in ordered]))
+
+    def _row(self, candidate: Candidate, top: float) -> str:
+        cells = candidate_cells(candidate, self.bound, self.unit, self.direction)
+        planner, value, gap, took, _, _ = cells
+        chosen = candidate.planner == self.planner
+        pill = tag("span", "chosen", class_="pill") if chosen else ""
+        unfit = math.isfinite(candidate.value) and not fits(candidate)
+        note = f"does not fit: {candidate.note}" if unfit else candidate.note
+        return tag(
+            "tr",
+            tag("td", text(planner), pill, class_="who"),
+            tag("td", self._bar(candidate, top) or EMPTY),
+            *[tag("td", text(cell), class_="num") for cell in (value, gap, took)],
+            tag("td", text(note) or EMPTY, class_="note"),
+            class_="chosen" if chosen else (None if fits(candidate) else "out"),
+        )
+
+    def _bar(self, candidate: Candidate, top: float) -> str:
+        """Length is the value; the line across is the bound."""
+        if not math.isfinite(candidate.value):
+            return ""
+        bound = self.bound
+        length = tag("i", "", style=f"width:{_percent(candidate.value, top)}")
+        line = tag("u", "", style=f"left:{_percent(bound, top)}") if 0 < bound < math.inf else ""
+        return tag("div", length, line, class_="track")
+
+
+def _scale(ordered: Sequence[Candidate], best: float) -> float:
+    values = [c.value for c in ordered if math.isfinite(c.value)]
+    return min(max(values, default=1.0), LONGEST_BAR * best) or 1.0
+
+
+def _percent(value: float, top: float) -> str:
+    return f"{number(min(100.0, 100 * value / top))}%"

@@ -1,0 +1,276 @@
+"""placewright samples run: move files, train, measure, beside baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+import typer
+
+from placewright.errors import InputError, PlacewrightError
+from placewright.samples.commands.options import EpochsOption, NodesFile, RelayOption, read_changed
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+    from placewright.planning.result import Result
+    from placewright.samples.problem import SampleProblem
+    from placewright.samples.run import SampleRun
+
+AUTO = "auto"
+TIME_LIMIT_S = 60.0
+
+OVERRUN = 1.3
+"""Ratio of measured to predicted seconds that noise does not explain."""
+
+OptionalPlan = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
+]
+BaselinesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="NAME",
+        help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
+    ),
+]
+TroubleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slow", metavar="NODE:EPOCH:TIMES", help="With --adapt, on purpose; several times."
+    ),
+]
+KillOption = Annotated[
+    list[str] | None,
+    typer.Option("--kill", metavar="NODE:EPOCH", help="With --adapt, on purpose; several times."),
+]
+
+
+MaybePlannerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--planner", metavar="NAME", help="See `compare`; auto without it. Not with PLAN."
+    ),
+]
+MaybeTimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it. Not with PLAN."
+    ),
+]
+
+
+def run(
+    console: Console,
+    file: NodesFile,
+    plan: OptionalPlan = None,
+    planner: MaybePlannerOption = None,
+    peer: BaselinesOption = None,
+    epochs: EpochsOption = None,
+    relay: RelayOption = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of a step.")] = 64,
+    local_steps: Annotated[
+        int, typer.Option("--local-steps", min=1, help="Steps between two exchanges.")
+    ] = 1,
+    compression: Annotated[
+        Literal["none", "fp16", "top10"], typer.Option("--compression", help="Of gradients.")
+    ] = "none",
+    engine: Annotated[
+        Literal["emulated", "testbed"],
+        typer.Option("--engine", help="testbed: CPU quotas and shaped links, as root."),
+    ] = "emulated",
+    images: Annotated[
+        Literal["auto", "digits", "synthetic"], typer.Option("--images", help="To train on.")
+    ] = "auto",
+    channels: Annotated[int, typer.Option("--channels", min=1, help="Of the network.")] = 8,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Convolutions.")] = 1,
+    enlarged: Annotated[
+        int,
+        typer.Option("--enlarged", min=1, help="Images N times as wide: costs compute."),
+    ] = 1,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Plan again when nodes slow down or leave; no peers.")
+    ] = False,
+    slow: TroubleOption = None,
+    kill: KillOption = None,
+    speed: Annotated[
+        float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
+    ] = 1.0,
+    time_limit: MaybeTimeLimitOption = None,
+    seed: int = 0,
+    report: Path | None = None,
+) -> None:
+    """Execute a plan on one process per node, and train without it for comparison.
+
+    Speeds are emulated by waiting, or those of a testbed: the fastest node gets a core or what
+    the machine can spare, the others in proportion. There speeds are measured before planning.
+
+    Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
+    """
+    from placewright.planning.fixed_plan import refuse_beside_plan
+    from placewright.samples.commands.adaptive import run_adaptively, troubles
+    from placewright.samples.measuring.speeds import measure
+    from placewright.samples.nodes.on_testbed import nodes_up
+    from placewright.samples.run import BASELINES, known_baselines
+    from placewright.samples.run import run as execute
+    from placewright.samples.training.recipe import Recipe
+    from placewright.samples.views.run_pages import samples_epochs_page, samples_run_page
+    from placewright.samples.views.tables import (
+        epochs_json,
+        epochs_table,
+        runs_json,
+        runs_table,
+    )
+
+    problem = read_changed(file, overlap="A", relay=relay, epochs=epochs)
+    baselines = known_baselines(peer or BASELINES)
+    trouble = troubles(problem, slow or (), kill or ())
+    _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(peer))
+    refuse_beside_plan(plan, planner, time_limit)
+    recipe = Recipe(
+        epochs=problem.epochs,
+        batch=batch,
+        seed=seed,
+        local_steps=local_steps,
+        compression=compression,
+        channels=channels,
+        depth=depth,
+        enlarged=enlarged,
+    )
+    with ExitStack() as stack:
+        up = stack.enter_context(nodes_up(problem)) if engine == "testbed" else None
+        handles = up.handles if up is not None else ()
+        if up is not None:
+            problem = measure(problem, recipe, handles).of(problem, batch)
+        if adapt:
+            steps, partial = run_adaptively(
+                console,
+                problem,
+                recipe,
+                planner=planner or AUTO,
+                planning_s=time_limit,
+                images=images,
+                speed=speed,
+                up=up,
+                trouble=trouble,
+            )
+            real = up is not None
+            data = epochs_json(steps, real=real)
+            console.show(lambda: data, lambda: epochs_table(steps, real=real))
+            console.keep(lambda: data)
+            _keep_page(console, report, lambda: samples_epochs_page(problem, steps, real=real))
+            partial.finish()
+            return
+        limit_s = TIME_LIMIT_S if time_limit is None else time_limit
+        result = _planned(console, problem, plan, planner or AUTO, limit_s, seed)
+        runs: list[SampleRun] = []
+        partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
+        with console.meter(f"running {problem.name}") as meter, partial:
+            execute(
+                problem,
+                result.plan,
+                recipe=recipe,
+                baselines=baselines,
+                speed=speed,
+                handles=handles,
+                kind=images,
+                progress=meter,
+                ended=runs.append,
+            )
+    console.show(lambda: runs_json(runs), lambda: runs_table(runs))
+    console.keep(lambda: runs_json(runs))
+    _note_overrun(console, runs)
+    _keep_page(console, report, lambda: samples_run_page(result, runs))
+    partial.finish()
+
+
+def _note_overrun(console: Console, runs: list[SampleRun]) -> None:
+    """Note where this machine computes slower than the nodes that it emulates by waiting."""
+    ratios = [run.measured_s / run.predicted_s for run in runs if run.predicted_s and not run.real]
+    if ratios and (over := median(ratios)) > OVERRUN:
+        console.note(
+            f"note: runs took {over:.1f} times what was predicted: this machine cannot compute as "
+            f"fast as these nodes at --speed {runs[0].speed:g}; try {runs[0].speed / over / 2:.2g}"
+        )
+
+
+def _keep_page(console: Console, path: Path | None, page: Callable[[], str]) -> None:
+    from placewright.io.stored import write_file
+
+    if path is not None:
+        console.kept(write_file(path, page()))
+
+
+def _planned(
+    console: Console,
+    problem: SampleProblem,
+    plan: Path | None,
+    planner: str,
+    time_limit: float,
+    seed: int,
+) -> Result:
+    """The plan of the file, or a new one."""
+    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import solve
+
+    if plan is not None:
+        return judged_plan(problem, plan)
+    with console.meter(f"planning {problem.name}") as meter:
+        return solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+
+
+def _refuse_unfit(
+    engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, baselines: bool
+) -> None:
+    """Raise if options conflict."""
+    if engine == "testbed" and speed != 1.0:
+        raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
+    if adapt and plan is not None:
+        raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
+    if adapt and baselines:
+        raise InputError("a run that plans again has no peers beside it", where="--peer")
+    if trouble and not adapt:
+        raise InputError("--slow and --kill go with --adapt", where="samples run")
+
+
+class PartialRun:
+    """Holds back Ctrl-C and errors, where something has ended, until that is printed.
+
+    Parameters
+    ----------
+    done
+        What has ended, growing.
+    progress
+        How far the run is, as text.
+    """
+
+    def __init__(
+        self, console: Console, done: Sequence[object], progress: Callable[[], str]
+    ) -> None:
+        self._console, self._done, self._progress = console, done, progress
+        self._error: PlacewrightError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not self._done or not isinstance(error, KeyboardInterrupt | PlacewrightError):
+            return False
+        if isinstance(error, PlacewrightError):
+            self._error = error
+        else:
+            self._console.note(f"interrupted after {self._progress()}")
+        return True
+
+    def finish(self) -> None:
+        """Raise the error that was held back, if there was one."""
+        if self._error is not None:
+            raise self._error

@@ -1,1 +1,0 @@
-"""Deployment: from a profiled model to workers that execute it."""

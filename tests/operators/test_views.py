@@ -1,0 +1,178 @@
+"""The self-contained page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewright.graph.graph import Graph, Operator
+from placewright.operators.views import fragment
+from placewright.operators.views import page as view
+from placewright.planning.comparison import MachineLoad
+from placewright.planning.result import Status
+from tests.report.examples import HOSTILE, beside, chain, measured, result_of
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Checker(HTMLParser):
+    """Every tag is closed where it was opened, and scripts and texts are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.attributes: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An opening tag."""
+        self.tags.append(tag)
+        self.attributes += [value or "" for _, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag without inside."""
+        self.tags.append(tag)
+        self.attributes += [value or "" for _, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        """A closing tag: of what was opened last."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        self.texts.append(data)
+
+
+def check(page: str) -> Checker:
+    """The page, parsed; fails where a tag is left open."""
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    return checker
+
+
+def test_the_page_is_whole_and_alone() -> None:
+    """Well formed, no reference to the network, light and dark."""
+    page = view(result_of(chain()))
+    check(page)
+    assert not re.search(r"(src|href)\s*=|@import|url\(|https?://|fetch\(", page)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_the_page_tells_what_matters() -> None:
+    """Value, bound, gap, status, planner, candidates, memory and provenance."""
+    result = result_of(chain())
+    words = " ".join(check(view(result)).texts)
+    for part in (
+        "FEASIBLE",
+        "100 %",
+        "only:dev1",
+        "chosen",
+        "Memory",
+        result.provenance.problem_hash,
+    ):
+        assert part in words
+    assert "1.50" in words
+
+
+def test_predicted_beside_measured() -> None:
+    """A measurement adds a second timeline to the same scale, and what was emulated."""
+    result = result_of(chain())
+    plain, both = view(result), view(result, measured(result))
+    assert both.count('aria-label="measured timeline"') == 1
+    assert 'aria-label="measured timeline"' not in plain
+    assert "dev1 at half speed" in both
+    assert "-9.1 %" in both
+
+
+def test_the_headline_is_predicted_until_something_is_measured() -> None:
+    """And says so; then it is what was measured, with the measured baseline and the interval."""
+    result = result_of(chain())
+    predicted = view(result)
+    assert "Predicted: " in predicted
+    assert "predicted <b>1.50&times;</b> as fast as dev1" in predicted
+    both = view(result, beside(result, 0.8, 0.81, 0.79))
+    assert "Measured: " in both
+    assert "1.50" not in both.partition("Candidates")[0]
+    assert "Measured: slower, 0.80 times as fast as dev1" in both
+    assert "measured, dev1 alone" in both
+    assert "95 % interval 0.7" in both
+    assert "<title>" in both
+    assert "measured" in both.partition("</title>")[0]
+
+
+def test_a_busy_machine_is_on_the_page() -> None:
+    """In the headline, where the number is."""
+    result = result_of(chain())
+    load = MachineLoad("here", cpus=2, cores=2, other_cpus=1.2, peak_cpus=2.0)
+    page = view(result, replace(beside(result, 1.0, 1.1), machine=load))
+    assert "warning: other processes kept 1.2 of 2 CPUs" in page.partition("Timeline")[0]
+
+
+def test_hostile_names_stay_names() -> None:
+    """No name of an operator, device, tensor, problem or note becomes markup."""
+    problem = chain()
+    problem = problem.replace(
+        operator_names=tuple(f"{HOSTILE}{k}" for k in range(problem.n)),
+        tensor_names=tuple(f"{HOSTILE}{k}" for k in range(problem.t)),
+        device_names=(f"{HOSTILE}a", f"{HOSTILE}b"),
+        channel_names=tuple(f"{HOSTILE}{k}" for k in range(len(problem.channel_names))),
+        name=HOSTILE,
+    )
+    result = result_of(problem, planner=HOSTILE, note=HOSTILE)
+    checker = check(view(result, measured(result)))
+    assert checker.tags.count("script") == 1
+    assert "alert" not in " ".join(checker.tags)
+    assert any(HOSTILE in value for value in checker.attributes)
+
+
+def test_same_result_same_bytes(tmp_path: Path) -> None:
+    """Nothing of the machine or the time of day is in it."""
+    result = result_of(chain())
+    first = result.report(tmp_path / "a.html").read_bytes()
+    assert first == result.report(tmp_path / "b.html").read_bytes()
+
+
+def test_a_large_problem_gives_a_small_page() -> None:
+    """Ten thousand operators stay below a megabyte."""
+    page = view(result_of(chain(10_000, memory_bytes=[np.inf, np.inf])))
+    assert len(page) < 1_000_000
+    assert "groups by depth and device" in page
+
+
+def test_with_its_graph_a_large_model_is_drawn_by_module() -> None:
+    """A training step is folded: backward below forward."""
+    problem = chain(900, memory_bytes=[np.inf, np.inf])
+    operators = tuple(
+        Operator(name, "mm", phase="forward" if k < 450 else "backward", module=f"layer{k // 30}")
+        for k, name in enumerate(problem.operator_names)
+    )
+    page = view(result_of(problem), graph=Graph("g", operators, ()))
+    assert "groups by module and device" in page
+    assert "backward and updates from right to left below" in page
+
+
+@pytest.mark.parametrize("status", [Status.OPTIMAL, Status.INTERRUPTED])
+def test_a_closed_gap_is_said_to_be_proved(status: Status) -> None:
+    """Value equal to the bound reads as the best possible."""
+    result = result_of(chain(), status=status)
+    closed = result_of(chain(), status=status, bound=result.value)
+    assert "proved to be the best possible" in view(closed)
+    assert "No lower bound is known" in view(result_of(chain(), bound=0.0))
+
+
+def test_a_notebook_gets_a_fragment() -> None:
+    """No whole page, no script; the style is scoped to it."""
+    part = fragment(result_of(chain()))
+    check(part)
+    assert "<script" not in part
+    assert "<html" not in part
+    assert part == result_of(chain())._repr_html_()

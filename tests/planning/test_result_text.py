@@ -1,0 +1,104 @@
+"""What objects print."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from placewright.cluster.cluster import Cluster
+from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.operators.views import run_table
+from placewright.planning.comparison import MachineLoad
+from placewright.planning.result import Baseline
+from placewright.planning.result_text import compare_table
+from placewright.report.text import percent, plain_table, shorten
+from tests.report.examples import beside, chain, measured, result_of
+
+
+def test_columns_are_aligned() -> None:
+    """Left by default, right where asked for, no trailing spaces."""
+    assert plain_table(("a", "n"), [("xyz", "1"), ("", "22")], " r") == "a     n\nxyz   1\n     22"
+
+
+def test_a_cluster_shows_devices_and_links() -> None:
+    """Unlimited is a dash, an own channel is called so."""
+    lines = repr(Cluster.preset("edge-duo")).splitlines()
+    assert lines[0] == "cluster edge-duo: 2 devices on 2 nodes, 2 links"
+    assert lines[-1].split() == ["board-b", "->", "board-a", "125", "MB/s", "200", "us", "own"]
+
+
+def test_a_graph_shows_its_kinds() -> None:
+    """The kinds that compute most come first."""
+    operators = (Operator("a", "view"), Operator("b", "mm", flops=2e9, phase="forward"))
+    text = repr(Graph("g", operators, (Tensor("a", "a", 1024, ("b",)),)))
+    assert text.startswith(
+        "graph g: 2 operators (1 forward), 1 tensor, 2 GFLOP, 0 B resident, 1 KiB"
+    )
+    assert text.splitlines()[2].split() == ["mm", "1", "2"]
+
+
+def test_a_problem_shows_each_device_alone() -> None:
+    """What doing everything on one device would take; a dash where it cannot."""
+    problem = chain(3).replace(compute_s=[[1.0, 2.0], [1.0, np.inf], [1.0, 2.0]])
+    lines = repr(problem).splitlines()
+    assert "3 operators" in lines[0]
+    assert lines[2].split()[:3] == ["dev0", "3", "s"]
+    assert lines[3].split()[:2] == ["dev1", "-"]
+
+
+def test_a_result_marks_the_chosen_plan() -> None:
+    """One line per candidate; only the chosen one has a star."""
+    lines = repr(result_of(chain())).splitlines()
+    assert "gap 100 %" in lines[0]
+    assert [line.split()[1] for line in lines if line.startswith("*")] == ["heft"]
+    assert lines[5].startswith("device  operators")
+    assert len(lines) == 10  # devices with what they have, and what crosses both ways
+
+
+def test_compare_is_sorted_and_the_same_in_colour() -> None:
+    """Best first, those without a plan last; a terminal gets a rich table of as many rows."""
+    result = result_of(chain())
+    text = compare_table(result, terminal=False)
+    order = [line[1:].split()[0] for line in text.splitlines()[2:5]]
+    assert order == ["heft", "only:dev1", "only:dev0"]
+    title, table, where = compare_table(result, terminal=True).renderables
+    assert where.plain == "\n".join(text.splitlines()[5:])
+    assert "dev0 -> dev1" in where.plain
+    assert title.plain == text.splitlines()[0]
+    assert table.row_count == 3
+
+
+def test_a_run_is_set_against_the_best_single_device() -> None:
+    """Predicted, measured, error and the speed-up that was measured, with its interval."""
+    result = result_of(chain())
+    taken = beside(result, 1.0, 1.0, 1.0)
+    text = run_table(result, taken)
+    assert "-9.1 %" in text
+    assert "no difference beyond noise from dev1" in text
+    assert "1.00 times as fast (95 % interval" in text
+    faster, slower = beside(result, 1.5, 1.51, 1.49), beside(result, 0.8, 0.81, 0.79)
+    assert "measured: 1.50 times as fast as dev1, the best" in run_table(result, faster)
+    assert "measured: slower, 0.80 times as fast as dev1" in run_table(result, slower)
+    assert "; predicted 1.00)" in run_table(result, slower)
+    itself = replace(taken, baseline=Baseline("dev1"))
+    assert "splitting is predicted not to pay" in run_table(result, itself)
+    assert "no single device fits" in run_table(result, measured(result))
+
+
+def test_a_busy_machine_is_told() -> None:
+    """Only where others took what the run needed."""
+    result = result_of(chain())
+    calm = MachineLoad("here", cpus=4, cores=2, other_cpus=1.0, peak_cpus=1.5)
+    busy = replace(calm, other_cpus=1.9)
+    assert "warning" not in repr(replace(measured(result), machine=calm))
+    assert "warning: other processes kept 1.9 of 4 CPUs of here busy" in repr(
+        replace(measured(result), machine=busy)
+    )
+
+
+def test_short_numbers() -> None:
+    """No value is a dash, long texts end in dots."""
+    assert [percent(v) for v in (0.034, 12.3, math.inf)] == ["3.4 %", "1230 %", "-"]
+    assert shorten("a\n b " * 40).endswith("...")
