@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.profiling import in_place
-from placewright.profiling.in_place import LEAST_STEPS, MOST_STEPS, as_long_as, in_place_seconds
+from placewright.profiling.in_place import LEAST_STEPS, MOST_STEPS, in_place_seconds, scaled_to_step
 from placewright.runtime.device_group import StepLog
 from placewright.runtime.step_record import StepRecord
 from tests.runtime.chain import diamond
@@ -65,4 +65,4 @@ def test_steps_of_both_kinds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_step_without_time_stays_so() -> None:
     """Nothing to scale."""
-    assert as_long_as(np.zeros(3), 1.0).tolist() == [0.0] * 3
+    assert scaled_to_step(np.zeros(3), 1.0).tolist() == [0.0] * 3

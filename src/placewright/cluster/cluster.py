@@ -1,4 +1,4 @@
-"""What computes and what connects it: Device, Link, Node, Cluster."""
+"""Device, Link, Node, Cluster: what a model runs on."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ WORK = (
     "elementwise",
     "memory",
 )
-"""Kinds of work that a device does at a share of its peak."""
+"""Kinds of work with a share of the peak of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One place where operators can run.
+    """A processor that runs operators.
 
     Attributes
     ----------
     kind
-        ``cpu``, ``gpu``, ``npu`` or any other word; profiles are kept per kind.
+        ``cpu``, ``gpu``, ``npu`` or any other name; profiles are kept per kind.
     node
         The host that holds the device.
     cores
@@ -134,7 +134,7 @@ class Cluster:
     """Devices and the links between them.
 
     Devices on one node that no link joins, either way, copy through host memory at
-    `LOCAL_BANDWIDTH`; devices on different nodes without a link cannot talk.
+    `LOCAL_BANDWIDTH`; devices on different nodes without a link cannot send to each other.
     """
 
     devices: tuple[Device, ...]
@@ -205,7 +205,7 @@ class Cluster:
     def local_links(self) -> list[Link]:
         """The host-memory copies between devices of one node that no given link joins.
 
-        A link that goes one way leaves no copy back: it says that there is none.
+        A one-way link replaces the copies of both directions: there is no way back.
         """
         joined = {frozenset((link.source, link.target)) for link in self.links}
         return [

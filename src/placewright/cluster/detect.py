@@ -1,4 +1,4 @@
-"""The devices of this machine: its CPU as one device, and each CUDA device."""
+"""Detection of this machine's devices: its CPU as one device, and each CUDA device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CORES_PER_SM = {7: 64, 8: 128, 9: 128, 10: 128, 12: 128}
 
 
 def detect() -> Cluster:
-    """The machine as a cluster. PyTorch is imported only where a CUDA driver shows itself."""
+    """The machine as a cluster. PyTorch is imported only where a CUDA driver is present."""
     cpu = Device("cpu", cores=cpu_cores(), memory_bytes=host_memory_bytes())
     return Cluster((cpu, *_cuda_devices()), name=platform.node() or "this-machine")
 
@@ -39,7 +39,7 @@ def host_memory_bytes() -> float:
 
 
 def cpu_model() -> str:
-    """The processor's name, for people."""
+    """The processor's model name."""
     for line in _read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -47,7 +47,7 @@ def cpu_model() -> str:
 
 
 def gpu_texts() -> dict[str, str]:
-    """Model, memory and capability of each GPU by its number, for people."""
+    """Model, memory and capability of each GPU by its number, as text."""
     return {f"gpu {k}": _gpu_text(p) for k, p in enumerate(_cuda_properties())}
 
 
@@ -71,8 +71,8 @@ def _cuda_devices() -> list[Device]:
 
 def _cuda_properties() -> list[Any]:
     driver = Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists()
-    maybe = driver or platform.system() == "Windows"
-    if not maybe or importlib.util.find_spec("torch") is None:
+    possible = driver or platform.system() == "Windows"
+    if not possible or importlib.util.find_spec("torch") is None:
         return []
     import torch
 
@@ -93,7 +93,7 @@ def _cuda_device(index: int, properties: Any) -> Device:
 
 
 def _peak_flops(properties: Any) -> float | None:
-    """Multiprocessors x lanes x clock x 2 (multiply and add), where the driver tells the clock."""
+    """Multiprocessors x lanes x clock x 2 (multiply and add), if the driver gives the clock."""
     clock_khz = getattr(properties, "clock_rate", 0)
     lanes = 64 if (properties.major, properties.minor) == (8, 0) else None
     lanes = lanes or _CORES_PER_SM.get(properties.major)
@@ -103,7 +103,7 @@ def _peak_flops(properties: Any) -> float | None:
 
 
 def _memory_bandwidth(properties: Any) -> float | None:
-    """Bus width x clock x 2 (both edges), where the driver tells them."""
+    """Bus width x clock x 2 (both edges), if the driver gives them."""
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     width = getattr(properties, "memory_bus_width", 0)
     return float(clock_khz * 1e3 * 2 * width / 8) if clock_khz and width else None

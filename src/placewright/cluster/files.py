@@ -109,7 +109,7 @@ class ClusterFile(FileModel):
 
 
 def load_cluster(spec: str) -> Cluster:
-    """The cluster that the command line means by `spec`: a file, or a preset's name.
+    """The cluster that `spec` names on the command line: a file, or a preset.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Graph: what a model computes, without a framework."""
+"""Graph: operators and the tensors between them, independent of any framework."""
 
 from __future__ import annotations
 

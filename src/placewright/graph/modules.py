@@ -1,4 +1,4 @@
-"""ModuleTree: the modules of a model, what each holds, and which are never split."""
+"""ModuleTree: the modules of a model, their tensors, and which are never split."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Module:
 class ModuleTree:
     """Modules in the order of ``named_modules``: the model itself (path ``""``) comes first.
 
-    A module that is reached by two paths stands in the tree twice, the second time with tensors
-    that are the same as the first's.
+    A module that is reached by two paths is in the tree twice, the second time with tensors tied
+    to the first ones.
 
     Attributes
     ----------

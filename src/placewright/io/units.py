@@ -1,8 +1,8 @@
-"""Quantities as people write them: ``10GiB``, ``25Gbps``, ``12us``, ``1.5TFLOPS``, ``20GB/s``.
+"""Quantities with units as text: ``10GiB``, ``25Gbps``, ``12us``, ``1.5TFLOPS``, ``20GB/s``.
 
 Decimal arithmetic, so that ``0.2ms`` is exactly the float 0.0002 and what is written is read
 back equal. A bare number is in the base unit. Bits and bytes differ by the case of one letter,
-so units are matched letter by letter, and a wrong one is answered with the nearest.
+so units are matched letter by letter, and an error offers the nearest unit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from placewright.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Something with a unit.
+    """A physical quantity and its units.
 
     Attributes
     ----------
     name
-        What it is called in messages.
+        Its name in messages.
     units
-        How many base units one of each is; the base unit comes first.
+        Unit -> its size in base units; the base unit comes first.
     example
         A correct value, for messages.
     shown
@@ -102,7 +102,7 @@ def parse(value: object, quantity: Quantity, *, where: str = "") -> float:
         Not a number, NaN, negative, or an unknown unit.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _checked(float(Decimal(value)), value, quantity, where)  # an int has no end
+        return _checked(float(Decimal(value)), value, quantity, where)  # of any size
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InputError(
@@ -134,7 +134,7 @@ def write(value: float, quantity: Quantity) -> str:
 
 
 def show(value: float, quantity: Quantity, digits: int = 3) -> str:
-    """`value` for people: a few digits and the unit that suits, ``-`` where unlimited."""
+    """`value` rounded, with a suitable unit, ``-`` where unlimited."""
     if not math.isfinite(value):
         return "-"
     if value == 0:

@@ -1,10 +1,10 @@
-"""Measured costs: the whole step is executed here, every operator is timed where it stands.
+"""Costs measured in place: the whole step is executed here, with a timer at every operator.
 
 This is the reference: caches, allocator and memory are in the state that the step leaves them in.
-What the executor does between two operators belongs to the first of them. Steps that are watched
-and steps that are not take turns, each ordered by itself as in a measured run; the median of those
-that are not is what all operators together take: it knows nothing of clocks that are read in
-between, and all of the bursts that medians of single operators leave out.
+The executor's time between two operators belongs to the first of them. Steps with timers alternate
+with steps without, each started by itself as in a measured run. Operators are scaled so that they
+add up to the median step without timers: it excludes the cost of reading clocks, and includes the
+bursts of background load that medians of single operators leave out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord, occupied_seconds, operator_seconds
 
 LEAST_STEPS, MOST_STEPS = 5, 60
-"""Of each kind: at least, and of a step so short that the time would not end them."""
+"""Steps with timers, and as many without: at least, and at most, however short they are."""
 
 
 def in_place_seconds(
@@ -43,9 +43,8 @@ def in_place_seconds(
     gpu
         Number of the GPU.
     steps, seconds
-        So many steps of each kind at least, and more of them until so much time is spent: what else
-        a machine does comes in bursts, which the median of a short step's few would take for its
-        cost.
+        At least so many steps of each kind, and more until so much time is spent: background load
+        comes in bursts, which the median of few short steps would count as their cost.
 
     Returns
     -------
@@ -58,17 +57,17 @@ def in_place_seconds(
     with Session(graph, Cluster(tuple(devices), name="profiling"), state) as session:
         session.load([len(devices) - 1] * len(graph.operators), everything)
         session.run(warmup)
-        watched: list[StepRecord] = []
+        timed: list[StepRecord] = []
         plain_s: list[float] = []
         while len(plain_s) < steps or (sum(plain_s) < seconds / 2 and len(plain_s) < MOST_STEPS):
-            watched += session.run(1, watched=True)
+            timed += session.run(1, watched=True)
             plain_s.append(session.run(1)[0].duration_s)
     count = len(graph.operators)
-    found = (occupied_seconds if gpu is None else operator_seconds)(watched, count)
-    return found if gpu is not None else as_long_as(found, float(np.median(plain_s)))
+    found = (occupied_seconds if gpu is None else operator_seconds)(timed, count)
+    return found if gpu is not None else scaled_to_step(found, float(np.median(plain_s)))
 
 
-def as_long_as(seconds: FloatArray, step_s: float) -> FloatArray:
-    """The operators' seconds in proportion, all of them together as long as a step."""
+def scaled_to_step(seconds: FloatArray, step_s: float) -> FloatArray:
+    """The operators' seconds, scaled so that they add up to a step."""
     whole_s = float(seconds.sum())
     return seconds * (step_s / whole_s) if whole_s > 0 else seconds

@@ -1,10 +1,10 @@
-"""Measured costs before anything has run: one operator at a time, once per signature.
+"""Costs measured in isolation: one operator at a time, once per signature.
 
 Operators with equal signatures cost the same, so a ResNet-50 needs about 70 measurements. The
-backward of a recurrent layer is given the workspace of a real forward: its kernel reads whatever
-size it expects, and an empty one would end the process. What the executor does around each call on
-a CPU is measured once and added to all. Hot caches make all this a few per cent faster than reality
-(see `in_place`).
+backward of a recurrent layer gets the workspace of a real forward: its kernel reads whatever size
+it expects, and an empty one would crash the process. The executor's overhead around each call on a
+CPU is measured once and added to all. Hot caches make these costs a few per cent lower than those
+of a step (see `in_place`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def isolated_seconds(
 ) -> FloatArray:
     """Median seconds of each operator, on `cores` threads of this machine or on a GPU.
 
-    Inputs are made up: positive numbers for floats, zeros for indices. A GPU is timed by events
+    Inputs are synthetic: positive numbers for floats, zeros for indices. A GPU is timed by events
     around several calls in a row, as in a step: one alone would be mostly its launch.
 
     Parameters
@@ -57,7 +57,7 @@ def isolated_seconds(
 
     Returns
     -------
-    Shape (operators,), NaN where an operator refuses what was made up.
+    Shape (operators,), NaN where an operator refuses synthetic inputs.
     """
     if not isinstance(graph.program, Program):
         raise InputError("a graph without a program cannot be measured", where=graph.name)
@@ -67,19 +67,19 @@ def isolated_seconds(
     torch.set_num_threads(cores)
     try:
         found: dict[str, float] = {}
-        around_s = dispatch_seconds() if torch_device == "cpu" else 0.0
+        overhead_s = dispatch_seconds() if torch_device == "cpu" else 0.0
         for operator, instruction in zip(graph.operators, program.instructions, strict=True):
-            if _alike(operator) not in found:
-                found[_alike(operator)] = bench.seconds(instruction)
+            if _cost_key(operator) not in found:
+                found[_cost_key(operator)] = bench.seconds(instruction)
     finally:
         torch.set_num_threads(threads)
-    return np.array([found[_alike(operator)] + around_s for operator in graph.operators])
+    return np.array([found[_cost_key(operator)] + overhead_s for operator in graph.operators])
 
 
 def dispatch_seconds() -> float:
-    """What the executor takes around each call: registers, results, freed memory, the loop.
+    """The executor's overhead per call: registers, results, freed memory, the loop.
 
-    The steps of a chain of small copies, over their number, less one such call by itself.
+    Measured as a step of a chain of small copies over their number, less one such call by itself.
     """
     graph, state = _copies()
     program = cast(Program, graph.program)
@@ -109,8 +109,8 @@ def _copies() -> tuple[Graph, dict[str, torch.Tensor]]:
     return Graph("copies", operators, tensors, program), {"x": torch.zeros(1)}
 
 
-def _alike(operator: Operator) -> str:
-    """What operators of equal cost share; one without a signature shares nothing."""
+def _cost_key(operator: Operator) -> str:
+    """The signature, or a unique key for an operator without one."""
     return operator.signature or f"\0{operator.name}"
 
 
@@ -129,18 +129,12 @@ def workspaces(program: Program) -> dict[str, Instruction]:
 
 
 IN_A_ROW = 10
-"""Calls of an operator that a GPU is timed with."""
+"""Calls of an operator in one GPU measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where one operator at a time is timed on made-up inputs.
-
-    Attributes
-    ----------
-    workspaces
-        See the function of that name.
-    """
+    """Times one operator at a time on synthetic inputs; `workspaces`: see that function."""
 
     specs: Mapping[str, TensorSpec]
     workspaces: Mapping[str, Instruction]
@@ -149,7 +143,7 @@ class Bench:
     budget_s: float
 
     def seconds(self, instruction: Instruction) -> float:
-        """Median seconds of one call, NaN if it refuses made-up inputs."""
+        """Median seconds of one call, NaN if it refuses synthetic inputs."""
         try:
             with torch.no_grad():
                 call = self._call(instruction)
@@ -162,8 +156,8 @@ class Bench:
         call, given = resolve_target(instruction.target), instruction.kwargs
         if self.torch_device != "cpu":
             call, given = elsewhere(call, instruction, self.torch_device)
-        args = [self._made_up(a) for a in instruction.args]
-        return partial(call, *args, **{k: self._made_up(v) for k, v in given.items()})
+        args = [self._synthetic(a) for a in instruction.args]
+        return partial(call, *args, **{k: self._synthetic(v) for k, v in given.items()})
 
     def median(self, call: Callable[[], Any]) -> float:
         """Median seconds of `repeats` calls, fewer where they take too long."""
@@ -180,13 +174,13 @@ class Bench:
             times.append((end - start) / in_a_row)
         return float(np.median(times))
 
-    def _made_up(self, argument: Any) -> Any:
+    def _synthetic(self, argument: Any) -> Any:
         if isinstance(argument, Ref) and argument.name in self.workspaces:
             return self._call(self.workspaces[argument.name])()[WORKSPACE]
         if isinstance(argument, Ref):
             return _tensor(self.specs[argument.name]).to(self.torch_device)
         if isinstance(argument, list | tuple):
-            return [self._made_up(item) for item in argument]
+            return [self._synthetic(item) for item in argument]
         return materialise(argument, self.torch_device)
 
 

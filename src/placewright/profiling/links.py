@@ -1,4 +1,4 @@
-"""Links by fit: latency and seconds per byte from messages that were really sent.
+"""Fit of links: latency and seconds per byte from messages that were sent.
 
 A straight line through the medians over message sizes from 1 KB to 16 MB, least squares on
 relative errors, so that small messages weigh as much as large ones.
@@ -52,11 +52,11 @@ def measure_links(cluster: Cluster, *, steps: int = 15) -> Cluster:
     links = []
     for link in (*cluster.links, *cluster.local_links()):
         kinds = tuple(cluster.devices[cluster.index(n)].kind for n in (link.source, link.target))
-        asked = (link.latency_s, link.bandwidth, kinds)
-        if asked not in fits:
+        key = (link.latency_s, link.bandwidth, kinds)
+        if key not in fits:
             given = link in cluster.links
-            fits[asked] = fit_link(link, shaped=given, kinds=kinds, steps=steps)
-        fit = fits[asked]
+            fits[key] = fit_link(link, shaped=given, kinds=kinds, steps=steps)
+        fit = fits[key]
         links.append(replace(link, latency_s=fit.latency_s, bandwidth=1.0 / fit.seconds_per_byte))
     return replace(cluster, links=tuple(links))
 
@@ -83,7 +83,7 @@ def fit_link(
 
 
 def _messages() -> tuple[Graph, dict[str, torch.Tensor]]:
-    """A graph that copies one tensor of each size and hands it to a consumer elsewhere."""
+    """A graph that copies one tensor of each size and sends it to another device."""
     operators, tensors, inputs, instructions, state = [], [], [], [], {}
     for size in SIZES:
         spec = TensorSpec((size,), "uint8", (1,))

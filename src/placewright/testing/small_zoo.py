@@ -1,4 +1,4 @@
-"""The zoo in sizes that train in a blink, for tests and for exactness checks."""
+"""The zoo at sizes that train in under a second, for tests and for exactness checks."""
 
 from __future__ import annotations
 

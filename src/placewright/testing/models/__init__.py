@@ -1,1 +1,1 @@
-"""Models that capture was not written for, at sizes that train in a blink."""
+"""Models of many architectures at sizes that train in under a second, to test capture with."""

@@ -1,4 +1,4 @@
-"""Decode steps of transformers' models: a cache of the past goes in, and comes out longer."""
+"""Decode steps of transformers' models: the key-value cache is an input and an output."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ DECODING: dict[str, Callable[[], ModelSource]] = {
     "t5, decode": _t5,
     "mamba, decode": _mamba,
 }
-"""Name -> what makes the decode step; for inference."""
+"""Name -> factory of the decode step; for inference."""
 
 PAST_TRAINING: dict[str, Callable[[], ModelSource]] = {
     "llama, trained with a past cache": _trained,
     "llama, gradient_checkpointing_enable()": _checkpointed(False),
     "llama, reentrant checkpointing": _checkpointed(True),
 }
-"""Name -> what makes the training step."""
+"""Name -> factory of the training step."""

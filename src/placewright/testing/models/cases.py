@@ -1,4 +1,4 @@
-"""The models that a placed run is compared with eager on, and how each is captured."""
+"""CASES: the models on which placed runs are compared with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from placewright.testing.small_zoo import SIZES, small
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model under its name.
+    """A named model; `make` builds it with random weights and inputs.
 
-    Attributes
-    ----------
-    make
-        Builds it, with random weights and inputs.
-    training
-        Compared over training steps, else over inference.
+    It is compared over training steps if `training`, else over inference.
     """
 
     name: str

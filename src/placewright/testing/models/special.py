@@ -1,5 +1,5 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
-"""Hand-written models, each with one thing that is easily captured or placed wrong."""
+# ruff: noqa: D102 - what `forward` does is documented by the class
+"""Hand-written models, each with one feature that is easily captured or placed wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lora(nn.Module):
 
 
 class Autocast(nn.Module):
-    """Computes in bfloat16 what autocast says, with parameters in float32."""
+    """Computes in bfloat16 under autocast, with parameters in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Counting(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Changes what it is given, and intermediate values through views."""
+    """Changes its input in place, and intermediate values through views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class Branching(nn.Module):
 
 
 class Hidden(nn.Module):
-    """Reads its weight through a list, past its name."""
+    """Reads its weight through a list instead of its attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,4 +296,4 @@ SPECIAL: dict[str, Callable[[], ModelSource]] = {
     "branching on a value": _plain(Branching, _rows),
     "weight read past its name": _plain(Hidden, _rows),
 }
-"""Name -> what makes the model."""
+"""Name -> factory of the model."""

@@ -1,4 +1,4 @@
-"""Architectures of transformers at reduced size, built from configurations: no weights are read."""
+"""Models of transformers at reduced size, built from configurations: no weights are read."""
 
 from __future__ import annotations
 
@@ -12,59 +12,23 @@ from placewright.capturing.source import ModelSource
 
 VOCABULARY, LENGTH, BATCH = 50, 6, 2
 
-_DECODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-    "pad_token_id": 0,
-}
-_ENCODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-}
+_LAYERS = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64,
+           "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
+_DECODER = {**_LAYERS, "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0}
+_ENCODER = {**_LAYERS, "max_position_embeddings": 32, "type_vocab_size": 2}
 _MIXTRAL = {**_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2}
-_QWEN3_MOE = {
-    **_DECODER,
-    "head_dim": 8,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-}
-_SEQ2SEQ = {
-    "vocab_size": VOCABULARY,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
-_VISION = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
+_QWEN3_MOE = {**_DECODER, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+              "moe_intermediate_size": 32}  # fmt: skip
+_SEQ2SEQ = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+            "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+            "decoder_start_token_id": 2}  # fmt: skip
+_VISION = {"image_size": 32, "patch_size": 8, "hidden_size": 32, "intermediate_size": 64,
+           "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
 
 
 def build(class_name: str, settings: Mapping[str, Any]) -> nn.Module:
-    """The class of transformers called `class_name`, from its configuration."""
+    """A model of the class `class_name` of transformers, from its configuration."""
     import transformers
 
     made = getattr(transformers, class_name)
@@ -129,17 +93,14 @@ def _images(class_name: str, settings: Mapping[str, Any]) -> Callable[[], ModelS
 
 
 def _whisper() -> ModelSource:
-    settings = {
-        **_SEQ2SEQ,
-        "num_mel_bins": 8,
-        "max_source_positions": 16,
-        "max_target_positions": 16,
-    }
+    lengths = {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16}
     given = {
         "input_features": torch.randn(BATCH, 8, 32),
         "labels": torch.randint(3, VOCABULARY, (BATCH, LENGTH)),
     }
-    return ModelSource(build("WhisperForConditionalGeneration", settings), given, own_loss)
+    return ModelSource(
+        build("WhisperForConditionalGeneration", _SEQ2SEQ | lengths), given, own_loss
+    )
 
 
 def _clip() -> ModelSource:
@@ -170,18 +131,14 @@ TRANSFORMERS: dict[str, Callable[[], ModelSource]] = {
     ),
     "opt": causal(
         "OPTForCausalLM",
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 32,
-            "ffn_dim": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 32,
-            "word_embed_proj_dim": 32,
-        },
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "max_position_embeddings": 32, "word_embed_proj_dim": 32},
     ),
-    "falcon": causal("FalconForCausalLM", {k: _DECODER[k] for k in list(_DECODER)[:2]} | {
-        "num_hidden_layers": 2, "num_attention_heads": 4}),
+    "falcon": causal(
+        "FalconForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2,
+         "num_attention_heads": 4},
+    ),
     "bloom": causal(
         "BloomForCausalLM",
         {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4},
@@ -223,4 +180,4 @@ TRANSFORMERS: dict[str, Callable[[], ModelSource]] = {
     ),
     "clip": _clip,
 }  # fmt: skip
-"""Name -> what makes the model, in training form."""
+"""Name -> factory of the model in training form."""
