@@ -168,13 +168,7 @@ def _order_only(flow: Dataflow) -> list[ir.Tensor]:
 
 
 def module_tree(model: nn.Module, groups_of: Mapping[str, str]) -> ModuleTree:
-    """The modules of `model`, their tensors, and which classes are never split.
-
-    Parameters
-    ----------
-    groups_of
-        Qualified name of a parameter or buffer -> an operator that runs where it lives.
-    """
+    """The modules of `model`; `groups_of`: parameter or buffer -> an operator that uses it."""
     first: dict[int, str] = {}
     modules = tuple(_module(path, m, groups_of, first) for path, m in _walk("", model, ()))
     no_split = getattr(model, "_no_split_modules", None) or ()

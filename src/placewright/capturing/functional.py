@@ -119,10 +119,7 @@ def _functionalized(
 class _Replay(fx.Interpreter):
     """Runs a graph so that what it records inherits each node's annotations.
 
-    Parameters
-    ----------
-    repeats
-        Draw -> an earlier draw of the same numbers, whose result is taken instead.
+    A draw in `repeats` takes the result of the earlier draw of the same numbers.
     """
 
     def __init__(self, recorded: fx.GraphModule, repeats: Mapping[fx.Node, fx.Node]) -> None:

@@ -24,13 +24,7 @@ Rebound: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepInput:
-    """One tensor that the step reads: its role, its key and a fake of it.
-
-    Attributes
-    ----------
-    path
-        The name of a parameter or buffer in `ModelAndLoss`.
-    """
+    """A fake of a tensor that the step reads; `path` is its name in `ModelAndLoss`, or empty."""
 
     role: Role
     key: str

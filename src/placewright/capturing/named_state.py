@@ -35,10 +35,7 @@ class Member(NamedTuple):
 class ModelAndLoss(nn.Module):
     """Model and loss in one: a loss may have parameters, and may read the model's.
 
-    Parameters
-    ----------
-    then
-        ``then(outputs, targets)`` is the result of a call.
+    A call returns ``then(outputs, targets)``.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Loss | None, then: Loss | None = None) -> None:
@@ -98,13 +95,7 @@ def _copied_loss(loss_fn: Loss | None, memo: dict[int, Any]) -> Loss | None:
 
 
 def named_state(model: nn.Module, loss_fn: Loss | None = None) -> tuple[list[Member], list[Member]]:
-    """Parameters and buffers, each tensor once.
-
-    Raises
-    ------
-    UnsupportedError
-        One of the loss and one of the model have the same name.
-    """
+    """Parameters and buffers, each tensor once; `UnsupportedError` for a name used twice."""
     whole = ModelAndLoss(model, loss_fn)
     return _members(whole.named_parameters(), model), _members(whole.named_buffers(), model)
 

@@ -18,13 +18,7 @@ RECURRENT = "aten.mkldnn_rnn_layer.default"
 
 @cache
 def resolve_target(target: str) -> Callable[..., Any]:
-    """The callable behind ``aten.convolution.default``.
-
-    Raises
-    ------
-    InputError
-        This PyTorch does not have the operation.
-    """
+    """The callable behind ``aten.convolution.default``; `InputError` if PyTorch has none."""
     overload = operation(target)
     return _in_own_mode(overload) if target == RECURRENT else overload
 
@@ -44,12 +38,9 @@ def operation(target: str) -> torch._ops.OpOverload:
 
 
 def materialise(argument: Any, device: str | torch.device | None = None) -> Any:
-    """An argument with every `Const` made real; `Ref` stays for the caller to fill.
+    """An argument with every `Const` as PyTorch's object; a `Ref` stays for the caller to fill.
 
-    Parameters
-    ----------
-    device
-        Replaces the device that was captured, for programs that run elsewhere.
+    A `device` replaces the one that was captured, for programs that run elsewhere.
     """
     if isinstance(argument, Const):
         return _constant(argument, device)

@@ -109,13 +109,7 @@ class ClusterFile(FileModel):
 
 
 def load_cluster(spec: str) -> Cluster:
-    """The cluster that `spec` names on the command line: a file, or a preset.
-
-    Raises
-    ------
-    UnknownNameError
-        Neither a file nor a preset; offers the nearest preset.
-    """
+    """The cluster that `spec` names on the command line: a file, or a preset."""
     from placewright.cluster.presets import preset
 
     path = Path(spec)
@@ -125,13 +119,7 @@ def load_cluster(spec: str) -> Cluster:
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Read a cluster file.
-
-    Raises
-    ------
-    InputError
-        Names the file, the line and the field that is wrong.
-    """
+    """Read a cluster file; an `InputError` names the file, the line and the field."""
     return cluster_from_text(read_text(path), where=str(path), name=Path(path).stem)
 
 

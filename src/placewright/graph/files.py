@@ -111,13 +111,7 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Read a graph file.
-
-    Raises
-    ------
-    InputError
-        Names the file and the field that is wrong.
-    """
+    """Read a graph file; an `InputError` names the file and the field."""
     where = str(path)
     text = _unpacked(Path(path)) if Path(path).suffix == ".gz" else read_text(path)
     return graph_from_json(parse_json(text, where=where), where=where)

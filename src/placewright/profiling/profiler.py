@@ -81,14 +81,9 @@ def fits(graph: Graph, device: Device) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiler:
-    """A graph and the method by which its costs are found.
+    """A graph, the method by which its costs are found, and the table of measurements.
 
-    Attributes
-    ----------
-    state
-        Real tensors for the program inputs; needed for ``in-place``.
-    table
-        Measurements from before; new ones are added.
+    `state` has real tensors for the program inputs; needed for ``in-place``.
     """
 
     graph: Graph

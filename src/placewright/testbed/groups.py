@@ -30,15 +30,7 @@ _LONGEST_PERIOD_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Mounted control group trees.
-
-    Attributes
-    ----------
-    version
-        1 or 2.
-    cpu, memory
-        Mount points of the trees; the same one in version 2.
-    """
+    """Mount points of the control group trees (version 1 or 2; in version 2 it is one tree)."""
 
     version: int
     cpu: Path
@@ -109,13 +101,7 @@ def quota_us(cores: float) -> tuple[int, int]:
 
 
 def find_trees(mounts: Path = Path("/proc/mounts")) -> Trees:
-    """The trees of this machine.
-
-    Raises
-    ------
-    UnsupportedError
-        No mounted tree has the CPU and memory controllers.
-    """
+    """The trees of this machine; `UnsupportedError` if none has the CPU and memory controllers."""
     first: dict[str, Path] = {}
     for line in mounts.read_text().splitlines():
         _, where, kind, options, *_ = line.split()

@@ -26,13 +26,7 @@ _SIZE: Final = 8
 
 
 class LinkTable:
-    """A square of ways with the fields of `FIELDS`, in a file.
-
-    Parameters
-    ----------
-    path
-        The file, as `create` made it.
-    """
+    """A table of `FIELDS` for every pair of devices, in the file `path` that `create` made."""
 
     __slots__ = ("count", "values")
 

@@ -39,13 +39,9 @@ def address(position: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A device that can be reached.
+    """A device that can be reached, and the initial TCP window to it.
 
-    Attributes
-    ----------
-    window_bytes
-        Initial TCP window, the bandwidth-delay product: the link has its rate from the first
-        byte on.
+    The window is the bandwidth-delay product: the link has its rate from the first byte on.
     """
 
     peer: int
@@ -60,13 +56,7 @@ class Route:
 
 
 def make(name: str, position: int, routes: Sequence[Route]) -> None:
-    """A namespace with its device up and its routes; one that exists is kept.
-
-    Raises
-    ------
-    RunError
-        ``ip`` failed; quotes its message.
-    """
+    """A namespace with its device up and its routes; one that exists is kept."""
     if exists(name):
         return
     _ip("netns", "add", name)
@@ -103,13 +93,7 @@ def remove(name: str) -> None:
 
 
 def join(name: str) -> None:
-    """Move the calling thread into the namespace called `name`.
-
-    Raises
-    ------
-    RunError
-        There is none, or the caller is not root.
-    """
+    """Move the calling thread into a namespace; `RunError` without one, or if not root."""
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         with (_FOLDER / name).open("rb") as file:

@@ -122,13 +122,7 @@ class Testbed:
 
     @classmethod
     def find(cls, name: str) -> Testbed:
-        """The testbed that is up for the cluster called `name`.
-
-        Raises
-        ------
-        UnknownNameError
-            There is none.
-        """
+        """The testbed that is up for the cluster `name`; `UnknownNameError` if there is none."""
         require()
         up = {bed.cluster.name: bed for bed in cls.all()}
         if name not in up:

@@ -88,23 +88,14 @@ class SavedState:
 
 @dataclass(slots=True)
 class StateRestores:
-    """When a trace restored the RNG state, and to which position.
-
-    Attributes
-    ----------
-    events
-        The last node recorded before the restore, the last one before the state was saved.
-    """
+    """RNG state restores: the last node recorded before each, and before the state was saved."""
 
     events: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
 
     def repeated_draws(self, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
         """Draw -> the earlier draw of the same numbers.
 
-        Raises
-        ------
-        UnsupportedError
-            Other numbers are drawn after a restore, or the step ends at an earlier position.
+        Raise where other numbers are drawn after a restore, or are not all drawn again.
         """
         restores: dict[fx.Node, list[fx.Node]] = {}
         for last, saved in self.events:

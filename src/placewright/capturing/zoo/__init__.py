@@ -30,13 +30,7 @@ TRAINING_BATCH = 4
 
 
 def factory(name: str) -> Callable[..., Any]:
-    """The factory of the model called `name`.
-
-    Raises
-    ------
-    UnknownNameError
-        With the nearest name.
-    """
+    """The factory of the model called `name`; `UnknownNameError` offers the nearest name."""
     if name not in FACTORIES:
         raise UnknownNameError("zoo model", name, FACTORIES)
     module, _, function = FACTORIES[name].partition(":")

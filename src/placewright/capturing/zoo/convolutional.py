@@ -102,12 +102,6 @@ def vgg16(
     width: int = 4096,
     divide_by: int = 1,
 ) -> tuple[Any, ...]:
-    """VGG-16 on `batch` square images of `image_size` pixels (32 or more).
-
-    Parameters
-    ----------
-    divide_by
-        Every convolution has this many times fewer channels than in the paper.
-    """
+    """VGG-16 on square images of 32 or more pixels, with `divide_by` times fewer channels."""
     model = VGG16(classes, width, divide_by)
     return model, (images(batch, image_size),), classification_loss, labels(batch, classes)

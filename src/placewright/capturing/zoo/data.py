@@ -40,13 +40,7 @@ def token_loss(output: Any, target: Tensor) -> Tensor:
 
 
 def transformers_needed(purpose: str) -> ModuleType:
-    """The package, imported.
-
-    Raises
-    ------
-    MissingDependencyError
-        It is not installed.
-    """
+    """The package transformers, imported; `MissingDependencyError` if it is not installed."""
     try:
         return import_module("transformers")
     except ImportError as error:

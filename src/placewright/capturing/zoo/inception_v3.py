@@ -225,12 +225,6 @@ def inception_loss(output: Any, target: Tensor) -> Tensor:
 def inception_v3(
     *, batch: int = 1, image_size: int = 299, classes: int = 1000, divide_by: int = 1
 ) -> tuple[Any, ...]:
-    """Inception-v3 on `batch` square images of `image_size` pixels (299 or more to train).
-
-    Parameters
-    ----------
-    divide_by
-        Every convolution has this many times fewer channels than in the paper.
-    """
+    """Inception-v3 on square images (299 pixels to train), `divide_by` times fewer channels."""
     model = InceptionV3(classes, divide_by)
     return model, (images(batch, image_size),), inception_loss, labels(batch, classes)

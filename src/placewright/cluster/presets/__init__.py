@@ -15,13 +15,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset(name: str) -> Cluster:
-    """The preset called `name`.
-
-    Raises
-    ------
-    UnknownNameError
-        Offers the nearest preset.
-    """
+    """The preset called `name`; `UnknownNameError` offers the nearest one."""
     from placewright.cluster.files import cluster_from_text
 
     if name not in preset_names():
