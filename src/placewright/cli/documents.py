@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli.console import Console, write
-from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+from placewright.cli.options import FormatOption
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,12 +51,9 @@ class Shown:
 
 
 def show(
+    console: Console,
     file: FileArgument,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="In a browser.")] = True,
-    format: FormatOption = "table",
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
 ) -> None:
     """Make a self-contained page of a file and open it; its path goes to stdout.
 
@@ -64,30 +61,22 @@ def show(
 
     [cyan]placewright show plan.json -o plan.html[/cyan]
     """
-    console = Console(format, output, quiet, verbose)
     data = read_document(file)
     kind = kind_of(data, where=str(file))
-    target = output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
+    target = console.output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
     write(target, documents()[kind].page(data, file))
     console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):
         console.note("no browser was found; open the page yourself")
 
 
-def schema(
-    kind: KindArgument = None,
-    format: FormatOption = "json",
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
-) -> None:
+def schema(console: Console, kind: KindArgument = None, format: FormatOption = "json") -> None:
     """Print the JSON schemas of the files that Placewright reads and writes.
 
     [bold]Example[/bold]
 
     [cyan]placewright schema cluster -o cluster.schema.json[/cyan]
     """
-    console = Console(format, output, quiet, verbose)
     known = documents()
     if kind is not None and kind not in known:
         raise typer.BadParameter(f"{kind!r} is none of {', '.join(sorted_kinds(known))}")

@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import capture, devices, doctor, documents, pbqp, profile, quickstart, testbed
+from placewright.cli import documents, machine, models, pbqp, quickstart, testbed
+from placewright.cli.command import console_command
 from placewright.errors import InputError, PlacewrightError, RunError
 
 INTERRUPTED = 130
@@ -97,14 +98,14 @@ AFTER_WINGS = "pbqp"
 """The first of the verbs that are listed after those of the wings."""
 
 app.command()(quickstart.quickstart)
-app.command()(devices.devices)
-app.command()(doctor.doctor)
-app.command()(capture.capture)
-app.command()(profile.profile)
+app.command("devices")(console_command(machine.devices))
+app.command("doctor")(console_command(machine.doctor))
+app.command("capture")(console_command(models.capture))
+app.command("profile")(console_command(models.profile))
 app.add_typer(pbqp.app, name="pbqp")
 app.add_typer(testbed.app, name="testbed")
-app.command()(documents.show)
-app.command()(documents.schema)
+app.command("show")(console_command(documents.show))
+app.command("schema")(console_command(documents.schema))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

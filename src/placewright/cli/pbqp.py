@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from placewright.cli.command import console_command
 from placewright.cli.console import Console
 from placewright.cli.options import (
-    FormatOption,
-    OutputOption,
-    QuietOption,
     SeedOption,
     TimeLimitOption,
-    VerboseOption,
 )
 
 if TYPE_CHECKING:
@@ -41,15 +38,11 @@ def _verbs() -> None:
     """Keep `solve` a verb of its own, although it is the only one."""
 
 
-@app.command("solve")
 def solve(
+    console: Console,
     source: Instance,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
-    format: FormatOption = "table",
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
 ) -> None:
     """The cheapest choice that fits in memory at every moment, with a lower bound.
 
@@ -63,7 +56,6 @@ def solve(
     from placewright.solvers.iopddl import read_iopddl
     from placewright.solvers.memory_search import solve_pbqp_memory
 
-    console = Console(format, output, quiet, verbose)
     problem = read_iopddl(_path(source))
     with console.meter(f"solving {problem.name}") as meter:
         found = solve_pbqp_memory(
@@ -145,3 +137,6 @@ def _table(data: dict[str, Any]) -> str:
     shown["gap"] = percent(data["gap"])
     shown["runtime_s"] = f"{data['runtime_s']:.2f}"
     return str(plain_table(("", ""), list(shown.items()), "  "))
+
+
+app.command("solve")(console_command(solve))

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placewright.cli.answer import print_result
+from placewright.cli.command import console_command, source_command
 from placewright.cli.console import Console
 from placewright.cli.options import (
-    FormatOption,
-    OutputOption,
     PlanFile,
     PlannerOption,
     PlannersOption,
-    QuietOption,
     ReportOption,
     SeedOption,
     TimeLimitOption,
     TraceOption,
-    VerboseOption,
 )
 
 if TYPE_CHECKING:
@@ -42,19 +38,6 @@ ProblemFile = Annotated[
 ]
 
 Load = Callable[[], "Loaded"]
-
-SHARED: Mapping[str, Any] = {
-    "planner": PlannerOption,
-    "time_limit": TimeLimitOption,
-    "seed": SeedOption,
-    "report": ReportOption,
-    "trace": TraceOption,
-    "format": FormatOption,
-    "output": OutputOption,
-    "quiet": QuietOption,
-    "verbose": VerboseOption,
-}
-"""Options that a wing's own verb gets by naming a parameter so."""
 
 
 def plan(
@@ -142,6 +125,7 @@ def wing_app(wing: Wing) -> typer.Typer:
     app = typer.Typer(
         help=f"Plan {wing.title}.",
         no_args_is_help=True,
+        add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
@@ -154,10 +138,11 @@ def wing_app(wing: Wing) -> typer.Typer:
     for verb in generic:
         name = verb.__name__
         examples = line.examples.get(name) or [EXAMPLES[name]]
-        app.command(name)(_with_source(verb, line.load, _taught(verb, wing.name, name, examples)))
+        text = _help(verb, wing.name, name, examples)
+        app.command(name)(source_command(verb, line.load, text))
     for name, verb in line.verbs.items():
         examples = line.examples.get(name, ())
-        app.command(name)(_with_console(verb, _taught(verb, wing.name, name, examples)))
+        app.command(name)(console_command(verb, _help(verb, wing.name, name, examples)))
     return app
 
 
@@ -178,66 +163,7 @@ def command_line(wing: Wing) -> CommandLine:
     return FileCommandLine(load)
 
 
-def _with_source(
-    verb: Callable[..., None], load: Callable[..., Any], help_text: str
-) -> Callable[..., None]:
-    """`verb` as a command that also takes the parameters of `load` and the common ones."""
-    source = _parameters(load)
-
-    def command(**given: Any) -> None:
-        console = _console(given)
-        chosen = {p.name: given.pop(p.name) for p in source}
-        verb(console, partial(load, console, **chosen), **given)
-
-    return _command(command, [*source, *_parameters(verb, skip=2)], help_text)
-
-
-def _with_console(verb: Callable[..., None], help_text: str) -> Callable[..., None]:
-    """A wing's own verb as a command that also takes the common parameters."""
-
-    def command(**given: Any) -> None:
-        verb(_console(given), **given)
-
-    return _command(command, _parameters(verb), help_text)
-
-
-def _console(given: dict[str, Any]) -> Console:
-    return Console(*(given.pop(name) for name in ("format", "output", "quiet", "verbose")))
-
-
-def _command(
-    command: Callable[..., None], parameters: Sequence[Parameter], help_text: str
-) -> Callable[..., None]:
-    """Give `command` the signature that typer reads: arguments before options."""
-    common = {"format": "table", "output": None, "quiet": False, "verbose": 0}
-    named = {p.name: p for p in parameters}
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=SHARED[name])
-        for name, default in common.items()
-    ]
-    every = [*named.values(), *(p for p in added if p.name not in named)]
-    for_typer = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in every]
-    command.__signature__ = Signature(for_typer)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in for_typer}
-    command.__doc__ = help_text
-    return command
-
-
-def _parameters(function: Callable[..., Any], skip: int = 1) -> list[Parameter]:
-    """Those after the first `skip`, their annotations evaluated; `SHARED` ones by name."""
-    found = list(signature(function).parameters.values())[skip:]
-    return [p.replace(annotation=_annotation(function, p)) for p in found]
-
-
-def _annotation(function: Callable[..., Any], parameter: Parameter) -> Any:
-    written = parameter.annotation
-    if isinstance(written, str):  # as `from __future__ import annotations` leaves it
-        written = eval(written, function.__globals__)
-    declared = hasattr(written, "__metadata__")
-    return written if declared else SHARED.get(parameter.name, written)
-
-
-def _taught(verb: Callable[..., None], wing: str, name: str, examples: Sequence[str]) -> str:
+def _help(verb: Callable[..., None], wing: str, name: str, examples: Sequence[str]) -> str:
     """The verb's docstring and its examples."""
     lines = [f"[cyan]placewright {wing} {name} {example}[/cyan]" for example in examples]
     title = "Example" if len(lines) == 1 else "Examples"

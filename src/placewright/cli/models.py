@@ -1,4 +1,4 @@
-"""placewright profile: a graph on a cluster gets its costs."""
+"""placewright capture and profile: a model becomes a graph, a graph gets its costs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import typer
 from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
-    FormatOption,
     LinksOption,
+    Model,
     ObjectiveOption,
     OnOption,
-    OutputOption,
     OverlapOption,
-    QuietOption,
     Source,
     TrainingOption,
-    VerboseOption,
 )
 
 MethodOption = Annotated[
@@ -32,7 +29,31 @@ TableOption = Annotated[
 ]
 
 
+def capture(
+    console: Console,
+    model: Model,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+) -> None:
+    """Turn a model into a graph of operators and tensors, without computing anything.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright capture zoo:inception_v3 -o graph.json[/cyan]
+
+    [cyan]placewright capture mypackage.models:make --training --batch 8 -o graph.json[/cyan]
+    """
+    from placewright.cli.sources import SourceOptions, load_graph
+    from placewright.graph.files import graph_json, write_graph
+
+    graph, _ = load_graph(SourceOptions(model, training=training, batch=batch), console)
+    console.show(lambda: graph_json(graph), lambda: repr(graph))
+    if console.output is not None:
+        console.kept(write_graph(graph, console.output))
+
+
 def profile(
+    console: Console,
     source: Source,
     on: OnOption = None,
     training: TrainingOption = False,
@@ -42,10 +63,6 @@ def profile(
     overlap: OverlapOption = None,
     method: MethodOption = "auto",
     table: TableOption = None,
-    format: FormatOption = "table",
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
 ) -> None:
     """Measure or compute what each operator costs on each device: a problem to be planned.
 
@@ -61,11 +78,10 @@ def profile(
     from placewright.operators.files import write_problem
     from placewright.operators.formats.writing import problem_json
 
-    console = Console(format, output, quiet, verbose)
     ask = SourceOptions(
         source, on, training, batch, objective, links, overlap, method=method, table=table
     )
     problem = load(ask, console).problem
     console.show(lambda: problem_json(problem), lambda: repr(problem))
-    if output is not None:
-        console.kept(write_problem(problem, output))
+    if console.output is not None:
+        console.kept(write_problem(problem, console.output))

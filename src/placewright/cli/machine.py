@@ -1,4 +1,4 @@
-"""placewright doctor: versions and environment for a bug report."""
+"""placewright devices and doctor: the devices of a cluster, and the environment of this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from placewright import __version__
-from placewright.cli.console import Console
-from placewright.cli.options import FormatOption, OutputOption, QuietOption, VerboseOption
+from placewright.cli.console import Console, write
+from placewright.cli.options import OnOption
 
 PACKAGES = (
     "numpy",
@@ -32,11 +32,33 @@ PACKAGES = (
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 
 
+def devices(
+    console: Console,
+    on: OnOption = None,
+) -> None:
+    """Show the devices and links of this machine, a cluster file or a preset.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright devices[/cyan]
+
+    [cyan]placewright devices --on edge-duo -o my-cluster.yaml[/cyan]   a file to start from
+    """
+    from placewright.cli.sources import find_cluster
+    from placewright.cluster.files import cluster_data, cluster_to_text
+    from placewright.cluster.presets import preset_names
+
+    cluster = find_cluster(on)
+    console.show(lambda: cluster_data(cluster), lambda: repr(cluster))
+    if console.output is not None and console.output.suffix in (".yaml", ".yml"):
+        console.kept(write(console.output, cluster_to_text(cluster)))
+    else:
+        console.keep(lambda: cluster_data(cluster))
+    console.detail(f"presets: {', '.join(preset_names())}")
+
+
 def doctor(
-    format: FormatOption = "table",
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
+    console: Console,
 ) -> None:
     """Print versions and the environment: paste it into a bug report.
 
@@ -44,7 +66,6 @@ def doctor(
 
     [cyan]placewright doctor -f json[/cyan]
     """
-    console = Console(format, output, quiet, verbose)
     findings = examine()
     console.show(lambda: findings, lambda: _table(findings))
     console.keep(lambda: findings)
