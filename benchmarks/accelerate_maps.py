@@ -33,8 +33,8 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.accelerate_auto import AccelerateAuto, placement
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context
-from placewright.planning.result import Result, Status
+from placewright.planning.contract import Context, proposal_of
+from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
 
@@ -172,7 +172,7 @@ def copied(problem: OperatorProblem, place: IntArray) -> float:
 def planned(problem: OperatorProblem, planner: Any) -> float:
     """A planner's value, NaN where it has no plan that fits."""
     try:
-        judgement = judge(problem, planner(problem, Context()))
+        judgement = judge(problem, proposal_of(planner(problem, Context())).plan)
     except InfeasibleError:
         return math.nan
     return judgement.value if judgement.feasible else math.nan
@@ -194,11 +194,7 @@ def row(size: str, model: nn.Module, problem: OperatorProblem, seconds: float) -
         theirs, way = judgement.value, copied(problem, place)
         said = "" if judgement.feasible else "does not fit beside activations"
     result = solve(problem, time_limit_s=seconds)
-    single = [
-        c.value
-        for c in result.candidates
-        if c.planner.startswith("only:") and c.status is not Status.INFEASIBLE
-    ]
+    single = [c.value for c in result.candidates if c.planner.startswith("only:") and c.fits]
     values = [min(single, default=math.nan), theirs, way, ours, planned(problem, ChainDp())]
     cells = [f"{v:.4g}" if math.isfinite(v) else "-" for v in values]
     share = f"{result.value / theirs:.3f}" if math.isfinite(theirs) else "-"

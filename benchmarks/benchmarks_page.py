@@ -32,7 +32,7 @@ from page_tables import page
 from placewright.errors import InfeasibleError
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning.result import Candidate, Status
+from placewright.planning.result import Candidate
 from placewright.planning.solving import solve
 
 HOUSE = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ def row(candidate: Candidate) -> dict[str, Any]:
     return {
         "planner": candidate.planner,
         "value": candidate.value,
-        "fits": candidate.status is not Status.INFEASIBLE,
+        "fits": candidate.fits,
         "runtime_s": round(candidate.runtime_s, 3),
     }
 

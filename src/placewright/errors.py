@@ -69,12 +69,14 @@ class UnknownNameError(InputError):
         The names that exist.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, where: str = "", by: str = ""
+    ) -> None:
         names = [str(k) for k in known]
         near = get_close_matches(str(name), names, n=1, cutoff=0.5)
         listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         hint = f"did you mean {near[0]!r}?" if near else f"known: {listed or 'none'}"
-        super().__init__(f"unknown {kind} {name!r}", where=where, hint=hint)
+        super().__init__(f"unknown {kind} {name!r}", where=where, by=by, hint=hint)
 
 
 class UnsupportedError(InputError):

@@ -16,7 +16,7 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.search import Search
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.testing.instances import random_placement, random_problem, tiny
 from tests.operators.pipelines import all_plans, best_pipeline, piped, slow_value
 
@@ -106,7 +106,7 @@ def test_search_spreads_each_pass() -> None:
     apart = OperatorPlan(np.array([0, 0, 1, 1]))
     assert judge(p, apart).value == 4.0
     for planner in (Search(effort=2e5, first=2e4), CeftPbqp(effort=2e5)):
-        plan = planner(p, Context(incumbent=apart, bound=2.0))
+        plan = proposal_of(planner(p, Context(incumbent=apart, bound=2.0))).plan
         assert judge(p, plan).value == 2.0
 
 

@@ -19,7 +19,7 @@ def test_a_limit_past_64_bits_is_none() -> None:
         free = random_problem(seed + 20, most_operators=12, most_devices=3)
         free = free.replace(memory_bytes=np.full(free.m, np.inf))
         huge = free.replace(memory_bytes=np.full(free.m, 1e20))
-        plans = [Search(effort=2e5, first=2e4)(p, Context(seed=1)) for p in (free, huge)]
+        plans = [Search(effort=2e5, first=2e4)(p, Context(seed=1)).plan for p in (free, huge)]
         assert np.array_equal(plans[0].placement, plans[1].placement)
         assert judge(huge, plans[1]).feasible
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from placewright.planning.contract import Context, Direction, Planner, Planning, Wing
+from placewright.planning.contract import Context, Direction, Planner, Planning, Proposal, Wing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,6 @@ class Choice:
     """One of them."""
 
     index: int
-    lower_bound_s: float = 1e9
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Take:
     """The prize of this index, and what it claims that none is worth more than."""
 
     index: int = 0
-    claim: float = 1e9
+    claim: float | None = None
 
     @property
     def name(self) -> str:
@@ -49,9 +47,9 @@ class Take:
         """There is one."""
         return None if self.index < len(problem.worth) else "no such prize"
 
-    def __call__(self, problem: Prizes, context: Context) -> Choice:
+    def __call__(self, problem: Prizes, context: Context) -> Proposal[Choice]:
         """The choice."""
-        return Choice(self.index, self.claim)
+        return Proposal(Choice(self.index), self.claim)
 
 
 class PrizePlanning(Planning):

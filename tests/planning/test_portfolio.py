@@ -1,4 +1,4 @@
-"""The race: the judge decides, bounds only rise, and the end is put into words."""
+"""The portfolio: the judge decides, bounds only rise, and the end is put into words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewright.numerics.compile_clock import CompileClock
 from placewright.operators import WING
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal
 from placewright.planning.portfolio import Portfolio
 from placewright.planning.result import Status
 from placewright.testing.instances import tiny
@@ -33,20 +33,17 @@ class Fixed:
         """Devices that exist."""
         return None if self.device < problem.m else "no such device"
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan."""
         if self.device < 0:
             raise IndexError("no such device")
         if self.missing:
             raise MissingDependencyError("nothing", extra="exact", purpose=self.name)
-        return OperatorPlan(
-            np.full(problem.n, self.device),
-            lower_bound_s=self.bound_s,
-            resolution_s=self.resolution_s,
-        )
+        plan = OperatorPlan(np.full(problem.n, self.device))
+        return Proposal(plan, self.bound_s, self.resolution_s)
 
 
-def race_of(problem: OperatorProblem, *, tolerant: bool = True) -> Portfolio:
+def portfolio_of(problem: OperatorProblem, *, tolerant: bool = True) -> Portfolio:
     """With no bounds known."""
     return Portfolio(WING, problem, CompileClock(lambda: None), tolerant)
 
@@ -56,72 +53,72 @@ TWO = tiny([[2.0, 5.0]] * 3, [(0, 0.0, [1]), (1, 0.0, [2])])
 
 def test_the_judge_decides_and_the_winner_is_explained() -> None:
     """The better plan stays, and the words say by how much and from where it started."""
-    race = race_of(TWO)
-    race.turn(Fixed("slow", 1), Context())
-    race.turn(Fixed("fast", 0), Context(incumbent=race.best))
-    assert (race.best_planner, race.value) == ("fast", 6.0)
-    assert race.why() == (
+    portfolio = portfolio_of(TWO)
+    portfolio.run(Fixed("slow", 1), Context())
+    portfolio.run(Fixed("fast", 0), Context(incumbent=portfolio.best.plan))
+    assert (portfolio.best_planner, portfolio.value) == ("fast", 6.0)
+    assert portfolio.why() == (
         "fast won: 60.0 % below slow, the best of 1 others; it started from the plan of slow"
     )
-    assert race.status(interrupted=True) is Status.INTERRUPTED
+    assert portfolio.status(interrupted=True) is Status.INTERRUPTED
 
 
 def test_a_proof_closes_it() -> None:
     """A bound that a planner proves is named and makes the plan optimal."""
-    race = race_of(TWO)
-    race.turn(Fixed("proof", 0, bound_s=6.0), Context())
-    assert race.closed
-    assert race.status(interrupted=False) is Status.OPTIMAL
-    assert race.why() == "proof won; nothing can be better (proof bound)"
+    portfolio = portfolio_of(TWO)
+    portfolio.run(Fixed("proof", 0, bound_s=6.0), Context())
+    assert portfolio.closed
+    assert portfolio.status(interrupted=False) is Status.OPTIMAL
+    assert portfolio.why() == "proof won; nothing can be better (proof bound)"
 
 
 def test_a_proof_holds_up_to_the_resolution_that_it_names() -> None:
     """A value within it is optimal, the next one is not; the bound stays what it is."""
     for resolution_s, status in ((0.01, Status.OPTIMAL), (0.009, Status.FEASIBLE)):
-        race = race_of(TWO)
-        race.turn(Fixed("proof", 0, 5.99, resolution_s), Context())
-        assert race.status(interrupted=False) is status
-        assert race.bound == 5.99
+        portfolio = portfolio_of(TWO)
+        portfolio.run(Fixed("proof", 0, 5.99, resolution_s), Context())
+        assert portfolio.status(interrupted=False) is status
+        assert portfolio.bound == 5.99
 
 
 def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:
     """Tolerated, it is a note that says what to install."""
     with pytest.raises(MissingDependencyError):
-        race_of(TWO, tolerant=False).turn(Fixed("learned", missing=True), Context())
-    race = race_of(TWO)
-    race.turn(Fixed("learned", missing=True), Context())
-    race.turn(Fixed("fast"), Context())
-    assert "not asked: learned" in race.why()
+        portfolio_of(TWO, tolerant=False).run(Fixed("learned", missing=True), Context())
+    portfolio = portfolio_of(TWO)
+    portfolio.run(Fixed("learned", missing=True), Context())
+    portfolio.run(Fixed("fast"), Context())
+    assert "not asked: learned" in portfolio.why()
 
 
 def test_a_bound_above_its_own_plan_is_not_believed() -> None:
     """Neither is one that is no number; the plan stays, and what is wrong is told."""
     for bound_s in (6.1, math.inf, math.nan):
-        race = race_of(TWO)
+        portfolio = portfolio_of(TWO)
         with pytest.warns(RuntimeWarning, match="contradicts its own plan"):
-            race.turn(Fixed("liar", 0, bound_s), Context())
-        assert (race.value, race.bound) == (6.0, 0.0)
-        assert race.tried[0].note.startswith("failed: its bound")
+            portfolio.run(Fixed("liar", 0, bound_s), Context())
+        assert (portfolio.value, portfolio.bound) == (6.0, 0.0)
+        assert portfolio.tried[0].note.startswith("failed: its bound")
 
 
 def test_a_planner_that_breaks_costs_its_own_turn() -> None:
     """What others have found stays; asked for by name, the error is the caller's."""
-    race = race_of(TWO)
-    race.turn(Fixed("fast"), Context())
+    portfolio = portfolio_of(TWO)
+    portfolio.run(Fixed("fast"), Context())
     with pytest.warns(RuntimeWarning, match="'broken' failed: IndexError"):
-        race.turn(Fixed("broken", device=-7), Context())
-    assert race.best_planner == "fast"
-    assert race.tried[1].note.startswith("failed: IndexError")
+        portfolio.run(Fixed("broken", device=-7), Context())
+    assert portfolio.best_planner == "fast"
+    assert portfolio.tried[1].note.startswith("failed: IndexError")
     with pytest.raises(IndexError):
-        race_of(TWO, tolerant=False).turn(Fixed("broken", device=-7), Context())
+        portfolio_of(TWO, tolerant=False).run(Fixed("broken", device=-7), Context())
 
 
 def test_no_plan_says_why() -> None:
     """Too little memory names the bytes; nobody who takes it lists everybody's reason."""
-    full = race_of(
+    full = portfolio_of(
         tiny([[1.0]] * 2, [(0, 0.0, [1])], resident_bytes=[4.0, 4.0], memory_bytes=[5.0])
     )
-    full.turn(Fixed("only"), Context())
+    full.run(Fixed("only"), Context())
     assert math.isinf(full.value)
     assert isinstance(full.no_plan(interrupted=False), InfeasibleError)
     assert "3 bytes" in str(full.no_plan(interrupted=False))
@@ -132,11 +129,11 @@ def test_no_plan_says_why() -> None:
         memory_bytes=[5.0, 6.0],
         latency_s=1.0,
     )
-    nearest = race_of(two)
-    nearest.turn(Fixed("first", 0), Context())
-    nearest.turn(Fixed("nearer", 1), Context())
+    nearest = portfolio_of(two)
+    nearest.run(Fixed("first", 0), Context())
+    nearest.run(Fixed("nearer", 1), Context())
     assert "'dev1' needs 2 bytes more" in str(nearest.no_plan(interrupted=False))
-    refused = race_of(TWO)
-    refused.turn(Fixed("far", 7), Context())
+    refused = portfolio_of(TWO)
+    refused.run(Fixed("far", 7), Context())
     assert isinstance(refused.no_plan(interrupted=False), UnsupportedError)
     assert isinstance(refused.no_plan(interrupted=True), KeyboardInterrupt)

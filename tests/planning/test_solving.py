@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
-from placewright.operators.files import read_plan
+from placewright.operators.files import read_plan, read_proposal
 from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Status
 from placewright.planning.solving import compare, solve
@@ -55,7 +55,7 @@ def test_how_its_planner_ended_is_not_said_of_a_plan_from_a_file(tmp_path: Path)
     """A plan that Ctrl-C left behind is judged like any other."""
     path = solve(TWO, "heft").save(tmp_path / "plan.json")
     path.write_text(path.read_text().replace('"note": ""', '"note": "interrupted"'))
-    assert read_plan(path, TWO).note == "interrupted"
+    assert read_proposal(path, TWO).note == "interrupted"
     assert judged_plan(TWO, path).status is not Status.INTERRUPTED
 
 

@@ -100,11 +100,11 @@ def test_claims_of_upper_bounds_are_checked() -> None:
     """One below its own plan's value is not believed; one that is tight proves the plan."""
     contest = Portfolio(WING, PRIZES, CompileClock(lambda: None), tolerant=True)
     with pytest.warns(RuntimeWarning, match="its bound 7 contradicts its own plan's value 8"):
-        contest.turn(Take(1, claim=7.0), Context())
+        contest.run(Take(1, claim=7.0), Context())
     assert (contest.value, contest.bound) == (8.0, math.inf)
-    contest.turn(Take(0, claim=9.0), Context())
+    contest.run(Take(0, claim=9.0), Context())
     assert "at most 11.1 % below the best (take-0 bound)" in contest.why()
-    contest.turn(Take(1, claim=8.0), Context())
+    contest.run(Take(1, claim=8.0), Context())
     assert contest.closed
 
 

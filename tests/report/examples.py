@@ -10,7 +10,15 @@ import numpy as np
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.result import Baseline, Candidate, Measurement, Provenance, Result, Status
+from placewright.planning.result import (
+    Baseline,
+    Candidate,
+    Measurement,
+    Outcome,
+    Provenance,
+    Result,
+    Status,
+)
 from placewright.planning.trace import Trace
 from placewright.testing.instances import tiny
 
@@ -40,9 +48,9 @@ def result_of(problem: OperatorProblem, **changes: Any) -> Result:
         status=Status.FEASIBLE,
         runtime_s=0.01,
         candidates=(
-            Candidate("only:dev0", float("inf"), Status.INFEASIBLE, 1e-4, "does not run 'op1'"),
-            Candidate("only:dev1", judgement.value * 1.5, Status.FEASIBLE, 1e-4),
-            Candidate("heft", judgement.value, Status.FEASIBLE, 1e-3),
+            Candidate("only:dev0", float("inf"), Outcome.UNSUPPORTED, 1e-4, "does not run 'op1'"),
+            Candidate("only:dev1", judgement.value * 1.5, Outcome.FITS, 1e-4),
+            Candidate("heft", judgement.value, Outcome.FITS, 1e-3),
         ),
         provenance=Provenance(problem.hash(), 7),
         bound_names={"ceft": judgement.value / 2},

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError, PlacewrightError, UnknownNameError
 from placewright.planning.solving import solve
-from placewright.samples.files import read_plan, read_problem, write_problem
+from placewright.samples.files import read_plan, read_problem, read_proposal, write_problem
 from placewright.samples.generate import REGIMES, generate
 from tests.samples.tiny import random_tiny, tiny
 
@@ -138,10 +138,11 @@ def test_plans_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
     problem = generate("moderate", 10, 1)
     result = solve(problem, "lp")
     path = result.save(tmp_path / f"plan.{suffix}")
-    back = read_plan(path, problem)
+    proposal = read_proposal(path, problem)
+    back = proposal.plan
     assert back.source.tolist() == result.plan.source.tolist()
     assert back.count.tolist() == result.plan.count.tolist()
-    assert back.lower_bound_s == result.plan.lower_bound_s
+    assert proposal.bound == result.proposal.bound == result.bound
     other = random_tiny(0).replace(node_names=("n0", "n1", "x"))
     with pytest.raises(PlacewrightError, match="plan"):
         read_plan(path, other)
@@ -152,7 +153,7 @@ def test_what_was_proved_of_another_problem_is_no_bound(tmp_path: Path) -> None:
     problem = generate("moderate", 10, 1)
     path = solve(problem, "lp").save(tmp_path / "plan.json")
     other = problem.replace(seconds_per_sample=problem.seconds_per_sample / 2)
-    assert read_plan(path, other).lower_bound_s == 0.0
+    assert read_proposal(path, other).bound is None
 
 
 def test_a_packed_file_has_the_name_of_what_is_in_it(tmp_path: Path) -> None:

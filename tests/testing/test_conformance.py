@@ -11,7 +11,7 @@ import pytest
 from placewright.errors import PlacewrightError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, Proposal
 from placewright.testing.conformance import PlannerConformance
 
 
@@ -47,9 +47,9 @@ def without_a_seed(problem: OperatorProblem) -> OperatorPlan:
     return OperatorPlan(np.random.default_rng().integers(0, problem.m, problem.n))
 
 
-def boasting(problem: OperatorProblem) -> OperatorPlan:
+def boasting(problem: OperatorProblem) -> Proposal[OperatorPlan]:
     """Claims a bound that its own plan beats."""
-    return OperatorPlan(np.zeros(problem.n), lower_bound_s=1e9)
+    return Proposal(OperatorPlan(np.zeros(problem.n)), 1e9)
 
 
 def test_a_blind_planner_fails() -> None:

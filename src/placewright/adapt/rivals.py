@@ -12,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import LAST, planners
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.profiling.interference import InterferenceProfile
 
 CLOSE = 0.2
@@ -103,7 +103,7 @@ def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[Ope
     for name, planner in planners(problem).items():
         if planner.unsupported_reason(problem) is None and (name not in LAST or name in QUICK):
             try:
-                made[name] = planner(problem, Context(judge=judge))
+                made[name] = proposal_of(planner(problem, Context(judge=judge))).plan
             except PlacewrightError:
                 continue  # it does not fit, or a package is not installed
     singles = [name for name in made if name.startswith("only:")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Document
+from placewright.planning.contract import Document, Proposal
 from placewright.planning.result import Result, head_json
 
 problem_document = Document("problem", ("compute_s",), ProblemFile)
@@ -47,8 +46,6 @@ def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
 def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     """Read the plan of a plan file for `problem`; names are what counts, not positions.
 
-    What was proved about it is kept only if it was made for the very same problem.
-
     Raises
     ------
     UnknownNameError
@@ -58,6 +55,17 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     InfeasibleError
         An operator on a device that cannot run it.
     """
+    return read_proposal(path, problem).plan
+
+
+def read_proposal(path: str | Path, problem: OperatorProblem) -> Proposal[OperatorPlan]:
+    """Read a plan and what was proved about it, if that was for the very same problem.
+
+    Raises
+    ------
+    PlacewrightError
+        As `read_plan`.
+    """
     where = str(path)
     data, text = read_data(path)
     entry = validate(PlanFile, data, where=where, text=text)
@@ -66,12 +74,14 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
         check_plan(problem, plan)
     except (InputError, InfeasibleError) as error:
         raise placed(error, where) from None
-    same = entry.problem_hash == problem.hash()
-    return plan if same else replace(plan, lower_bound_s=0.0, resolution_s=0.0)
+    known = entry.plan
+    if entry.problem_hash != problem.hash() or known.lower_bound_s <= 0:
+        return Proposal(plan, note=known.note)
+    return Proposal(plan, known.lower_bound_s, known.resolution_s, note=known.note)
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
-    plan = plan_json(result.problem, result.plan, result.judgement)
+    plan = plan_json(result.problem, result.plan, result.judgement, result.proposal)
     summary = placement_summary(result.judgement).as_json()
     return head_json(result) | {"where": summary, "plan": plan}

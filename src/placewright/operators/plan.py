@@ -35,11 +35,6 @@ class OperatorPlan:
     order
         Shape (n,), a permutation of the operators, first come first; ``None`` leaves the
         order to the judge (upward rank under this placement).
-    lower_bound_s
-        What the planner proved, 0 if nothing.
-    resolution_s
-        A solver that counts in whole numbers has searched to its end: a value is optimal, as far
-        as such numbers can tell, up to ``lower_bound_s + resolution_s``.
     call
         Shape (n,), for accelerators that are called (star latency): in which of its device's
         calls an operator runs, from 0; ``None`` takes the earliest that the graph allows.
@@ -51,11 +46,8 @@ class OperatorPlan:
     placement: IntArray
     order: IntArray | None = None
     dispatch: Dispatch = Dispatch.READY
-    lower_bound_s: float = 0.0
-    note: str = ""
     call: IntArray | None = None
     replica_of: IntArray | None = None
-    resolution_s: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placement", frozen_int(self.placement))

@@ -197,11 +197,7 @@ def _versus_single(result: Result) -> str:
 
 def best_single_candidate(result: Result) -> Candidate | None:
     """The best plan that uses one device, ``None`` where no device takes everything."""
-    fit = [
-        c
-        for c in result.candidates
-        if c.planner.startswith(SINGLE) and math.isfinite(c.value) and c.status != "INFEASIBLE"
-    ]
+    fit = [c for c in result.candidates if c.planner.startswith(SINGLE) and c.fits]
     return min(fit, key=lambda c: c.value, default=None)
 
 

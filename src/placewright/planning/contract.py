@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from placewright.planning.result import Measurement, Result
     from placewright.planning.trace import Trace
 
-INTERRUPTED = "interrupted"
-"""`note` of a plan that a planner hands back because it was interrupted."""
+PlanType = TypeVar("PlanType", covariant=True)
+Found = TypeVar("Found")
 
 
 class Direction(StrEnum):
@@ -154,6 +154,54 @@ class Context:
         return self.deadline_s - time.perf_counter()
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal(Generic[PlanType]):
+    """A planner's answer: a plan, and what the planner knows about it.
+
+    Attributes
+    ----------
+    bound
+        Proved: no plan of the problem is better. ``None`` where nothing was proved.
+    resolution
+        A solver that counts in whole numbers has searched to its end: values that are worse than
+        `bound` by no more than this cannot be told from it, and count as optimal.
+    interrupted
+        Ctrl-C ended the search; the plan is the best so far.
+    note
+        What else to say in the table of candidates, for example why nothing was proved.
+    """
+
+    plan: PlanType
+    bound: float | None = None
+    resolution: float = 0.0
+    interrupted: bool = False
+    note: str = ""
+
+
+def proposal_of(answer: Any) -> Proposal[Any]:
+    """A planner's answer as a proposal; a plan alone claims nothing."""
+    return answer if isinstance(answer, Proposal) else Proposal(answer)
+
+
+def last_of(finds: Iterable[Found]) -> tuple[Found, bool]:
+    """The last of a search's finds, each better than the one before, and whether Ctrl-C came.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It came before anything was found.
+    """
+    found: list[Found] = []
+    try:
+        for better in finds:
+            found = [better]
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return found[0], True
+    return found[0], False
+
+
 class Planner(Protocol):
     """A final frozen dataclass whose fields are its parameters."""
 
@@ -167,7 +215,7 @@ class Planner(Protocol):
         ...
 
     def __call__(self, problem: Any, context: Context) -> Any:
-        """A plan. It never scores itself."""
+        """A plan, or a `Proposal` where something is known about it. It never scores itself."""
         ...
 
 
@@ -289,8 +337,11 @@ class Files(Protocol):
         """Write a file that `read_problem` reads back equal."""
         ...
 
-    def read_plan(self, path: str | Path, problem: Any) -> Any:
-        """Read the plan of a result file for `problem`."""
+    def read_proposal(self, path: str | Path, problem: Any) -> Proposal[Any]:
+        """Read the plan of a result file for `problem`.
+
+        What was proved is part of it only if that was about the very same problem.
+        """
         ...
 
     def result_json(self, result: Result) -> dict[str, Any]:

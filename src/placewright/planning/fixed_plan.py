@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from placewright.errors import InputError
+from placewright.planning.contract import Context, proposal_of
 
 if TYPE_CHECKING:
-    from placewright.planning.contract import Context
     from placewright.planning.result import Result
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FixedPlan:
-    """Answers with the plan that it was given."""
+    """Answers with the plan, or the proposal, that it was given."""
 
     plan: Any
     name: str = "given"
@@ -46,12 +46,12 @@ def judged_plan(problem: Any, plan: Any) -> Result:
     from placewright.planning.solving import solve
     from placewright.planning.wings import wing_of
 
-    name = "given"
+    proposal, name = proposal_of(plan), "given"
     if isinstance(plan, str | Path):
         path = Path(plan)
-        plan, name = wing_of(problem).files().read_plan(path, problem), path.name
+        proposal, name = wing_of(problem).files().read_proposal(path, problem), path.name
     # What its planner noted, "interrupted" for one, is not about this judgement.
-    return solve(problem, FixedPlan(replace(plan, note=""), name=name))
+    return solve(problem, FixedPlan(replace(proposal, note="", interrupted=False), name=name))
 
 
 def refuse_beside_plan(plan: Path | None, planner: str | None, time_limit: float | None) -> None:

@@ -1,7 +1,7 @@
-"""The race between planners: the best plan so far, all that was tried, and how it ended.
+"""The portfolio of planners: run one after another, keep the best plan, say how it ended.
 
-`placewright.solve` decides who runs and when; here every planner has its turn, the judge says what
-its plan is worth, and the end of the race is put into words.
+`placewright.solve` decides which planners run; here each gets its share of the time limit, the
+judge scores its plan, and the best one is kept with everything else that was tried.
 """
 
 from __future__ import annotations
@@ -9,22 +9,53 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from placewright.errors import (
     InfeasibleError,
+    InputError,
     MissingDependencyError,
     PlacewrightError,
     UnsupportedError,
 )
 from placewright.numerics.compile_clock import CompileClock
-from placewright.planning.contract import INTERRUPTED, Context, Direction, Planner, Planning, Wing
-from placewright.planning.result import Candidate, Status
+from placewright.planning.contract import (
+    BoundContext,
+    Context,
+    Direction,
+    Judgement,
+    Planner,
+    Planning,
+    Progress,
+    Proposal,
+    Wing,
+    proposal_of,
+)
+from placewright.planning.result import Candidate, Outcome, Status
 
 PROOF = 1e-6
 """Gap up to which a plan is called optimal, whoever proved the bound. Solvers that count in whole
 numbers and have searched to their end say themselves how much they cannot tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When planning began, how long it may take, and its seed."""
+
+    start: float
+    time_limit_s: float
+    seed: int
+
+    def deadline_s(self, clock: CompileClock, left: int, kept_s: float = 0.0) -> float:
+        """When the next of `left` planners must be done: each gets an equal share of what is left.
+
+        What was spent on compiling does not count; `kept_s` is for what comes after planners.
+        """
+        end = self.start + self.time_limit_s + clock.seconds - kept_s
+        now = time.perf_counter()
+        return now + max(0.0, end - now) / left
 
 
 @dataclass(slots=True)
@@ -36,7 +67,7 @@ class Portfolio:
     clock
         Seconds spent compiling, which are no planner's.
     tolerant
-        Whether a planner that fails, or lacks an optional package, only costs its own turn.
+        Whether a planner that fails, or lacks an optional package, only costs itself.
     bounds
         What no plan can beat, by name; planners add what they prove.
     proved_up_to
@@ -50,8 +81,7 @@ class Portfolio:
     clock: CompileClock
     tolerant: bool = False
     bounds: dict[str, float] = field(default_factory=dict)
-    proved_up_to: float = field(init=False)
-    best: Any = None
+    best: Proposal[Any] | None = None
     best_judgement: Any = None
     best_planner: str = ""
     started_from: str = ""
@@ -60,6 +90,7 @@ class Portfolio:
     missed_by: float = math.inf
     planning: Planning = field(init=False)
     direction: Direction = field(init=False)
+    proved_up_to: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.planning, self.direction = self.wing.planning(), self.wing.direction
@@ -78,79 +109,112 @@ class Portfolio:
     @property
     def closed(self) -> bool:
         """Whether nothing can be better."""
+        return self.best is not None and self._optimal(self.value)
+
+    def _optimal(self, value: float) -> bool:
         within = self.bound * (1 + self.direction.sign * PROOF)
         limit = self.direction.tightest((within, self.proved_up_to))
-        return self.best is not None and not self.direction.better(limit, self.value)
+        return not self.direction.better(limit, value)
 
-    def turn(self, planner: Planner, context: Context) -> bool:
-        """One planner's turn: plan, judge, keep if better. True if it was interrupted.
+    def run(self, planner: Planner, context: Context, name: str = "") -> bool:
+        """Run one planner: plan, judge, keep if better. True if it was interrupted.
+
+        Parameters
+        ----------
+        name
+            Of the candidate; the planner's own by default.
 
         Raises
         ------
         Exception
             The planner's own, or a package that is missing; where `tolerant` it is noted instead.
         """
+        name = name or planner.name
         reason = planner.unsupported_reason(self.problem)
         if reason is not None:
-            self.skip(planner, reason)
+            self.leave_out(name, Outcome.UNSUPPORTED, reason)
             return False
         began = time.perf_counter() - self.clock.seconds
         try:
-            plan = planner(self.problem, context)
+            proposal = proposal_of(planner(self.problem, context))
             took_s = time.perf_counter() - self.clock.seconds - began
-            judgement = self.planning.judge(self.problem, plan)
+            judgement = self.planning.judge(self.problem, proposal.plan)
+        except KeyboardInterrupt:
+            took_s = time.perf_counter() - self.clock.seconds - began
+            self.leave_out(name, Outcome.INTERRUPTED, "interrupted before it had a plan", took_s)
+            return True
         except InfeasibleError as error:
-            self.skip(planner, str(error.what), time.perf_counter() - self.clock.seconds - began)
+            took_s = time.perf_counter() - self.clock.seconds - began
+            self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), took_s)
             self.nearest_miss = self.nearest_miss or str(error)
             return False
         except Exception as error:  # a plug-in's defect must not lose what others have found
             if not self.tolerant:
-                raise
-            self.skip(planner, _excuse(planner.name, error))
+                if name == planner.name or isinstance(error, PlacewrightError):
+                    raise
+                by = f"{type(error).__name__}: {error}"
+                raise InputError("fails with these parameters", where=name, by=by) from error
+            self.leave_out(name, *_excuse(name, error))
             return False
-        self._enter(planner.name, plan, judgement, took_s, relayed=context.incumbent is not None)
-        return str(plan.note) == INTERRUPTED
+        relayed = context.incumbent is not None
+        self._enter(name, proposal, judgement, took_s, relayed=relayed)
+        return proposal.interrupted
 
-    def skip(self, planner: Planner, why: str, took_s: float = 0.0) -> None:
+    def leave_out(self, name: str, outcome: Outcome, why: str, took_s: float = 0.0) -> None:
         """Note a planner that gave no plan."""
-        self.tried.append(
-            Candidate(planner.name, self.direction.worst, Status.INFEASIBLE, took_s, why)
-        )
+        self.tried.append(Candidate(name, self.direction.worst, outcome, took_s, why))
 
-    def _enter(self, name: str, plan: Any, judgement: Any, took_s: float, *, relayed: bool) -> None:
+    def _enter(
+        self,
+        name: str,
+        proposal: Proposal[Any],
+        judgement: Judgement,
+        took_s: float,
+        *,
+        relayed: bool,
+    ) -> None:
         """Note a judged plan, keep it if it is better."""
-        status = Status.FEASIBLE if judgement.feasible else Status.INFEASIBLE
-        note = plan.note or judgement.violation
-        worse = 1 + self.direction.sign * PROOF
-        limit = judgement.value * worse if judgement.feasible else self.direction.worst
-        if not math.isfinite(plan.lower_bound_s) or self.direction.better(
-            limit, plan.lower_bound_s
-        ):
-            claim = f"its bound {plan.lower_bound_s:g} contradicts its own plan's value"
-            note = _failed(name, f"{claim} {judgement.value:g}")
-        else:
-            self._prove(name, plan)
-        self.tried.append(Candidate(name, float(judgement.value), status, took_s, note))
+        value, note = float(judgement.value), proposal.note or judgement.violation
+        outcome = Outcome.FITS if judgement.feasible else Outcome.DOES_NOT_FIT
+        if proposal.interrupted and judgement.feasible:
+            outcome, note = Outcome.INTERRUPTED, "interrupted"
+        if self._contradicted(proposal, judgement):
+            claim = f"its bound {proposal.bound:g} contradicts its own plan's value {value:g}"
+            note, proposal = _failed(name, claim), replace(proposal, bound=None, resolution=0.0)
+        self._prove(name, proposal)
+        self.tried.append(Candidate(name, value, outcome, took_s, note, proposal))
         if not judgement.feasible:
-            self._miss(judgement)
-        elif self.direction.better(judgement.value, self.value):
+            over = float(judgement.violation_size)
+            if not self.nearest_miss or over < self.missed_by:
+                self.nearest_miss, self.missed_by = judgement.violation, over
+        elif self.direction.better(value, self.value):
             self.started_from = self.best_planner if relayed else ""
-            self.best, self.best_judgement, self.best_planner = plan, judgement, name
+            self.best, self.best_judgement, self.best_planner = proposal, judgement, name
 
-    def _prove(self, name: str, plan: Any) -> None:
-        """Keep what the plan says was proved, where it is more than was known."""
-        if self.direction.better(self.bound, plan.lower_bound_s):
-            self.bounds[name] = plan.lower_bound_s
-        resolution_s = float(getattr(plan, "resolution_s", 0.0))  # not every wing has one
-        if resolution_s > 0:
-            limit = plan.lower_bound_s + self.direction.sign * resolution_s
+    def _contradicted(self, proposal: Proposal[Any], judgement: Judgement) -> bool:
+        """Whether a claimed bound is no number, or the plan itself beats it."""
+        if proposal.bound is None:
+            return False
+        slack = 1 + self.direction.sign * PROOF
+        limit = judgement.value * slack if judgement.feasible else self.direction.worst
+        return not math.isfinite(proposal.bound) or self.direction.better(limit, proposal.bound)
+
+    def _prove(self, name: str, proposal: Proposal[Any]) -> None:
+        """Keep what was proved, where it is more than was known."""
+        if proposal.bound is None:
+            return
+        if self.direction.better(self.bound, proposal.bound):
+            self.bounds[name] = proposal.bound
+        if proposal.resolution > 0:
+            limit = proposal.bound + self.direction.sign * proposal.resolution
             self.proved_up_to = self.direction.tightest((self.proved_up_to, limit))
 
-    def _miss(self, judgement: Any) -> None:
-        """Note a plan that does not fit, where none has missed by less."""
-        over = float(judgement.violation_size)
-        if not self.nearest_miss or over < self.missed_by:
-            self.nearest_miss, self.missed_by = judgement.violation, over
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All that was tried; plans whose value the final bound reaches are optimal."""
+        return tuple(
+            replace(c, outcome=Outcome.OPTIMAL) if c.fits and self._optimal(c.value) else c
+            for c in self.tried
+        )
 
     def status(self, interrupted: bool) -> Status:
         """What is known about the best plan."""
@@ -159,40 +223,42 @@ class Portfolio:
         return Status.INTERRUPTED if interrupted else Status.FEASIBLE
 
     def why(self) -> str:
-        """Which planner won, from where, by how much, and what could not be asked."""
-        said = f"{self.best_planner} won{self._margin()}"
+        """Which planner won, from where, by how much, and which packages were missing."""
+        text = f"{self.best_planner} won{self._margin()}"
         if self.started_from:
-            said += f"; it started from the plan of {self.started_from}"
+            text += f"; it started from the plan of {self.started_from}"
         if self.closed:
-            said += f"; nothing can be better ({self._tightest()} bound)"
-        elif self.bound != self.direction.unproved and self.bound:
+            text += f"; nothing can be better ({self._tightest()} bound)"
+        elif self.bound and self.bound != self.direction.unproved:
             off = 100 * abs(self.value / self.bound - 1)
             side = "above" if self.direction is Direction.MINIMISE else "below"
-            said += f"; at most {off:.1f} % {side} the best ({self._tightest()} bound)"
-        missing = [f"{c.planner} ({c.note})" for c in self.tried if "pip install" in c.note]
-        return said + (f"; not asked: {', '.join(missing)}" if missing else "")
+            text += f"; at most {off:.1f} % {side} the best ({self._tightest()} bound)"
+        missing = [
+            f"{c.planner} ({c.note})" for c in self.tried if c.outcome is Outcome.MISSING_PACKAGE
+        ]
+        return text + (f"; not asked: {', '.join(missing)}" if missing else "")
 
     def _margin(self) -> str:
         """How far the next best plan that fits is behind."""
-        others = [c for c in self.tried if c.planner != self.best_planner]
-        fitting = [c for c in others if math.isfinite(c.value) and c.status is Status.FEASIBLE]
-        if not fitting:
+        others = [c for c in self.tried if c.fits and c.planner != self.best_planner]
+        if not others:
             return ""
-        second = min(fitting, key=lambda c: self.direction.sign * c.value)
+        second = min(others, key=lambda c: self.direction.sign * c.value)
         off = 100 * abs(1 - self.value / second.value) if second.value > 0 else 0.0
         side = "below" if self.direction is Direction.MINIMISE else "above"
         behind = f"{off:.1f} % {side} {second.planner}" if off > 0 else f"as {second.planner}"
-        return f": {behind}, the best of {len(fitting)} others"
+        return f": {behind}, the best of {len(others)} others"
 
     def _tightest(self) -> str:
         """Name of the tightest bound."""
         return max(self.bounds, key=lambda name: self.direction.sign * self.bounds[name])
 
     def no_plan(self, interrupted: bool) -> PlacewrightError | KeyboardInterrupt:
-        """What to raise where nobody found a plan."""
+        """What to raise where no planner found a plan."""
         where = str(self.problem.name)
         if interrupted:
-            ended = ", ".join(c.planner for c in self.tried) or "no planner"
+            done = (c.planner for c in self.tried if c.outcome is not Outcome.INTERRUPTED)
+            ended = ", ".join(done) or "no planner"
             return KeyboardInterrupt(
                 f"there is no plan of {where} yet: {ended} had ended, and gave none that fits"
             )
@@ -207,10 +273,76 @@ class Portfolio:
         return UnsupportedError("no planner takes this problem", where=where, by=why)
 
 
-def _excuse(planner: str, error: Exception) -> str:
+def run_portfolio(
+    portfolio: Portfolio,
+    planners: Sequence[tuple[str, Planner]],
+    limits: Limits,
+    progress: Progress,
+    auto: bool,
+) -> bool:
+    """Run every planner within its share of the time; whether Ctrl-C came.
+
+    With `auto` each is handed the best plan so far, and nothing runs once that is optimal.
+    """
+    p, planning = portfolio, portfolio.planning
+    try:
+        p.bounds.update(planning.bounds(p.problem))
+        kept_s = planning.refined_s(p.problem, limits.time_limit_s) if auto else 0.0
+        for k, (name, planner) in enumerate(planners):
+            report(progress, name, p, limits.start)
+            deadline_s = limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s)
+            inner = _under_its_name(progress, name, p, limits.start)
+            context = Context(
+                limits.seed, deadline_s, planning.judge, inner, bound=p.direction.unproved
+            )
+            if p.best is not None and context.remaining_s() <= 0:
+                p.leave_out(name, Outcome.NOT_RUN, "time limit reached")
+                continue
+            if auto and p.closed:
+                p.leave_out(name, Outcome.NOT_RUN, "not needed, the best plan is optimal")
+                continue
+            if auto:
+                incumbent = None if p.best is None else p.best.plan
+                context = replace(context, incumbent=incumbent, bound=p.bound)
+            if p.run(planner, context, name):
+                return True
+        if not p.closed:
+            report(progress, "bounds", p, limits.start)
+            deadline_s = limits.deadline_s(p.clock, 1)
+            if kept_s:
+                deadline_s = min(deadline_s, time.perf_counter() + kept_s)
+            known = BoundContext(p.value, p.bound, deadline_s, auto)
+            # Ctrl-C ends the iterator: what it has given by then stays.
+            p.bounds.update(planning.refined_bounds(p.problem, known))
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def report(progress: Progress, what: str, portfolio: Portfolio, start: float) -> None:
+    """Report the best value and bound so far."""
+    elapsed_s = time.perf_counter() - start
+    progress(what=what, value=portfolio.value, bound=portfolio.bound, elapsed_s=elapsed_s)
+
+
+def _under_its_name(progress: Progress, name: str, p: Portfolio, start: float) -> Progress:
+    """A planner's own progress, reported under its name beside the best of the portfolio."""
+
+    def relay(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
+        progress(
+            what=f"{name}: {what}",
+            value=p.direction.best((value, p.value)),
+            bound=p.direction.tightest((bound, p.bound)),
+            elapsed_s=time.perf_counter() - start,
+        )
+
+    return relay
+
+
+def _excuse(planner: str, error: Exception) -> tuple[Outcome, str]:
     if isinstance(error, MissingDependencyError):
-        return f"{error.what}: {error.hint}"
-    return _failed(planner, f"{type(error).__name__}: {error}")
+        return Outcome.MISSING_PACKAGE, f"{error.what}: {error.hint}"
+    return Outcome.FAILED, _failed(planner, f"{type(error).__name__}: {error}")
 
 
 def _failed(planner: str, why: str) -> str:

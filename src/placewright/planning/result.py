@@ -16,7 +16,7 @@ from placewright.errors import UnsupportedError
 from placewright.io.stored import write_data, write_file
 from placewright.planning.check import Check
 from placewright.planning.comparison import MachineLoad, SpeedUp, speed_up
-from placewright.planning.contract import Direction
+from placewright.planning.contract import Direction, Proposal
 from placewright.planning.trace import Trace
 
 
@@ -29,18 +29,63 @@ class Status(StrEnum):
     INTERRUPTED = "INTERRUPTED"
 
 
+class Outcome(StrEnum):
+    """What became of one planner.
+
+    The first five gave no plan, or had to stop early (`INTERRUPTED`, which may have one).
+    """
+
+    UNSUPPORTED = "unsupported"
+    MISSING_PACKAGE = "missing-package"
+    FAILED = "failed"
+    NOT_RUN = "not-run"
+    INTERRUPTED = "interrupted"
+    DOES_NOT_FIT = "does-not-fit"
+    FITS = "fits"
+    OPTIMAL = "optimal"
+
+    @property
+    def words(self) -> str:
+        """For tables."""
+        return self.value.replace("-", " ")
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One planner's answer, as the judge saw it.
 
-    ``value`` is ``inf`` where the planner gave no plan; `note` then says why.
+    Attributes
+    ----------
+    planner
+        Its name, with the parameters that are not its defaults.
+    value
+        Infinite where the planner gave no plan; `note` then says why.
+    proposal
+        Its plan and what it knows about it; ``None`` where it gave none.
     """
 
     planner: str
     value: float
-    status: Status
+    outcome: Outcome
     runtime_s: float
     note: str = ""
+    proposal: Proposal[Any] | None = None
+
+    @property
+    def plan(self) -> Any:
+        """The plan, ``None`` if there is none."""
+        return None if self.proposal is None else self.proposal.plan
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan that keeps every hard constraint."""
+        kept = (Outcome.INTERRUPTED, Outcome.FITS, Outcome.OPTIMAL)
+        return self.outcome in kept and math.isfinite(self.value)
+
+    @property
+    def status(self) -> Status:
+        """FEASIBLE or INFEASIBLE: as files say it."""
+        return Status.FEASIBLE if self.fits else Status.INFEASIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +133,12 @@ class Result:
     note: str = ""
     compile_s: float = 0.0
     direction: Direction = Direction.MINIMISE
+
+    @property
+    def proposal(self) -> Proposal[Any]:
+        """The chosen planner's own answer."""
+        chosen = (c.proposal for c in self.candidates if c.plan is self.plan)
+        return next((p for p in chosen if p is not None), Proposal(self.plan))
 
     @property
     def lower_bound(self) -> float:
@@ -281,6 +332,7 @@ def head_json(result: Result) -> dict[str, Any]:
                 "planner": c.planner,
                 "value": _finite(c.value),
                 "status": str(c.status),
+                "outcome": str(c.outcome),
                 "runtime_s": c.runtime_s,
                 "note": c.note,
             }

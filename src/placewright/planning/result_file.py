@@ -8,7 +8,7 @@ from pydantic import Field
 
 from placewright.io.boundary import FileModel
 from placewright.planning.contract import Direction
-from placewright.planning.result import Status
+from placewright.planning.result import Outcome, Status
 
 
 class CandidateEntry(FileModel):
@@ -17,6 +17,7 @@ class CandidateEntry(FileModel):
     planner: str
     value: float | None
     status: Status
+    outcome: Outcome | None = None
     runtime_s: float
     note: str = ""
 

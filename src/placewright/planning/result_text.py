@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,15 +57,10 @@ def summary_text(result: Result, measurement: Measurement | None = None) -> str:
     return views_of(result.problem).summary(result, measurement)
 
 
-def fits(candidate: Candidate) -> bool:
-    """Whether it is a plan that breaks no limit."""
-    return math.isfinite(candidate.value) and candidate.status != "INFEASIBLE"
-
-
 def best_first(candidates: Iterable[Candidate], direction: Direction) -> list[Candidate]:
     """Candidates by value, those that do not fit last."""
     sign = 1 if direction is Direction.MINIMISE else -1
-    return sorted(candidates, key=lambda c: (not fits(c), sign * c.value))
+    return sorted(candidates, key=lambda c: (not c.fits, sign * c.value))
 
 
 def bound_name(direction: Direction) -> str:
@@ -83,7 +77,7 @@ def candidate_cells(
         amount(candidate.value, unit),
         percent(direction.gap(candidate.value, bound)),
         seconds(candidate.runtime_s),
-        str(candidate.status) if math.isfinite(candidate.value) else "no plan",
+        candidate.outcome.words,
         shorten(candidate.note),
     )
 
@@ -167,7 +161,7 @@ def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Gro
 def _style(candidate: Candidate, result: Result) -> str:
     if candidate.planner == result.planner:
         return "bold green"
-    return "" if fits(candidate) else "dim"
+    return "" if candidate.fits else "dim"
 
 
 def _unit(result: Result) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from placewright.planning.contract import Direction
-from placewright.planning.result import Candidate, Measurement, Result, Status
-from placewright.planning.result_text import best_first, bound_name, candidate_cells, fits
+from placewright.planning.result import Candidate, Measurement, Outcome, Result, Status
+from placewright.planning.result_text import best_first, bound_name, candidate_cells
 from placewright.planning.wings import wing_of
 from placewright.report.gantt import gantt
 from placewright.report.memory import memory_charts
@@ -215,7 +215,7 @@ def _saved_candidates(data: Data, unit: str) -> str:
         Candidate(
             str(c["planner"]),
             _number(c["value"]),
-            Status(c["status"]),
+            _outcome(c),
             _number(c["runtime_s"]),
             str(c.get("note", "")),
         )
@@ -227,6 +227,15 @@ def _saved_candidates(data: Data, unit: str) -> str:
     bound = _saved_bound(data, direction)
     table = CandidateTable(tried, str(data.get("planner", "")), value, bound, unit, direction)
     return section("Candidates", "Every plan that was tried, by one judge.", table.html())
+
+
+def _outcome(entry: Data) -> Outcome:
+    """Of a saved candidate; files of version 0.1 have only its status."""
+    if "outcome" in entry:
+        return Outcome(entry["outcome"])
+    if Status(entry["status"]) is Status.FEASIBLE:
+        return Outcome.FITS
+    return Outcome.UNSUPPORTED if entry["value"] is None else Outcome.DOES_NOT_FIT
 
 
 def _direction(data: Data) -> Direction:
@@ -275,7 +284,7 @@ class CandidateTable:
         planner, value, gap, took, _, _ = cells
         chosen = candidate.planner == self.planner
         pill = tag("span", "chosen", class_="pill") if chosen else ""
-        unfit = math.isfinite(candidate.value) and not fits(candidate)
+        unfit = math.isfinite(candidate.value) and not candidate.fits
         note = f"does not fit: {candidate.note}" if unfit else candidate.note
         return tag(
             "tr",
@@ -283,7 +292,7 @@ class CandidateTable:
             tag("td", self._bar(candidate, top) or EMPTY),
             *[tag("td", text(cell), class_="num") for cell in (value, gap, took)],
             tag("td", text(note) or EMPTY, class_="note"),
-            class_="chosen" if chosen else (None if fits(candidate) else "out"),
+            class_="chosen" if chosen else (None if candidate.fits else "out"),
         )
 
     def _bar(self, candidate: Candidate, top: float) -> str:

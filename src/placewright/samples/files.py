@@ -10,7 +10,7 @@ import numpy as np
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.boundary import placed, validate
 from placewright.io.stored import read_data, stem, write_data
-from placewright.planning.contract import Document
+from placewright.planning.contract import Document, Proposal
 from placewright.planning.result import Result, head_json
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import MoveEntry, SampleFile, SamplePlanFile
@@ -54,28 +54,36 @@ def write_problem(problem: SampleProblem, path: str | Path) -> Path:
 def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
     """Read the moves of a plan file for `problem`.
 
-    What was proved is kept only if it was about the very same problem.
-
     Raises
     ------
     InputError
         A node or class that does not exist, a move over no link.
     """
+    return read_proposal(path, problem).plan
+
+
+def read_proposal(path: str | Path, problem: SampleProblem) -> Proposal[SamplePlan]:
+    """Read a plan and what was proved about it, if that was for the very same problem.
+
+    Raises
+    ------
+    InputError
+        As `read_plan`.
+    """
     where = str(path)
     data, text = read_data(path)
     entry = validate(SamplePlanFile, data, where=where, text=text)
-    bound_s = entry.plan.lower_bound_s if entry.problem_hash == problem.hash() else 0.0
-    plan = _plan_of(entry.plan.moves, problem, where, bound_s)
+    plan = _plan_of(entry.plan.moves, problem, where)
     try:
         check_plan(problem, plan)
     except InputError as error:
         raise placed(error, where) from None
-    return plan
+    bound, note = entry.plan.lower_bound_s, entry.plan.note
+    same = entry.problem_hash == problem.hash() and bound > 0
+    return Proposal(plan, bound if same else None, note=note)
 
 
-def _plan_of(
-    moves: list[MoveEntry], problem: SampleProblem, where: str, bound_s: float
-) -> SamplePlan:
+def _plan_of(moves: list[MoveEntry], problem: SampleProblem, where: str) -> SamplePlan:
     node = {name: i for i, name in enumerate(problem.node_names)}
     kind = {name: c for c, name in enumerate(problem.class_names)}
     rows = []
@@ -88,20 +96,23 @@ def _plan_of(
             raise InputError("must say which class", where=at)
         rows.append((source, target, move.samples, _index("class", named, kind, at)))
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return SamplePlan(columns[0], columns[1], columns[2], columns[3], bound_s)
+    return SamplePlan(columns[0], columns[1], columns[2], columns[3])
 
 
 def result_json(result: Result) -> dict[str, Any]:
     """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
-    return head_json(result) | {"plan": plan_json(result.judgement)}
+    return head_json(result) | {"plan": plan_json(result.judgement, result.proposal)}
 
 
-def plan_json(judgement: SampleJudgement) -> dict[str, Any]:
+def plan_json(
+    judgement: SampleJudgement, proposal: Proposal[SamplePlan] | None = None
+) -> dict[str, Any]:
     """A plan and how the judge saw it.
 
     ``played_s`` is the value with queued ports: what transfers take that wait for each other.
     """
     problem, plan = judgement.problem, judgement.plan
+    known = proposal or Proposal(plan)
     names, classes = problem.node_names, problem.class_names
     moved = int(plan.count.sum())
     still = judge(problem, nothing())
@@ -117,8 +128,8 @@ def plan_json(judgement: SampleJudgement) -> dict[str, Any]:
                 strict=True,
             )
         ],
-        "lower_bound_s": plan.lower_bound_s,
-        "note": plan.note,
+        "lower_bound_s": known.bound or 0.0,
+        "note": "interrupted" if known.interrupted else known.note,
         "moved_samples": moved,
         "moved_bytes": moved * problem.sample_bytes,
         "speed_up": still.value / judgement.value if judgement.value > 0 else None,

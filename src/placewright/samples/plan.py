@@ -21,16 +21,12 @@ class SamplePlan:
         Shape (moves,): `count` samples go from node `source` to node `target`.
     sample_class
         Shape (moves,): the class of the samples; zeros where nothing is said.
-    lower_bound_s
-        What the planner proved, 0 if nothing.
     """
 
     source: IntArray
     target: IntArray
     count: IntArray
     sample_class: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    lower_bound_s: float = 0.0
-    note: str = ""
 
     def __post_init__(self) -> None:
         if len(self.sample_class) == 0:
@@ -39,11 +35,11 @@ class SamplePlan:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
 
 
-def plan_of(problem: SampleProblem, flow: IntArray, **told: float | str) -> SamplePlan:
+def plan_of(problem: SampleProblem, flow: IntArray) -> SamplePlan:
     """The plan that moves ``flow[i, j, c]`` samples (or ``flow[i, j]`` of the only class)."""
     whole = flow.reshape(problem.n, problem.n, -1)
     source, target, sample_class = np.nonzero(whole)
-    return SamplePlan(source, target, whole[whole != 0], sample_class, **told)  # type: ignore[arg-type]
+    return SamplePlan(source, target, whole[whole != 0], sample_class)
 
 
 def nothing() -> SamplePlan:

@@ -22,7 +22,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import planners
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, Proposal, proposal_of
 from placewright.testing.instances import named_instances
 from placewright.testing.strategies import problems
 
@@ -44,42 +44,43 @@ class PlannerConformance:
         """The planner under test."""
         return planners(problem)[self.named]
 
-    def plan(self, problem: OperatorProblem, seed: int = 0) -> OperatorPlan | None:
-        """Its plan; ``None`` where there is none, or the devices that it uses are not linked."""
+    def proposal(self, problem: OperatorProblem, seed: int = 0) -> Proposal[OperatorPlan] | None:
+        """Its answer; ``None`` where there is none, or the devices that it uses are not linked."""
         planner = self.planner(problem)
         if planner.unsupported_reason(problem) is not None:
             return None
         try:
-            plan = planner(problem, Context(seed=seed, judge=judge))
-            judge(problem, plan)
+            proposal = proposal_of(planner(problem, Context(seed=seed, judge=judge)))
+            judge(problem, proposal.plan)
         except InfeasibleError:
             return None
-        assert isinstance(plan, OperatorPlan)
-        return plan
+        assert isinstance(proposal.plan, OperatorPlan)
+        return proposal
 
     @pytest.mark.parametrize("name", named_instances())
     def test_plans_of_tiny_instances_are_valid(self, name: str) -> None:
         """Every named instance gets a plan that can be played, or an error that says why not."""
         problem = named_instances()[name]
-        plan = self.plan(problem)
-        if plan is not None:
-            check_plan(problem, plan)
-            assert judge(problem, plan).value >= plan.lower_bound_s
+        proposal = self.proposal(problem)
+        if proposal is not None:
+            check_plan(problem, proposal.plan)
+            assert judge(problem, proposal.plan).value >= (proposal.bound or 0.0)
 
     @FEW
     @given(problem=problems())
     def test_plans_of_random_problems_are_valid(self, problem: OperatorProblem) -> None:
         """Refused devices, groups, pins, memory limits, every link and overlap mode."""
-        plan = self.plan(problem)
-        if plan is not None:
-            check_plan(problem, plan)
-            assert np.isfinite(judge(problem, plan).value)
+        proposal = self.proposal(problem)
+        if proposal is not None:
+            check_plan(problem, proposal.plan)
+            assert np.isfinite(judge(problem, proposal.plan).value)
 
     @FEW
     @given(problem=problems(), seed=st.integers(0, 1000))
     def test_the_same_seed_gives_the_same_plan(self, problem: OperatorProblem, seed: int) -> None:
         """Placement, order and dispatch repeat."""
-        first, second = self.plan(problem, seed), self.plan(problem, seed)
+        answers = [self.proposal(problem, seed) for _ in range(2)]
+        first, second = (None if a is None else a.plan for a in answers)
         assert (first is None) == (second is None)
         if first is not None and second is not None:
             assert np.array_equal(first.placement, second.placement)
@@ -93,7 +94,7 @@ class PlannerConformance:
     def test_the_problem_is_untouched(self, problem: OperatorProblem) -> None:
         """Planning changes no array of the problem."""
         before = problem.hash()
-        self.plan(problem)
+        self.proposal(problem)
         assert problem.hash() == before
 
     def test_it_is_a_frozen_dataclass_with_a_name(self) -> None:

@@ -19,7 +19,7 @@ from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
@@ -136,7 +136,8 @@ def test_modules_survive_a_problem_file(llama: Graph, tmp_path: Path) -> None:
     assert again.hash() == problem.hash() != problem.replace(modules=None).hash()
     planner = AccelerateAuto()
     assert np.array_equal(
-        planner(problem, Context()).placement, planner(again, Context()).placement
+        proposal_of(planner(problem, Context())).plan.placement,
+        proposal_of(planner(again, Context())).plan.placement,
     )
 
 

@@ -11,7 +11,7 @@ from placewright.operators.planners.lists.planners import CEFT, CEFT_CPOP, ListS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.ceft import ceft
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
@@ -27,7 +27,7 @@ def test_chain_meets_the_bound(planner: ListScheduler, seed: int) -> None:
     n, m = int(rng.integers(1, 12)), int(rng.integers(1, 5))
     chain = [(i, float(rng.random()), [i + 1]) for i in range(n - 1)]
     problem = tiny(rng.random((n, m)).tolist(), chain, latency_s=0.05)
-    value = judge(problem, planner(problem, Context())).value
+    value = judge(problem, proposal_of(planner(problem, Context())).plan).value
     assert value == pytest.approx(ceft(problem).critical_s)
 
 
@@ -38,7 +38,7 @@ def test_plans_are_valid_and_not_below_the_bound(planner: ListScheduler) -> None
         for links in ("free", "contended"):
             problem = random_problem(seed).replace(links=links, overlap="parallel")
             problem = problem.replace(objective="latency")
-            plan = planner(problem, Context())
+            plan = proposal_of(planner(problem, Context())).plan
             check_plan(problem, plan)
             assert judge(problem, plan).value >= ceft(problem).critical_s * (1 - 1e-12)
 
@@ -59,7 +59,7 @@ def test_path_goes_to_its_devices() -> None:
 def test_published_graph_within_reach_of_heft(planner: ListScheduler) -> None:
     """On a published instance the free makespan lies within 15 % of the paper's HEFT."""
     problem = read_dag(published("dag/layered_n1000_ccr1.0_s0.json"))
-    value = judge(problem, planner(problem, Context())).value
+    value = judge(problem, proposal_of(planner(problem, Context())).plan).value
     assert 6028.26 <= value <= 1.15 * 6076.139
 
 

@@ -19,7 +19,7 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.candidates import LISTED
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
-from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
@@ -47,7 +47,7 @@ def test_as_good_as_every_placement() -> None:
         if not playable.any():
             continue
         best = min(zip(over[playable].tolist(), values[playable].tolist(), strict=True))
-        plan = QUICK(problem, Context())
+        plan = QUICK(problem, Context()).plan
         check_plan(problem, plan)
         found = score(problem, plan)
         assert found[0] <= best[0], seed
@@ -62,7 +62,7 @@ def test_as_good_as_every_placement() -> None:
 def test_shorter_than_heft_and_than_one_device_under_contention(name: str) -> None:
     """With one transfer per channel at a time, better than HEFT and than any single device."""
     problem = read_dag(published(f"dag/{name}.json"), links="contended")
-    value = judge(problem, CeftPbqp(effort=1e6)(problem, Context())).value
+    value = judge(problem, CeftPbqp(effort=1e6)(problem, Context()).plan).value
     singles = Judge(problem).many(np.arange(problem.m)[:, None].repeat(problem.n, axis=1))[0]
     assert value < judge(problem, Heft()(problem, Context())).value
     assert value < singles.min()
@@ -73,12 +73,15 @@ def test_never_worse_than_its_starts() -> None:
     for seed in range(20):
         problem = random_problem(seed, most_operators=12, most_devices=4)
         try:
-            found = score(problem, QUICK(problem, Context()))
+            found = score(problem, QUICK(problem, Context()).plan)
         except InfeasibleError:
             continue
         for planner in LISTED:
             try:
-                assert found <= score(problem, planner(problem, Context())), (seed, planner.name)
+                assert found <= score(problem, proposal_of(planner(problem, Context())).plan), (
+                    seed,
+                    planner.name,
+                )
             except InfeasibleError:
                 continue
 
@@ -102,8 +105,8 @@ def training_step(layers: int, memory_bytes: float) -> OperatorProblem:
 def test_never_worse_than_pbqp_where_memory_is_short(memory_bytes: float) -> None:
     """PBQP's own way into the memories is among the starts."""
     problem = training_step(20, memory_bytes)
-    found = score(problem, QUICK(problem, Context()))
-    assert found <= score(problem, Pbqp()(problem, Context()))
+    found = score(problem, QUICK(problem, Context()).plan)
+    assert found <= score(problem, Pbqp()(problem, Context()).plan)
 
 
 def test_fits_where_no_single_device_does() -> None:
@@ -111,7 +114,7 @@ def test_fits_where_no_single_device_does() -> None:
     problem = training_step(20, 500.0)
     singles, over = Judge(problem).many([[0] * problem.n, [1] * problem.n])
     assert (over > 0).all()
-    judgement = judge(problem, CeftPbqp()(problem, Context()))
+    judgement = judge(problem, CeftPbqp()(problem, Context()).plan)
     assert judgement.feasible
     assert singles.min() <= judgement.value < singles.max()
 
@@ -138,7 +141,7 @@ def test_resolve_with_another_graph_solves_anew() -> None:
     _, state = QUICK.solve(tiny([[1.0, 2.0]] * 3), Context())
     other = tiny([[1.0, 2.0]] * 4, [(0, 1.0, [1])])
     plan, _ = QUICK.resolve(other, state, Context())
-    assert np.array_equal(plan.placement, QUICK(other, Context()).placement)
+    assert np.array_equal(plan.placement, QUICK(other, Context()).plan.placement)
 
 
 def test_resolve_survives_a_lost_device() -> None:
@@ -153,7 +156,7 @@ def test_resolve_survives_a_lost_device() -> None:
 def test_passed_deadline_still_answers() -> None:
     """With no time left the best candidate comes back without moves."""
     problem = random_problem(3, most_operators=12)
-    plan = CeftPbqp()(problem, Context(deadline_s=time.perf_counter()))
+    plan = CeftPbqp()(problem, Context(deadline_s=time.perf_counter())).plan
     check_plan(problem, plan)
 
 
@@ -164,7 +167,7 @@ def test_same_plan_under_any_hash_seed() -> None:
         "from placewright.operators.planners.ceft_pbqp import CeftPbqp\n"
         "from placewright.planning.contract import Context\n"
         "p = random_problem(11, most_operators=30, most_devices=4)\n"
-        "print(CeftPbqp(effort=1e5)(p, Context(seed=4)).placement.tolist())\n"
+        "print(CeftPbqp(effort=1e5)(p, Context(seed=4)).plan.placement.tolist())\n"
     )
     told = {
         subprocess.run(
@@ -195,8 +198,9 @@ def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(sys.modules[CeftPbqp.__module__], "improve", pressed)
     problem = random_problem(8, most_operators=40, most_devices=3)
-    plan = QUICK(problem, Context())
-    assert plan.note == INTERRUPTED
+    proposal = QUICK(problem, Context())
+    plan = proposal.plan
+    assert proposal.interrupted
     assert score(problem, plan) <= score(problem, Heft()(problem, Context()))
     assert solve(problem, QUICK).status in (Status.INTERRUPTED, Status.OPTIMAL)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.dag import read_dag
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import named_instances, random_problem, tiny
 from tests.operators.validity import assert_valid_schedule
@@ -89,7 +89,7 @@ def test_all_schedules_are_valid(links: Links, overlap: Overlap) -> None:
             if planner.unsupported_reason(problem) is not None:
                 continue
             try:
-                plan = planner(problem, Context(seed=seed))
+                plan = proposal_of(planner(problem, Context(seed=seed))).plan
             except InfeasibleError:
                 continue
             assert_valid_schedule(problem, plan.placement, judge(problem, plan))
@@ -104,7 +104,7 @@ def test_schedules_of_published_graphs_are_valid(name: str, links: Links) -> Non
     problem = read_dag(published(f"dag/{name}.json"), links)
     for planner in quick(problem):
         if planner.unsupported_reason(problem) is None:
-            plan = planner(problem, Context())
+            plan = proposal_of(planner(problem, Context())).plan
             assert_valid_schedule(problem, plan.placement, judge(problem, plan))
 
 
@@ -112,7 +112,7 @@ def test_a_broken_schedule_is_noticed() -> None:
     """The validity check itself can fail."""
     problem = named_instances()["diamond"]
     other = tiny([[1.0, 2.0], [4.0, 9.0], [3.0, 3.0], [1.0, 1.0]])
-    plan = named_planner("heft", other)(other, Context())
+    plan = proposal_of(named_planner("heft", other)(other, Context())).plan
     with pytest.raises((AssertionError, KeyError)):
         assert_valid_schedule(problem, plan.placement, judge(other, plan))
 
@@ -128,4 +128,5 @@ def test_plans_without_a_schedule_leave_the_order_to_the_judge() -> None:
     """Single devices, round robin and random have no opinion on the order."""
     problem = named_instances()["diamond"]
     for name in ("only:dev0", "round-robin", "random"):
-        assert named_planner(name, problem)(problem, Context()).order is None
+        plan = proposal_of(named_planner(name, problem)(problem, Context())).plan
+        assert plan.order is None

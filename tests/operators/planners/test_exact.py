@@ -19,7 +19,7 @@ from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners.pipelines.slots.walks import by_trios
 from placewright.operators.readers.msr import read_msr
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.solvers import answer as answers
@@ -88,9 +88,9 @@ def test_a_gap_that_rounding_cannot_explain_is_no_proof() -> None:
     """Of the resolution a plan keeps what its gap needs; with a wider gap, nothing."""
     problem = tiny([[2.0, 2.0]] * 2, objective="throughput", communication="star")
     plan = OperatorPlan(np.array([0, 1]))
-    assert best_of(problem, [plan], 1.9, 0.2).resolution_s == pytest.approx(0.1)
-    assert best_of(problem, [plan], 1.7, 0.2).resolution_s == 0.0
-    assert best_of(problem, [plan], 3.0, 0.2).resolution_s == 0.0
+    assert best_of(problem, [plan], 1.9, 0.2).resolution == pytest.approx(0.1)
+    assert best_of(problem, [plan], 1.7, 0.2).resolution == 0.0
+    assert best_of(problem, [plan], 3.0, 0.2).resolution == 0.0
 
 
 def test_layer_bert24_training_without_contiguity() -> None:
@@ -113,12 +113,13 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
             with pytest.raises(InfeasibleError):
                 planner(problem, Context())
             continue
-        plan = planner(problem, Context())
+        proposal = proposal_of(planner(problem, Context()))
+        plan = proposal.plan
         judgement = judge(problem, plan)
         found += 1
         assert judgement.feasible, judgement.violation
         assert judgement.value == pytest.approx(wanted, rel=1e-6)
-        assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= wanted
+        assert wanted * (1 - 1e-5) <= proposal.bound <= wanted
     assert found > 28
 
 
@@ -129,19 +130,21 @@ def test_free_plans_equal_brute_force() -> None:
         wanted = best_value(problem)
         if wanted == np.inf:
             continue
-        plan = Exact()(problem, Context())
+        proposal = Exact()(problem, Context())
+        plan = proposal.plan
         judgement = judge(problem, plan)
         assert judgement.feasible
         assert judgement.value == pytest.approx(wanted, rel=1e-6)
-        assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= wanted
+        assert wanted * (1 - 1e-5) <= proposal.bound <= wanted
 
 
 def test_it_comes_back_at_the_deadline() -> None:
     """With the plan of the line, even when there is no time at all."""
     problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=True)
-    plan = Exact()(problem, Context(deadline_s=time.perf_counter()))
+    proposal = Exact()(problem, Context(deadline_s=time.perf_counter()))
+    plan = proposal.plan
     assert judge(problem, plan).feasible
-    assert plan.lower_bound_s == 0.0
+    assert not proposal.bound
 
 
 def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +185,8 @@ def test_a_claim_that_cannot_be_is_dropped() -> None:
     """A bound above the plan's own value is a solver's error."""
     problem = tiny([[2.0, 2.0]] * 2, objective="throughput", communication="star")
     plan = OperatorPlan(np.array([0, 1]))
-    assert best_of(problem, [plan], 3.0).lower_bound_s == 0.0
-    assert best_of(problem, [plan], 1.5).lower_bound_s == 1.5
+    assert best_of(problem, [plan], 3.0).bound is None
+    assert best_of(problem, [plan], 1.5).bound == 1.5
     with pytest.raises(InfeasibleError):
         best_of(problem, [], 1.0)
 
@@ -200,12 +203,13 @@ def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch
     )
     for planner, what in ((Exact(few_ideals=0), "the line's plan"), (Exact(), "a contiguous plan")):
         for contiguous in (True, False):
-            plan = planner(problem.replace(contiguous=contiguous), Context())
+            proposal = proposal_of(planner(problem.replace(contiguous=contiguous), Context()))
+            plan = proposal.plan
             assert judge(problem, plan).value == 2.0
             if not contiguous or planner.few_ideals == 0:
-                assert "placewright[exact]" in plan.note
-                assert (what if contiguous else "a contiguous plan") in plan.note
-                assert plan.lower_bound_s == 0.0
+                assert "placewright[exact]" in proposal.note
+                assert (what if contiguous else "a contiguous plan") in proposal.note
+                assert not proposal.bound
 
 
 def test_wrong_starts_do_no_harm() -> None:

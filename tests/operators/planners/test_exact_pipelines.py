@@ -9,7 +9,7 @@ from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from tests.operators.pipelines import best_pipeline, piped
 
 pytest.importorskip("ortools")
@@ -27,11 +27,12 @@ def test_exact_equals_brute_force(contiguous: bool) -> None:
             with pytest.raises(InfeasibleError):
                 planner(problem, Context())
             continue
-        plan = planner(problem, Context())
+        proposal = proposal_of(planner(problem, Context()))
+        plan = proposal.plan
         judgement = judge(problem, plan)
         assert judgement.feasible, judgement.violation
         assert judgement.value == pytest.approx(wanted, rel=1e-5)
-        assert wanted * (1 - 1e-5) <= plan.lower_bound_s <= judgement.value
+        assert wanted * (1 - 1e-5) <= proposal.bound <= judgement.value
         found += 1
     assert found > 32
 
@@ -44,11 +45,12 @@ def test_dynamic_programs_hand_over_plans_that_fit() -> None:
         wanted = best_pipeline(problem)
         for planner in (LinearisedDp(), IdealDp()):
             try:
-                plan = planner(problem, Context())
+                proposal = proposal_of(planner(problem, Context()))
+                plan = proposal.plan
             except InfeasibleError:
                 continue
             judgement = judge(problem, plan)
             assert judgement.feasible, judgement.violation
-            assert plan.lower_bound_s <= wanted <= judgement.value * (1 + 1e-9)
-            proved += plan.lower_bound_s >= judgement.value * (1 - 1e-9) > 0
+            assert (proposal.bound or 0.0) <= wanted <= judgement.value * (1 + 1e-9)
+            proved += (proposal.bound or 0.0) >= judgement.value * (1 - 1e-9) > 0
     assert proved > 10

@@ -15,7 +15,7 @@ from placewright.operators.planners.pipelines.contiguous.ideals import lattice_o
 from placewright.operators.planners.pipelines.contraction import contract, line_up
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import tiny
@@ -65,11 +65,12 @@ def test_ideals_equal_brute_force() -> None:
             with pytest.raises(InfeasibleError):
                 IdealDp()(problem, Context())
             continue
-        plan = IdealDp()(problem, Context())
+        proposal = IdealDp()(problem, Context())
+        plan = proposal.plan
         judgement = judge(problem, plan)
         assert judgement.feasible, judgement.violation
         assert judgement.value == pytest.approx(wanted, rel=1e-9)
-        assert wanted * (1 - 1e-9) <= plan.lower_bound_s <= wanted
+        assert wanted * (1 - 1e-9) <= proposal.bound <= wanted
         exact += 1
         try:
             line = judge(problem, LinearisedDp()(problem, Context()))
@@ -126,18 +127,19 @@ def test_a_node_that_fits_nowhere_says_by_how_much() -> None:
 def test_more_ideals_than_allowed_is_said() -> None:
     """The line's plan with a note, and no bound."""
     problem = wide(10)
-    plan = IdealDp(most_ideals=100)(problem, Context())
-    assert "more than 100 ideals" in plan.note
-    assert plan.lower_bound_s == 0.0
+    proposal = IdealDp(most_ideals=100)(problem, Context())
+    plan = proposal.plan
+    assert "more than 100 ideals" in proposal.note
+    assert not proposal.bound
     assert judge(problem, plan).feasible
-    assert IdealDp()(problem, Context()).lower_bound_s == pytest.approx(5.0)
+    assert IdealDp()(problem, Context()).bound == pytest.approx(5.0)
 
 
 def test_without_time_there_is_still_a_plan() -> None:
     """The first line's."""
     problem = wide(10)
     for planner in (IdealDp(), LinearisedDp()):
-        plan = planner(problem, Context(deadline_s=time.perf_counter()))
+        plan = proposal_of(planner(problem, Context(deadline_s=time.perf_counter()))).plan
         assert judge(problem, plan).feasible
 
 
@@ -163,7 +165,8 @@ def test_ctrl_c_over_ideals_keeps_the_line(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(sys.modules[IdealDp.__module__], "over_ideals", pressed)
     problem = read_msr(published("msr/throughput/layer_gnmt_inference.json"), contiguous=True)
-    plan = IdealDp()(problem, Context())
-    assert plan.note == INTERRUPTED
+    proposal = IdealDp()(problem, Context())
+    plan = proposal.plan
+    assert proposal.interrupted
     assert 1e3 * judge(problem, plan).value <= LINE_MS["layer_gnmt_inference"]
-    assert plan.lower_bound_s == 0.0
+    assert not proposal.bound

@@ -18,7 +18,7 @@ from placewright.operators.planners.sequences.state import VALUE
 from placewright.operators.planners.sequences.window_model import solve_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 from tests.operators.planners.test_search import best_of_all
@@ -44,7 +44,7 @@ def test_one_window_over_all_is_the_optimum(links: Links) -> None:
             memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
         )
         start = OperatorPlan(random_placement(problem, np.random.default_rng(seed)))
-        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start))
+        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start)).plan
         assert judge(problem, plan).value <= best_of_all(problem) * (1 + 2e-5)
 
 
@@ -52,7 +52,9 @@ def test_never_worse_and_repeatable() -> None:
     """From HEFT's plan: as good or better, and twice the same, to the last operator."""
     problem = random_problem(11, most_operators=40, links="contended")
     start = HEFT(problem, Context())
-    plans = [Lns(windows=4, work=0.05)(problem, Context(seed=5, incumbent=start)) for _ in range(2)]
+    plans = [
+        Lns(windows=4, work=0.05)(problem, Context(seed=5, incumbent=start)).plan for _ in range(2)
+    ]
     assert judge(problem, plans[0]).value <= judge(problem, start).value
     assert np.array_equal(plans[0].placement, plans[1].placement)
 
@@ -87,7 +89,7 @@ def test_ctrl_c_hands_the_best_plan_back() -> None:
     def stop(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
         raise KeyboardInterrupt
 
-    assert SHORT(problem, Context(progress=stop)).note == INTERRUPTED
+    assert SHORT(problem, Context(progress=stop)).interrupted
 
 
 def test_without_ortools_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

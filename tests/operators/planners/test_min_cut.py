@@ -13,7 +13,7 @@ from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import MinCut, serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_placement, random_problem
 
@@ -47,11 +47,12 @@ def best_value(p: OperatorProblem) -> float:
 def test_two_devices_are_exact(seed: int) -> None:
     """Brute force on the judge; tensors with several readers, groups, pins, refusals."""
     p = serial(seed, devices=2)
-    plan = MinCut()(p, Context(judge=judge))
+    proposal = MinCut()(p, Context(judge=judge))
+    plan = proposal.plan
     best = best_value(p)
     assert judge(p, plan).value == pytest.approx(best, rel=1e-9, abs=1e-9)
-    assert plan.lower_bound_s == pytest.approx(best, rel=1e-6, abs=1e-6)
-    assert plan.lower_bound_s <= best * (1 + 1e-12)
+    assert proposal.bound == pytest.approx(best, rel=1e-6, abs=1e-6)
+    assert proposal.bound <= best * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -77,8 +78,9 @@ def test_exchanges_never_harm_and_bounds_hold(seed: int) -> None:
     totals = [costs.total_s(place) for place in swaps(costs, start, FREE)]
     assert totals == sorted(totals, reverse=True)
     assert best * (1 - 1e-9) <= totals[-1] <= totals[0] == costs.total_s(start)
-    plan = MinCut()(p, Context(judge=judge))
-    assert plan.lower_bound_s <= best * (1 + 1e-9)
+    proposal = MinCut()(p, Context(judge=judge))
+    plan = proposal.plan
+    assert proposal.bound <= best * (1 + 1e-9)
     assert judge(p, plan).value >= best * (1 - 1e-9)
 
 
@@ -99,8 +101,9 @@ def test_ctrl_c_while_devices_swap_keeps_where_they_began(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sys.modules[swaps.__module__], "exchange", pressed)
     p = serial(3, devices=3)
-    plan = MinCut()(p, Context())
-    assert plan.note == INTERRUPTED
+    proposal = MinCut()(p, Context())
+    plan = proposal.plan
+    assert proposal.interrupted
     assert judge(p, plan).feasible
     with pytest.raises(KeyboardInterrupt):
         MinCut()(serial(3, devices=2), Context())

@@ -12,7 +12,7 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 
@@ -33,10 +33,11 @@ def test_serial_time_is_least(seed: int) -> None:
     n = int(rng.integers(2, 7))
     tensors = [(int(rng.integers(0, j)), float(rng.random()), [j]) for j in range(1, n)]
     problem = tiny(rng.random((n, 3)).tolist(), tensors, overlap="serial")
-    plan = Pbqp()(problem, Context())
+    proposal = Pbqp()(problem, Context())
+    plan = proposal.plan
     least = Judge(problem).many(every_placement(problem))[0].min()
     assert judge(problem, plan).value == pytest.approx(least)
-    assert plan.lower_bound_s == pytest.approx(least)
+    assert proposal.bound == pytest.approx(least)
 
 
 def test_serial_bound_holds_with_fan_out() -> None:
@@ -48,9 +49,10 @@ def test_serial_bound_holds_with_fan_out() -> None:
         )
         values, _ = Judge(problem).many(every_placement(problem))
         if np.isfinite(values).any():
-            plan = Pbqp()(problem, Context())
+            proposal = Pbqp()(problem, Context())
+            plan = proposal.plan
             check_plan(problem, plan)
-            assert plan.lower_bound_s <= values.min() * (1 + 1e-9)
+            assert proposal.bound <= values.min() * (1 + 1e-9)
             checked += 1
     assert checked > 30
 
@@ -60,7 +62,7 @@ def test_prices_for_bytes_find_room() -> None:
     sizes = [9.0, 9.0, 0.5, 9.0, 9.0]
     chain = [(i, s, [i + 1]) for i, s in enumerate(sizes)]
     problem = tiny([[1.0, 2.0]] * 6, chain, resident_bytes=[10.0] * 6, memory_bytes=[60.0, 60.0])
-    judgement = judge(problem, Pbqp()(problem, Context()))
+    judgement = judge(problem, Pbqp()(problem, Context()).plan)
     assert judgement.feasible
     assert len(judgement.transfers) == 1
     assert judgement.transfers.tensor.tolist() == [2]
@@ -75,9 +77,12 @@ def test_ctrl_c_in_the_bound_keeps_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
     problem = tiny([[1.0, 2.0]] * 3, [(0, 9.0, [1, 2])], overlap="serial")
     whole = Pbqp()(problem, Context())
     monkeypatch.setattr(sys.modules[Pbqp.__module__], "serial_bound", pressed)
-    plan = Pbqp()(problem, Context())
-    assert (plan.placement.tolist(), plan.note) == (whole.placement.tolist(), INTERRUPTED)
-    assert plan.lower_bound_s == 0.0 < whole.lower_bound_s
+    proposal = Pbqp()(problem, Context())
+    plan = proposal.plan
+    assert proposal.interrupted
+    assert np.array_equal(plan.placement, whole.plan.placement)
+    assert proposal.bound is None
+    assert whole.bound > 0.0
 
 
 class TestConformancePbqp(PlannerConformance):

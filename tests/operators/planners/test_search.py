@@ -22,7 +22,7 @@ from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VA
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.contract import Context, Planner
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
@@ -59,7 +59,7 @@ def test_at_least_as_good_as_every_placement(links: Links) -> None:
         problem = problem.replace(
             memory_bytes=np.full(problem.m, np.inf), colocation=np.arange(problem.n)
         )
-        plan = SHORT(problem, Context(seed=seed))
+        plan = SHORT(problem, Context(seed=seed)).plan
         assert judge(problem, plan).value <= best_of_all(problem)
 
 
@@ -115,15 +115,15 @@ def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
 def test_it_starts_from_the_incumbent() -> None:
     """A plan that it is given is never lost."""
     problem = random_problem(3, most_operators=40)
-    incumbent = SHORT(problem, Context(seed=1))
-    again = Search(effort=1.0)(problem, Context(seed=2, incumbent=incumbent))
+    incumbent = SHORT(problem, Context(seed=1)).plan
+    again = Search(effort=1.0)(problem, Context(seed=2, incumbent=incumbent)).plan
     assert judge(problem, again).value <= judge(problem, incumbent).value
 
 
 def test_a_deadline_that_has_passed_gives_the_start() -> None:
     """No walk begins."""
     problem = random_problem(3, most_operators=40)
-    plan = Search()(problem, Context(deadline_s=time.perf_counter()))
+    plan = Search()(problem, Context(deadline_s=time.perf_counter())).plan
     assert judge(problem, plan).value <= judge(problem, HEFT(problem, Context())).value
 
 
@@ -135,8 +135,8 @@ def test_ctrl_c_hands_the_best_plan_back() -> None:
         if "round" in what:
             raise KeyboardInterrupt
 
-    plan = Search()(problem, Context(progress=stop))
-    assert plan.note == INTERRUPTED
+    proposal = Search()(problem, Context(progress=stop))
+    assert proposal.interrupted
     result = solve(problem, Search(), progress=stop)
     assert result.status in (Status.INTERRUPTED, Status.OPTIMAL)
 

@@ -8,7 +8,7 @@ import pytest
 from placewright.operators.planners.lists.planners import CPOP, HEFT, PEFT
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.structure.costs import linked
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.testing.instances import random_problem, tiny
 
 INF = float("inf")
@@ -44,6 +44,6 @@ def test_a_latency_without_end_is_no_link(planner: Planner) -> None:
             channel=np.where(cut, -1, problem.channel),
         )
         assert np.isfinite(set_up(endless).mean_latency_s)
-        plans = [planner(p, Context()) for p in (endless, gone)]
+        plans = [proposal_of(planner(p, Context())).plan for p in (endless, gone)]
         assert np.array_equal(plans[0].placement, plans[1].placement)
         assert np.array_equal(plans[0].order, plans[1].order)

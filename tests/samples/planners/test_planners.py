@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal, proposal_of
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.samples.generate import REGIMES, generate
@@ -22,17 +22,17 @@ NAMES = list(planners(tiny([1, 2])))
 ENGINES = ("ilp", "ilp-cp-sat")
 
 
-def planned(problem: SampleProblem, name: str) -> SamplePlan | None:
-    """The planner's plan, ``None`` where it cannot take the problem or nothing fits."""
+def planned(problem: SampleProblem, name: str) -> Proposal[SamplePlan] | None:
+    """The planner's answer, ``None`` where it cannot take the problem or nothing fits."""
     planner = planners(problem)[name]
     if planner.unsupported_reason(problem) is not None:
         return None
     try:
-        plan = planner(problem, Context(judge=judge))
+        proposal = proposal_of(planner(problem, Context(judge=judge)))
     except InfeasibleError:
         return None
-    assert isinstance(plan, SamplePlan)
-    return plan
+    assert isinstance(proposal.plan, SamplePlan)
+    return proposal
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,13 +41,13 @@ def test_plans_are_valid(name: str) -> None:
     for seed in range(30):
         problem = random_tiny(seed)
         before, best = problem.hash(), best_of(seed)
-        plan = planned(problem, name)
+        proposal = planned(problem, name)
         assert problem.hash() == before
-        if plan is None:
+        if proposal is None:
             continue
-        judged = judge(problem, plan)
-        assert held_after(problem, plan).sum() == problem.samples.sum()
-        assert plan.lower_bound_s <= best
+        judged = judge(problem, proposal.plan)
+        assert held_after(problem, proposal.plan).sum() == problem.samples.sum()
+        assert (proposal.bound or 0.0) <= best
         if judged.feasible:
             assert judged.value >= best * (1 - 1e-12)
         else:
@@ -62,11 +62,11 @@ def test_plans_are_valid(name: str) -> None:
 def test_ilp_finds_the_best_of_all_plans(seed: int, name: str) -> None:
     """On three nodes, in every mode, by either engine."""
     problem = random_tiny(seed)
-    plan, best = planned(problem, name), best_of(seed)
-    if plan is None:
+    proposal, best = planned(problem, name), best_of(seed)
+    if proposal is None:
         assert np.isinf(best)
     else:
-        judged = judge(problem, plan)
+        judged = judge(problem, proposal.plan)
         assert judged.feasible
         assert judged.value == pytest.approx(best, rel=2e-4)
 
@@ -81,14 +81,14 @@ def test_ilp_keeps_the_label_mix(seed: int, name: str) -> None:
         seconds_per_sample=rng.uniform(0.05, 0.4, 2),
         label_mix=float(rng.uniform(0, 0.3)),
     )
-    plan = planned(problem, name)
+    proposal = planned(problem, name)
     best = best_value(problem)
-    if plan is None:
+    if proposal is None:
         assert np.isinf(best)
     else:
-        judged = judge(problem, plan)
+        judged = judge(problem, proposal.plan)
         assert judged.violation == ""
-        assert plan.lower_bound_s <= best
+        assert (proposal.bound or 0.0) <= best
         assert judged.value == pytest.approx(best, rel=2e-4)
 
 
@@ -103,14 +103,14 @@ def test_nic_is_exact(overlap: Overlap) -> None:
         np.fill_diagonal(receive, np.inf)
         problem = random_tiny(seed, send_s=send, receive_s=receive, price_s=np.zeros((3, 3)))
         problem = problem.replace(overlap=overlap, batches=Batches.PROPORTIONAL, relay=False)
-        plan, best = planned(problem, "nic"), best_value(problem)
-        if plan is None:
+        proposal, best = planned(problem, "nic"), best_value(problem)
+        if proposal is None:
             assert np.isinf(best)
             continue
-        judged = judge(problem, plan)
+        judged = judge(problem, proposal.plan)
         assert judged.feasible
         assert judged.value == pytest.approx(best, rel=1e-9)
-        assert plan.lower_bound_s == pytest.approx(best, rel=1e-6)
+        assert proposal.bound == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -160,9 +160,9 @@ def test_auto_is_never_slower_than_not_moving(overlap: Overlap) -> None:
 def test_classes_are_shared_out() -> None:
     """Without a mix classes do not matter, but every move says which it takes."""
     problem = tiny([[30, 10], [0, 4]], keep=np.array([[5, 10], [0, 0]]))
-    plan = planned(problem, "lp")
-    assert plan is not None
-    judged = judge(problem, plan)
+    proposal = planned(problem, "lp")
+    assert proposal is not None
+    judged = judge(problem, proposal.plan)
     assert judged.feasible
     assert judged.held[0, 1] >= 10
     assert judged.value < judge(problem, SamplePlan(*([np.zeros(0, dtype=np.int64)] * 3))).value
@@ -174,9 +174,9 @@ def test_the_same_seed_gives_the_same_plan() -> None:
         few = 3 if name == "ilp-cp-sat" else 9  # it proves more slowly
         first, second = (planned(generate("heavy", few, 1), name) for _ in range(2))
         if first is not None and second is not None:
-            assert first.source.tolist() == second.source.tolist()
-            assert first.target.tolist() == second.target.tolist()
-            assert first.count.tolist() == second.count.tolist()
+            assert first.plan.source.tolist() == second.plan.source.tolist()
+            assert first.plan.target.tolist() == second.plan.target.tolist()
+            assert first.plan.count.tolist() == second.plan.count.tolist()
 
 
 def test_auto_asks_the_integer_program_where_it_ends() -> None:

@@ -44,13 +44,13 @@ def test_bounds_hold_and_meet_where_times_are_tiny(factor: float, name: str) -> 
     for seed in range(16):
         problem, best = faster(random_tiny(seed), factor), best_of(seed) * factor
         try:
-            plan = planners(problem)[name](problem, Context())
+            proposal = planners(problem)[name](problem, Context())
         except InfeasibleError:
             assert np.isinf(best)
             continue
-        assert plan.lower_bound_s <= best * (1 + 1e-12)
+        assert proposal.bound <= best * (1 + 1e-12)
         if name != "lp":
-            assert judge(problem, plan).value == pytest.approx(best, rel=2e-4)
+            assert judge(problem, proposal.plan).value == pytest.approx(best, rel=2e-4)
 
 
 def test_branching_proves_no_more_than_there_is() -> None:
@@ -68,8 +68,8 @@ def test_branching_proves_no_more_than_there_is() -> None:
     known = planners(problem)
     lp = known["lp"](problem, Context())
     ilp = known["ilp"](problem, Context())
-    value_s = min(judge(problem, plan).value for plan in (lp, ilp))
-    assert 0.99 * value_s <= ilp.lower_bound_s <= value_s
+    value_s = min(judge(problem, found.plan).value for found in (lp, ilp))
+    assert 0.99 * value_s <= ilp.bound <= value_s
 
 
 def faster(problem: SampleProblem, factor: float) -> SampleProblem:

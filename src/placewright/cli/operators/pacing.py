@@ -154,7 +154,7 @@ def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:
     if known.of(result.plan) is result.problem:
         return result
     # What was proved of it was proved at the other pace.
-    plan = replace(result.plan, lower_bound_s=0.0, resolution_s=0.0, note="")
+    plan = result.plan
     found = solve(known.alone, FixedPlan(plan, name=result.planner))
     stopped = result.status is Status.INTERRUPTED
     return replace(found, status=result.status) if stopped else found

@@ -54,11 +54,8 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
         _placement(entry.placement, operator, device, f"{where}: plan.placement"),
         order,
         entry.dispatch,
-        entry.lower_bound_s,
-        entry.note,
         _calls(entry.call, operator, f"{where}: plan.call"),
         _copies(entry.replica_of, device, f"{where}: plan.replica_of"),
-        entry.resolution_s,
     )
 
 

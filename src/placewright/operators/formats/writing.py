@@ -13,6 +13,7 @@ from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Proposal
 
 
 def problem_json(problem: OperatorProblem) -> dict[str, Any]:
@@ -78,9 +79,13 @@ def _view_json(p: OperatorProblem, k: int) -> dict[str, Any]:
 
 
 def plan_json(
-    problem: OperatorProblem, plan: OperatorPlan, judgement: OperatorJudgement
+    problem: OperatorProblem,
+    plan: OperatorPlan,
+    judgement: OperatorJudgement,
+    proposal: Proposal[OperatorPlan] | None = None,
 ) -> dict[str, Any]:
-    """A plan and how the judge played it."""
+    """A plan, its schedule by the judge, and what its planner proved."""
+    known = proposal or Proposal(plan)
     names, devices, moves = problem.operator_names, problem.device_names, judgement.transfers
     place = [devices[d] for d in plan.placement]
     ops = np.argsort(judgement.op_start_s, kind="stable").tolist()
@@ -91,9 +96,9 @@ def plan_json(
         "dispatch": str(plan.dispatch),
         "call": None if plan.call is None else dict(zip(names, plan.call.tolist(), strict=True)),
         **_replica_json(problem, plan),
-        "lower_bound_s": plan.lower_bound_s,
-        "resolution_s": plan.resolution_s,
-        "note": plan.note,
+        "lower_bound_s": known.bound or 0.0,
+        "resolution_s": known.resolution,
+        "note": "interrupted" if known.interrupted else known.note,
         "devices": list(devices),
         "peak_bytes": dict(zip(devices, judgement.peak_bytes.tolist(), strict=True)),
         "schedule": [

@@ -28,8 +28,7 @@ from placewright.operators.planners.pricing.graph import PlacementGraph, placeme
 from placewright.operators.planners.pricing.priced import PricingContext, by_load, desk
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.anytime import last_of
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal, last_of
 
 DISTANCE = 0.03
 """Starts differ on at least this share of the operators."""
@@ -120,7 +119,7 @@ class CeftPbqp:
         """Where tensors go over links."""
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan.
 
         Raises
@@ -132,8 +131,8 @@ class CeftPbqp:
         if context.incumbent is not None and math.isfinite(left_s):
             kept_s = (1 - self.relayed_share) * max(0.0, left_s)
             context = replace(context, deadline_s=context.deadline_s - kept_s)
-        (best, _), ended = last_of(self._finds(d, context))
-        return best.plan(ended)
+        (best, _), interrupted = last_of(self._finds(d, context))
+        return Proposal(best.plan(), interrupted=interrupted)
 
     def solve(
         self, problem: OperatorProblem, context: Context
@@ -240,7 +239,7 @@ class CeftPbqp:
             *_, plain = Pbqp().finds(d.problem, context)
         except InfeasibleError:
             return []  # no link for some tensor: other candidates may still find a way
-        found = [score_plan(d.judge, plain), *score_all(d.judge, places)]
+        found = [score_plan(d.judge, plain.plan), *score_all(d.judge, places)]
         return sorted(found, key=lambda s: s.score)
 
     def _moved(

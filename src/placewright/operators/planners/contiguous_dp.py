@@ -20,8 +20,7 @@ from placewright.operators.planners.pipelines.contiguous.ideals import (
 from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
 from placewright.operators.planners.pipelines.contraction import Contraction, contract, line_up
 from placewright.operators.problem import OperatorProblem, star_throughput_only
-from placewright.planning.anytime import last_of
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal, last_of
 
 
 @final
@@ -155,7 +154,7 @@ class IdealDp:
         """Throughput through host memory."""
         return star_throughput_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; a lower bound where the problem asks for contiguous plans.
 
         Raises
@@ -163,25 +162,27 @@ class IdealDp:
         InfeasibleError
             No contiguous plan fits.
         """
-        plan, ended = last_of(self._finds(problem, context))
-        return replace(plan, note=ended or plan.note)
+        found, interrupted = last_of(self._finds(problem, context))
+        return replace(found, interrupted=interrupted)
 
-    def _finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+    def _finds(
+        self, problem: OperatorProblem, context: Context
+    ) -> Iterator[Proposal[OperatorPlan]]:
         """The line's plan, where there is one, then the best over all ideals."""
         c = contract(problem, contiguous=True)
         line = line_or_none(c, context.deadline_s)
         if line is not None:
-            yield c.plan(line.stage, line.kinds)
+            yield Proposal(c.plan(line.stage, line.kinds))
         try:
             found = over_ideals(c, line, self.most_ideals, context.deadline_s)
         except NoProofError as error:
             if line is None:
                 raise InfeasibleError(f"no plan found: {error}", where=problem.name) from None
-            yield replace(c.plan(line.stage, line.kinds), note=f"{error}: the line's plan")
+            yield Proposal(c.plan(line.stage, line.kinds), note=f"{error}: the line's plan")
             return
         provable = problem.contiguous and counts_all(problem)
-        bound = proved(found, problem.n) if provable else 0.0
-        yield replace(c.plan(found.stage, found.kinds), lower_bound_s=bound)
+        bound = proved(found, problem.n) if provable else None
+        yield Proposal(c.plan(found.stage, found.kinds), bound)
 
 
 def counts_all(problem: OperatorProblem) -> bool:

@@ -42,7 +42,7 @@ from placewright.operators.problem import (
 )
 from placewright.operators.simulation.star.latency import is_star_latency
 from placewright.operators.simulation.star.loads import stages, star_value
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import MISSING, installed
 
 
@@ -66,7 +66,7 @@ class Exact:
     What a solver claims is scored again. CP-SAT counts in whole numbers, 2**25 of them up to the
     start's value, and rounds down: its bound holds, and is below its optimum by less than a unit
     for each term of a load (some 1e-6 of the value). Where it has searched to its end, the plan
-    says so by `OperatorPlan.resolution_s`. SCIP counts in floating point (bound lowered by 1e-7 of
+    says so by `Proposal.resolution`. SCIP counts in floating point (bound lowered by 1e-7 of
     the start's value).
 
     The same seed gives the same plan where the search ends before the deadline.
@@ -95,7 +95,7 @@ class Exact:
             return _over_links(problem).unsupported_reason(problem)
         return star_throughput_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
         Raises
@@ -113,7 +113,7 @@ class Exact:
             return self._contiguous(problem, context)
         return self._free(problem, context)
 
-    def _contiguous(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def _contiguous(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         c = contract(problem, contiguous=True)
         start = line_or_none(c, context.deadline_s)
         if counts_all(problem):
@@ -124,7 +124,7 @@ class Exact:
             except KeyboardInterrupt:
                 if start is None:
                     raise
-                return replace(c.plan(start.stage, start.kinds), note=INTERRUPTED)
+                return Proposal(c.plan(start.stage, start.kinds), interrupted=True)
             else:
                 plan = c.plan(chain.stage, chain.kinds)
                 return best_of(problem, [plan], proved(chain, problem.n))
@@ -138,37 +138,35 @@ class Exact:
         )
         chains = [x for x in (found.chain, start) if x is not None]
         plans = [c.plan(x.stage, x.kinds) for x in chains]
-        plan = best_of(problem, plans, found.bound_s, found.resolution_s)
-        return replace(plan, note=INTERRUPTED) if found.interrupted else plan
+        best = best_of(problem, plans, found.bound_s, found.resolution_s)
+        return replace(best, interrupted=found.interrupted)
 
-    def _free(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def _free(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """From the best contiguous plan."""
         try:
             first = self._contiguous(problem, _sooner(context, 0.25))
         except InfeasibleError:  # what lies on a cycle need not be together here
             first = None
         c = contract(problem, contiguous=False)
-        if first is not None and (too_large(c) or not installed() or first.note == INTERRUPTED):
+        if first is not None and (too_large(c) or not installed() or first.interrupted):
             why = "too large for SCIP" if installed() else MISSING
-            note = INTERRUPTED if first.note == INTERRUPTED else f"{why}: a contiguous plan"
-            return replace(first, lower_bound_s=0.0, resolution_s=0.0, note=note)
+            note = f"{why}: a contiguous plan"
+            return Proposal(first.plan, interrupted=first.interrupted, note=note)
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
-        return self._from(problem, context, c, first)
+        return self._from(problem, context, c, [] if first is None else [first.plan])
 
     def _from(
-        self, problem: OperatorProblem, context: Context, c: Contraction, first: OperatorPlan | None
-    ) -> OperatorPlan:
-        """The best of all that is met on the way; Ctrl-C ends it anywhere."""
-        plans = [] if first is None else [first]
+        self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
+    ) -> Proposal[OperatorPlan]:
+        """The best of all that is met on the way, added to `plans`; Ctrl-C ends it anywhere."""
         try:
             bound, stopped = self._improve(problem, context, c, plans)
         except KeyboardInterrupt:
             if not plans:
                 raise
             bound, stopped = 0.0, True
-        plan = best_of(problem, plans, bound)
-        return replace(plan, note=INTERRUPTED) if stopped else plan
+        return replace(best_of(problem, plans, bound), interrupted=stopped)
 
     def _improve(
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
@@ -206,7 +204,7 @@ class Exact:
                 plans.append(plan_of(c, walks()))
         plans += [] if found is None else [plan_of(c, found)]
         if small and found is not None and not stopped and time.perf_counter() >= until:
-            best, seed = slots_of(c, best_of(problem, plans, 0.0)), context.seed + 1000
+            best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
             with beside(c, best, worth, seed=seed) as walks:
                 _, stopped = trios(best, context.deadline_s)
                 plans.append(plan_of(c, walks()))
@@ -218,11 +216,11 @@ def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
     return ExactSchedule() if problem.objective is Objective.LATENCY else ExactLinks()
 
 
-def _instead(c: Contraction, start: Chain | None) -> OperatorPlan:
+def _instead(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:
     """The line's plan where no solver is installed."""
     if start is None:
         raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
-    return replace(c.plan(start.stage, start.kinds), note=f"{MISSING}: the line's plan")
+    return Proposal(c.plan(start.stage, start.kinds), note=f"{MISSING}: the line's plan")
 
 
 def _sooner(context: Context, share: float) -> Context:
@@ -244,7 +242,7 @@ def best_of(
     plans: Sequence[OperatorPlan],
     bound: float,
     resolution_s: float = 0.0,
-) -> OperatorPlan:
+) -> Proposal[OperatorPlan]:
     """The best of a solver's plans, scored again; a bound above it is an error and is dropped.
 
     Parameters
@@ -264,9 +262,7 @@ def best_of(
     best = int(np.argmin(values))
     sound = math.isfinite(bound) and bound <= values[best] * (1 + 1e-6)
     if not sound:
-        return replace(plans[best], lower_bound_s=0.0, resolution_s=0.0)
+        return Proposal(plans[best])
     bound = min(bound, values[best])
     lost_s = values[best] - bound
-    return replace(
-        plans[best], lower_bound_s=bound, resolution_s=lost_s if lost_s <= resolution_s else 0.0
-    )
+    return Proposal(plans[best], bound, lost_s if lost_s <= resolution_s else 0.0)

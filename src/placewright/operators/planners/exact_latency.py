@@ -32,7 +32,7 @@ from placewright.operators.simulation.star.latency import (
     least_tails,
     star_latency,
 )
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, Proposal
 
 
 @final
@@ -88,7 +88,7 @@ class ExactLatency:
             return f"more than {self.operators} operators"
         return None
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan.
 
         Raises
@@ -100,8 +100,8 @@ class ExactLatency:
         try:
             search.run()
         except KeyboardInterrupt:
-            search.note = INTERRUPTED
-        return search.plan()
+            search.interrupted = True
+        return search.proposal()
 
 
 ROUNDING = 1e-12
@@ -120,6 +120,7 @@ class CallSearch:
         self.bound_s = float(least_tails(problem).max())
         self.best: OperatorPlan | None = None
         self.note = ""
+        self.interrupted = False
 
     def run(self) -> None:
         """Single devices; without operators that only multiply ideals; with the sinks."""
@@ -137,7 +138,7 @@ class CallSearch:
         """Whether nothing can be better."""
         return self.value_s <= self.bound_s * (1 + ROUNDING)
 
-    def plan(self) -> OperatorPlan:
+    def proposal(self) -> Proposal[OperatorPlan]:
         """The best plan, with its bound.
 
         Raises
@@ -152,7 +153,9 @@ class CallSearch:
                 hint="add a CPU or an accelerator, raise a memory limit, or allow more calls",
             )
         bound = self.value_s if self.closed() else self.bound_s * (1 - ROUNDING)
-        return replace(self.best, lower_bound_s=bound, note="" if self.closed() else self.note)
+        if self.closed():
+            return Proposal(self.best, bound)
+        return Proposal(self.best, bound, interrupted=self.interrupted, note=self.note)
 
     def _from_single_calls(self) -> None:
         """With one call each, which is no better, and on a copy per call, which is no worse."""

@@ -25,7 +25,7 @@ from placewright.operators.planners.pipelines.links.contraction import (
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import MISSING, installed
 
 _ROUNDS = 4
@@ -72,7 +72,7 @@ class ExactLinks:
             return "knows no replicated stages over links"
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
         Raises
@@ -89,13 +89,13 @@ class ExactLinks:
             if not problem.contiguous:
                 _contiguous_first(tried, context)
             c = contract_pairs(problem, contiguous=problem.contiguous)
-            if tried.note != INTERRUPTED:
+            if not tried.interrupted:
                 bound = _solve(c, tried, context)
         except KeyboardInterrupt:
             if tried.best is None:
                 raise
-            tried.note = INTERRUPTED
-        return tried.plan(bound)
+            tried.interrupted = True
+        return tried.proposal(bound)
 
 
 class _Tried:
@@ -106,6 +106,7 @@ class _Tried:
         self.best: OperatorPlan | None = None
         self.value_s = math.inf
         self.note = ""
+        self.interrupted = False
         self.miss = ""
 
     def offer(self, place: IntArray) -> OperatorJudgement | None:
@@ -135,7 +136,7 @@ class _Tried:
                 found = anneal(c, node, moves=count, heat=0.3, seed=seed, deadline_s=until)
                 self.offer(c.placement(found))
 
-    def plan(self, bound: float) -> OperatorPlan:
+    def proposal(self, bound: float) -> Proposal[OperatorPlan]:
         """The best, with a bound that it does not break."""
         if self.best is None:
             raise InfeasibleError(
@@ -146,7 +147,7 @@ class _Tried:
             )
         sound = bound <= self.value_s * (1 + 1e-6)
         least = min(bound, self.value_s) if sound else 0.0
-        return replace(self.best, lower_bound_s=least, note=self.note)
+        return Proposal(self.best, least, interrupted=self.interrupted, note=self.note)
 
 
 def _contiguous_first(tried: _Tried, context: Context) -> None:
@@ -190,9 +191,9 @@ def _solve(c: Pairs, tried: _Tried, context: Context) -> float:
         )
         bound = claim if turn == 0 else bound
         if answer.interrupted:
-            tried.note = INTERRUPTED
+            tried.interrupted = True
         judgement = None if found is None else tried.offer(c.placement(found))
-        if judgement is None or judgement.feasible or tried.note == INTERRUPTED:
+        if judgement is None or judgement.feasible or tried.interrupted:
             break
         over = np.maximum(0.0, judgement.peak_bytes - tried.problem.memory_bytes)
         c = replace(c, memory_bytes=np.maximum(0.0, c.memory_bytes - over))

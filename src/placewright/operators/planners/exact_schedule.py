@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +23,7 @@ from placewright.operators.problem import (
     pairwise_only,
 )
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import INTERRUPTED, Context, Planner
+from placewright.planning.contract import Context, Planner, Proposal, proposal_of
 from placewright.solvers.answer import installed
 from placewright.solvers.cp_sat import run_cp_sat
 
@@ -71,7 +71,7 @@ class ExactSchedule:
             return f"proves latency over links up to {self.operators} operators, not {problem.n}"
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
         Raises
@@ -85,18 +85,17 @@ class ExactSchedule:
             raise MissingDependencyError("ortools", extra="exact", purpose="proofs of latency")
         best = _start(problem, context)
         if best is None or best[1].value <= 0.0:
-            return _none(problem) if best is None else best[0]
+            return _none(problem) if best is None else Proposal(best[0])
         left = context.remaining_s() * (0.5 if context.incumbent is not None else 1.0)
         until = time.perf_counter() + left
-        bound, note = 0.0, ""
+        bound, stopped = 0.0, False
         for asked, share in _relaxations(problem):
             until_now = time.perf_counter() + share * (until - time.perf_counter())
             best, claim, stopped = self._solve(asked, problem, best, context.seed, until_now)
             bound = max(bound, claim)
-            note = INTERRUPTED if stopped else ""
             if stopped or bound >= best[1].value * (1 - ENOUGH):
                 break
-        return replace(best[0], lower_bound_s=min(bound, best[1].value), note=note)
+        return Proposal(best[0], min(bound, best[1].value), interrupted=stopped)
 
     def _solve(
         self,
@@ -142,7 +141,7 @@ def _start(
     for planner in quick if not plans else ():
         if planner.unsupported_reason(problem) is None:
             try:
-                plans.append(planner(problem, context))
+                plans.append(proposal_of(planner(problem, context)).plan)
             except InfeasibleError:
                 continue
     return min(_played(problem, plans), key=lambda entry: entry[1].value, default=None)
@@ -182,7 +181,7 @@ def _better(
     return min(tried, key=lambda entry: entry[1].value)
 
 
-def _none(problem: OperatorProblem) -> OperatorPlan:
+def _none(problem: OperatorProblem) -> Proposal[OperatorPlan]:
     raise InfeasibleError(
         "no plan that fits was found to start from",
         where=problem.name,

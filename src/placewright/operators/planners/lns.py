@@ -24,7 +24,7 @@ from placewright.operators.planners.sequences.search_state import (
 from placewright.operators.planners.sequences.state import CRITICAL, VALUE, SequenceState
 from placewright.operators.planners.sequences.window_model import Better, solve_window
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import installed
 
 
@@ -74,7 +74,7 @@ class Lns:
             return "needs two devices or more, and a link between every two"
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan met.
 
         Raises
@@ -90,8 +90,8 @@ class Lns:
         try:
             self._walk(search_state)
         except KeyboardInterrupt:
-            return search_state.best.plan(INTERRUPTED)
-        return search_state.best.plan()
+            return Proposal(search_state.best.plan(), interrupted=True)
+        return Proposal(search_state.best.plan())
 
     def _walk(self, search_state: SearchState) -> None:
         """Window after window."""

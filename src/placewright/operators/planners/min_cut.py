@@ -26,8 +26,7 @@ from placewright.operators.planners.pricing.priced import (
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.planning.anytime import last_of
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal, last_of
 from placewright.solvers.answer import installed
 from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut
 
@@ -75,7 +74,7 @@ class MinCut:
             return "ortools is not installed (pip install 'placewright[exact]')"
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan.
 
         Raises
@@ -85,10 +84,12 @@ class MinCut:
         MissingDependencyError
             OR-tools is not installed.
         """
-        plan, ended = last_of(self._finds(problem, context))
-        return replace(plan, note=ended)
+        found, interrupted = last_of(self._finds(problem, context))
+        return replace(found, interrupted=interrupted)
 
-    def _finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+    def _finds(
+        self, problem: OperatorProblem, context: Context
+    ) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved."""
         d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
         costs, bound_s = serial_costs(problem, groups_of(problem)), 0.0
@@ -99,10 +100,10 @@ class MinCut:
             first = self._cheaper(d, costs, context)
         places = self._places(d, costs, first, context)
         for best in best_finds(d, places, self.repair_moves, context):
-            plan = replace(best.plan(), lower_bound_s=max(0.0, bound_s))
-            yield plan
+            plan = best.plan()
+            yield Proposal(plan, max(0.0, bound_s))
         if problem.m > 2:
-            yield replace(plan, lower_bound_s=serial_bound(d, context.deadline_s))
+            yield Proposal(plan, serial_bound(d, context.deadline_s))
 
     def _places(
         self, d: PricingContext, costs: Serial, first: Iterator[IntArray], context: Context

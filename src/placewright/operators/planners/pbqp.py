@@ -17,8 +17,7 @@ from placewright.operators.planners.pricing.priced import (
     within_memory,
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.planning.anytime import last_of
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal, last_of
 
 
 @final
@@ -64,7 +63,7 @@ class Pbqp:
         """Where tensors go over links."""
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan.
 
         Raises
@@ -76,10 +75,10 @@ class Pbqp:
         if context.incumbent is not None and math.isfinite(left_s):
             kept_s = (1 - self.relayed_share) * max(0.0, left_s)
             context = replace(context, deadline_s=context.deadline_s - kept_s)
-        plan, ended = last_of(self.finds(problem, context))
-        return replace(plan, note=ended or plan.note)
+        found, interrupted = last_of(self.finds(problem, context))
+        return replace(found, interrupted=interrupted)
 
-    def finds(self, problem: OperatorProblem, context: Context) -> Iterator[OperatorPlan]:
+    def finds(self, problem: OperatorProblem, context: Context) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved; raises as a call does."""
         d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
         costs = d.costs(problem.compute_s)
@@ -88,7 +87,7 @@ class Pbqp:
         note = "" if first.proved else "branch limit reached: total time not proved least"
         places = (d.place(solution.choice) for solution in chain([first], rounds))
         for best in best_finds(d, places, self.repair_moves, context):
-            plan = best.plan(note)
-            yield plan
+            plan = best.plan()
+            yield Proposal(plan, note=note)
         if problem.overlap is Overlap.SERIAL and problem.objective is Objective.LATENCY:
-            yield replace(plan, lower_bound_s=serial_bound(d, context.deadline_s))
+            yield Proposal(plan, serial_bound(d, context.deadline_s), note=note)

@@ -19,7 +19,7 @@ from placewright.operators.planners.sequences.search_state import (
     start_search_state,
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning.contract import INTERRUPTED, Context
+from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import installed
 
 ENOUGH = 200
@@ -90,7 +90,7 @@ class Search:
             return "does not keep plans contiguous"
         return pairwise_only(problem)
 
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan met.
 
         Raises
@@ -121,8 +121,8 @@ class Search:
                 size, r = max(size, min(size, done) * self.growth), r + 1
                 search_state.tell(f"round {r}")
         except KeyboardInterrupt:
-            return search_state.best.plan(INTERRUPTED)
-        return search_state.best.plan()
+            return Proposal(search_state.best.plan(), interrupted=True)
+        return Proposal(search_state.best.plan())
 
     def _round(self, search_state: SearchState, work: float, r: int) -> float:
         """Sequences first where that makes sense, then placements on the judge; the work done."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal
 from placewright.samples.balance.state import State, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.planners.lp import Lp
@@ -45,7 +45,7 @@ class Ilp:
         moves = len(all_moves(merged(problem)))
         return f"{moves} moves are too many (of {MOST_MOVES})" if moves > MOST_MOVES else None
 
-    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+    def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
         """The plan.
 
         Raises
@@ -58,7 +58,7 @@ class Ilp:
         one = merged(problem)
         moves = all_moves(one)
         relaxed = relaxation(problem, context.deadline_s, context.progress)
-        plan = whole_plan(
+        found = whole_plan(
             one,
             moves,
             context.deadline_s,
@@ -67,18 +67,19 @@ class Ilp:
             engine=self.engine,
             seed=context.seed,
         )
+        plan = found.plan
         if one.k < problem.k:
             whole = State.of(one).flow
             np.add.at(whole, (plan.source, plan.target), plan.count)
-            split = plan_of(problem, with_classes(problem, whole))
-            plan = replace(split, lower_bound_s=plan.lower_bound_s, note=plan.note)
-        return replace(plan, lower_bound_s=max(plan.lower_bound_s, relaxed.lower_bound_s))
+            plan = plan_of(problem, with_classes(problem, whole))
+        bound = max(found.bound or 0.0, relaxed.lower_bound_s)
+        return Proposal(plan, bound, interrupted=found.interrupted)
 
 
 def _rounded(problem: SampleProblem, context: Context) -> SamplePlan | None:
     """The relaxation's plan, where rounding finds one."""
     try:
-        return Lp()(problem, context)
+        return Lp()(problem, context).plan
     except InfeasibleError:
         return None
 

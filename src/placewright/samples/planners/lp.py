@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal
 from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
@@ -30,7 +30,7 @@ class Lp:
         """Always."""
         return None
 
-    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+    def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
         """The plan.
 
         Raises
@@ -39,14 +39,14 @@ class Lp:
             No plan keeps every limit.
         """
         relaxed = relaxation(problem, context.deadline_s, context.progress)
-        plan = _rounded(problem, relaxed, context)
-        return replace(plan, lower_bound_s=relaxed.lower_bound_s)
+        rounded = _rounded(problem, relaxed, context)
+        return replace(rounded, bound=relaxed.lower_bound_s)
 
 
-def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> SamplePlan:
+def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> Proposal[SamplePlan]:
     if relaxed.problem.k > 1:
         used = relaxed.flow > 0
         return whole_plan(relaxed.problem, relaxed.moves.where(used), context.deadline_s)
     state = State.of(relaxed.problem, whole_flow(relaxed))
     state.balance(relaxed.clock, 1, deadline_s=context.deadline_s)
-    return replace(state, problem=problem).plan()
+    return Proposal(replace(state, problem=problem).plan())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Proposal
 from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.simple import in_order, without_mix
@@ -45,7 +45,7 @@ class Nic:
             return "links differ by more than the nodes at their ends"
         return without_mix(problem)
 
-    def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
+    def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
         """The plan."""
         send_s, receive_s = _own(problem.send_s), _own(problem.receive_s.T)
         low, high = 0.0, _longest(problem, send_s, receive_s)
@@ -58,7 +58,7 @@ class Nic:
         must, can = _must_and_can(problem, high, send_s, receive_s)
         plan = State.of(problem, in_order(problem, must, np.maximum(can, 0))).plan()
         proved = low * (1.0 - 1e-9) + problem.epochs * problem.sync_s
-        return replace(plan, lower_bound_s=proved)
+        return Proposal(plan, proved)
 
 
 def _by_node(port_s: FloatArray) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import INTERRUPTED
+from placewright.planning.contract import Proposal
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.cp_sat import solve_whole
@@ -32,7 +32,7 @@ def whole_plan(
     every: bool = False,
     engine: Engine = "highs",
     seed: int = 0,
-) -> SamplePlan:
+) -> Proposal[SamplePlan]:
     """The best plan of whole samples that uses only `moves`, as good as time and Ctrl-C allow.
 
     Parameters
@@ -62,22 +62,16 @@ def whole_plan(
             found = solve_whole(master, start, deadline_s, GAP, seed)
         if found is not None:
             count, proved = found
-            return _plan(master, count, proved / units if every else 0.0)
+            return _proposal(master, count, proved / units if every else 0.0)
         if master.interrupted:
             raise KeyboardInterrupt
     raise InfeasibleError("no plan of whole samples was found", where=problem.name)
 
 
-def _plan(master: Master, count: IntArray, proved_s: float) -> SamplePlan:
+def _proposal(master: Master, count: IntArray, proved_s: float) -> Proposal[SamplePlan]:
     kept, moves = np.flatnonzero(count), master.moves
-    return SamplePlan(
-        moves.source[kept],
-        moves.target[kept],
-        count[kept],
-        moves.sample_class[kept],
-        proved_s,
-        INTERRUPTED if master.interrupted else "",
-    )
+    plan = SamplePlan(moves.source[kept], moves.target[kept], count[kept], moves.sample_class[kept])
+    return Proposal(plan, proved_s, interrupted=master.interrupted)
 
 
 def _by_highs(

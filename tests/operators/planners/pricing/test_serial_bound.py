@@ -12,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.priced import serial_bound
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 from placewright.testing.instances import tiny
 
@@ -32,6 +32,7 @@ def test_a_solve_without_an_answer_is_a_bound_at_most(
 
     monkeypatch.setattr(sys.modules[serial_bound.__module__], "solve_pbqp", astray)
     problem = tiny([[1.0, 2.0, 3.0]] * 3, [(0, 9.0, [1, 2])], overlap="serial")
-    plan = planner(problem, Context())
+    proposal = proposal_of(planner(problem, Context()))
+    plan = proposal.plan
     assert judge(problem, plan).value == 3.0
-    assert plan.lower_bound_s == pytest.approx(2.5 if proved == 2.5 else 0.0)
+    assert proposal.bound == pytest.approx(2.5 if proved == 2.5 else 0.0)

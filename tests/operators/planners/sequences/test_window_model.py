@@ -25,5 +25,5 @@ def test_costs_past_64_bits_are_no_option(links: Links) -> None:
         if problem.m < 2:
             continue
         start = OperatorPlan(problem.compute_s.argmin(axis=1))
-        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start))
+        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start)).plan
         assert judge(problem, plan).value <= best_of_all(problem) * (1 + 2e-5)

@@ -50,9 +50,9 @@ class Start:
     order: IntArray | None = None
     dispatch: Dispatch = Dispatch.READY
 
-    def plan(self, note: str = "") -> OperatorPlan:
-        """As an answer."""
-        return OperatorPlan(self.place, self.order, self.dispatch, note=note)
+    def plan(self) -> OperatorPlan:
+        """As a plan."""
+        return OperatorPlan(self.place, self.order, self.dispatch)
 
 
 def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:

@@ -18,7 +18,7 @@ from placewright.operators.planners.sequences.search import OrderSearch, fully_l
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
 from placewright.operators.structure.groups import Groups, groups_of
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context, Planner, proposal_of
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
         if planner.unsupported_reason(problem) is not None:
             continue
         try:
-            found.append(score_plan(judge, planner(problem, context)))
+            found.append(score_plan(judge, proposal_of(planner(problem, context)).plan))
         except InfeasibleError:
             continue  # no link for some tensor: another start may still have a way
     if not found:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placewright.planning.anytime import last_of
-from placewright.planning.contract import INTERRUPTED
+from placewright.planning.contract import last_of
 
 
 def pressed_after(count: int) -> Iterator[int]:
@@ -17,9 +16,9 @@ def pressed_after(count: int) -> Iterator[int]:
 
 
 def test_the_last_find_is_the_answer() -> None:
-    """With a note where Ctrl-C came."""
-    assert last_of(range(4)) == (3, "")
-    assert last_of(pressed_after(4)) == (3, INTERRUPTED)
+    """And whether Ctrl-C came."""
+    assert last_of(range(4)) == (3, False)
+    assert last_of(pressed_after(4)) == (3, True)
 
 
 def test_without_a_find_there_is_no_answer() -> None:

@@ -1,0 +1,230 @@
+"""Planners with parameters: ``search(effort=1e6)``, a mapping, a file, or an object.
+
+A planner is a frozen dataclass whose fields are its parameters, so that a copy with other fields
+is the planner with other parameters. What is given is checked against the fields' types; nothing
+of a text is evaluated but literals.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.io.stored import read_data
+from placewright.planning.contract import Planner
+
+PlannerChoice: TypeAlias = str | Mapping[str, Any] | Planner
+"""``"search"``, ``"search(effort=1e6)"``, ``"@planner.yaml"``,
+``{"name": "search", "effort": 1e6}``, or a planner."""
+
+AUTO = "auto"
+
+LONGEST = 10_000
+"""Characters of a planner's text."""
+
+LARGEST = 2.0**53
+"""Whole numbers beyond it cannot be told from their neighbours as floating-point numbers."""
+
+
+def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str, Planner]:
+    """The planner that is asked for, and its label: the name and what is not its default.
+
+    Parameters
+    ----------
+    planners
+        Those of the wing, by name, with their default parameters.
+
+    Raises
+    ------
+    UnknownNameError
+        No planner, or no parameter, of this name.
+    InputError
+        A text that is no call with literals, or a value of another type.
+    """
+    choice = opened(choice)
+    if isinstance(choice, Mapping):
+        return _with(planners, *_of_mapping(choice))
+    if not isinstance(choice, str):
+        return label(planners, choice), choice
+    if choice in planners:
+        return choice, planners[choice]
+    return _with(planners, *_of_text(planners, choice))
+
+
+def opened(choice: PlannerChoice) -> PlannerChoice:
+    """What stands in the file, if a file is named (``"@planner.yaml"``).
+
+    The file is a mapping with the planner's ``name`` and parameters, or has one, or a text, under
+    the key ``planner``.
+    """
+    if not isinstance(choice, str) or not choice.startswith("@"):
+        return choice
+    where = choice[1:]
+    data, _ = read_data(where)
+    found = data.get("planner", data) if isinstance(data, dict) else data
+    if not isinstance(found, str | dict):
+        what = "must be a planner: a mapping with its name and parameters, or a text"
+        raise InputError(what, where=where, by=f"got {type(found).__name__}", hint=_LOOK)
+    return found
+
+
+_LOOK = "write `planner: {name: search, effort: 1e6}`"
+
+
+def label(planners: Mapping[str, Planner], planner: Planner) -> str:
+    """``search(effort=1000000.0)``: the name, and parameters that are not those of the list."""
+    usual = planners.get(planner.name)
+    if type(usual) is not type(planner) or not is_dataclass(planner):
+        return planner.name
+    pairs = ((key, getattr(planner, key), getattr(usual, key)) for key in _defaults(planner))
+    changed = [f"{key}={value!r}" for key, value, default in pairs if value != default]
+    return planner.name + (f"({', '.join(changed)})" if changed else "")
+
+
+def _of_mapping(choice: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    given = {str(key): value for key, value in choice.items()}
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError("a planner needs its name", by=f"got {name!r}", hint=_LOOK)
+    return name, given
+
+
+def _of_text(planners: Mapping[str, Planner], text: str) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of ``name(field=value, ...)``."""
+    if len(text) > LONGEST:
+        raise InputError("a planner's text is too long", by=f"{len(text)} of {LONGEST} characters")
+    if not text.endswith(")") or "(" not in text:
+        return text, {}
+    opens = [k for k, letter in enumerate(text) if letter == "("]
+    # A name may hold brackets itself: "only:GPU (0)".
+    start = next((k for k in opens if text[:k] in planners), opens[0])
+    name, where = text[:start], f"planner {text!r}"
+    try:
+        call = ast.parse(f"_{text[start:]}", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _no_call(where, str(error)) from None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise _no_call(where, "it is no single call")
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise _no_call(where, "a value without the name of its parameter")
+    given: dict[str, Any] = {}
+    for keyword in call.keywords:
+        key = str(keyword.arg)
+        if key in given:
+            raise _no_call(where, f"{key} is given twice")
+        try:
+            given[key] = ast.literal_eval(keyword.value)
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            by = f"the value of {key} is no number, quoted text, True, False, None or list of these"
+            raise _no_call(where, by) from None
+    return name, given
+
+
+def _no_call(where: str, by: str) -> InputError:
+    hint = "write name(parameter=value, ...), as in search(effort=1e6)"
+    return InputError("cannot be read as a planner with parameters", where=where, by=by, hint=hint)
+
+
+def _with(
+    planners: Mapping[str, Planner], name: str, given: Mapping[str, Any]
+) -> tuple[str, Planner]:
+    """The planner of this name with these parameters, and its label."""
+    if name == AUTO:
+        raise InputError(f"{AUTO} takes no parameters", hint="name a planner to give it some")
+    if name not in planners:
+        raise UnknownNameError("planner", name, [AUTO, *planners])
+    planner = planners[name]
+    if not given:
+        return name, planner
+    defaults, where = _defaults(planner), f"planner {name!r}"
+    listed = ", ".join(f"{key}={value!r}" for key, value in defaults.items()) or "none"
+    types = _types(planner)
+    for key in given:
+        if key not in defaults:
+            raise UnknownNameError("parameter", key, defaults, where=where, by=f"it has: {listed}")
+    checked = {key: _value(types.get(key, Any), given[key], key, where) for key in given}
+    try:
+        made: Planner = replace(planner, **checked)  # type: ignore[type-var]
+    except PlacewrightError:
+        raise
+    except Exception as error:  # of a plug-in's own checks
+        by = f"{type(error).__name__}: {error}"
+        raise InputError("refuses its parameters", where=where, by=by) from None
+    return label(planners, made), made
+
+
+def _defaults(planner: Planner) -> dict[str, Any]:
+    """Parameters and their values: the dataclass' fields but for the name."""
+    if not is_dataclass(planner):
+        return {}
+    known = (f.name for f in fields(planner) if f.init and f.name != "name")
+    return {key: getattr(planner, key) for key in known}
+
+
+def _types(planner: Planner) -> dict[str, Any]:
+    try:
+        return get_type_hints(type(planner))
+    except Exception:  # a plug-in's annotations may name what is not imported
+        return {}
+
+
+def _value(kind: Any, value: Any, key: str, where: str) -> Any:
+    """`value` as the field's type: strictly, but ``2e7`` is a whole number and a list a tuple."""
+    try:
+        adapter = TypeAdapter(kind)
+    except Exception:  # a plug-in's type that has no schema: its own checks must do
+        return value
+    tries = [value]
+    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST:
+        tries.append(int(value))
+    for attempt in tries:
+        try:
+            found = adapter.validate_json(json.dumps(attempt), strict=True)
+        except (ValidationError, TypeError, ValueError, RecursionError):
+            continue
+        if not _odd(found):
+            return found
+    shown = repr(value)
+    by = f"got {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    raise InputError(f"{key} must be {_described(kind)}", where=where, by=by)
+
+
+def _odd(value: Any) -> bool:
+    """Whether a number in it is NaN, or a whole number too large for any array."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return any(_odd(inner) for inner in value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return True
+    return isinstance(value, float) and math.isnan(value)
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    NoneType: "None",
+}
+
+
+def _described(kind: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_described(part) for part in inner)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(value) for value in inner)
+    if origin in (tuple, list) and inner:
+        return f"a list of which each is {_described(inner[0])}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(repr(member.value) for member in kind)
+    return _WORDS.get(kind, str(kind))

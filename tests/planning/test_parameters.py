@@ -1,0 +1,194 @@
+"""Planners with parameters: as text, mapping, file and object; what is wrong with them is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.search import Search
+from placewright.planning.contract import Context
+from placewright.planning.parameters import choose, label
+from placewright.planning.solving import compare, solve
+from placewright.testing.instances import tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Fields of every kind."""
+
+    effort: float = 1e6
+    rounds: int = 3
+    heats: tuple[float, ...] = (0.5, 0.1)
+    engine: Literal["a", "b"] = "a"
+    exact: bool = False
+    limit: int | None = None
+    array: Any = None
+    name: str = "knobs"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise ValueError("rounds must not be negative")
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """None."""
+        return None
+
+    def __call__(self, problem: Any, context: Context) -> OperatorPlan:
+        """Everything on the first device; without heats it fails."""
+        self.heats[0]
+        return OperatorPlan(np.zeros(problem.n))
+
+
+KNOWN = {"knobs": Knobs(), "only:GPU (0)": Knobs(name="only:GPU (0)"), "search": Search()}
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("knobs", {}),
+        ("knobs()", {}),
+        ("knobs(effort=2e7)", {"effort": 2e7}),
+        ("knobs(effort=5, rounds=2e1)", {"effort": 5.0, "rounds": 20}),
+        ("knobs( heats = (0.2, .1,), engine='b' )", {"heats": (0.2, 0.1), "engine": "b"}),
+        ("knobs(heats=[1], exact=True, limit=7)", {"heats": (1.0,), "exact": True, "limit": 7}),
+        ("knobs(limit=None, rounds=3)", {}),
+        ("only:GPU (0)(rounds=4)", {"rounds": 4, "name": "only:GPU (0)"}),
+    ],
+)
+def test_text(text: str, changed: dict[str, Any]) -> None:
+    """Literals become the fields' types, and the label reads back as the same planner."""
+    name, planner = choose(KNOWN, text)
+    assert planner == Knobs(**changed)
+    assert choose(KNOWN, name) == (name, planner)
+    assert (name in KNOWN) == (not set(changed) - {"name"})
+
+
+def test_labels_say_what_is_no_default() -> None:
+    """Of objects too; a planner that is not in the list has its name only."""
+    assert choose(KNOWN, "knobs(rounds=4, effort=1e6)")[0] == "knobs(rounds=4)"
+    assert label(KNOWN, Search(effort=5.0)) == "search(effort=5.0)"
+    assert label({}, Search(effort=5.0)) == "search"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("knobs(rounds=2.5)", "rounds must be a whole number (got 2.5)"),
+        ("knobs(rounds=True)", "rounds must be a whole number (got True)"),
+        ("knobs(rounds=1e300)", "rounds must be a whole number (got 1e+300)"),
+        ("knobs(rounds='3')", "rounds must be a whole number (got '3')"),
+        ("knobs(effort='9')", "effort must be a number (got '9')"),
+        ("knobs(effort=None)", "effort must be a number (got None)"),
+        ("knobs(effort=b'9')", "effort must be a number"),
+        ("knobs(effort={1: 2})", "effort must be a number"),
+        ("knobs(effort=2j)", "effort must be a number"),
+        ("knobs(exact=1)", "exact must be True or False (got 1)"),
+        ("knobs(limit='x')", "limit must be a whole number or None"),
+        ("knobs(heats=0.1)", "heats must be a list of which each is a number"),
+        ("knobs(heats=('a',))", "heats must be a list of which each is a number"),
+        ("knobs(engine='c')", "engine must be one of 'a', 'b' (got 'c')"),
+        ("knobs(rounds=-1)", "refuses its parameters (ValueError: rounds must not be negative)"),
+        ("knobs(effort=1", "unknown planner"),
+        ("knobs(effort)", "without the name"),
+        ("knobs(**{'effort': 1})", "without the name"),
+        ("knobs(effort=x)", "no number, quoted text"),
+        ("knobs(effort=__import__('os').system('true'))", "no number, quoted text"),
+        ("knobs(effort=9**9**9)", "no number, quoted text"),
+        ("knobs(effort=[k for k in (1,)])", "no number, quoted text"),
+        ("knobs(effort=1, effort=2)", "given twice"),
+        ("knobs(effort=1)(rounds=2)", "no single call"),
+        ("knobs()+knobs()", "no single call"),
+        ("knobs(effort=1\0)", "cannot be read"),
+        ("knobs(effort=" + "(" * 5000 + ")" * 5000 + ")", "too long"),
+        ("knobs(effort=" + "(" * 4000 + ")" * 4000 + ")", "cannot be read"),
+        ("knobs(effort=" + "-" * 9000 + "1)", "(?:cannot be read|no number)"),
+        ("knobs(rounds=" + "9" * 6000 + ")", "(?:cannot be read|whole number)"),
+        ("nobs(effort=1)", "did you mean 'knobs'"),
+        ("auto(effort=1)", "auto takes no parameters"),
+        ("", "unknown planner ''"),
+        ("()", "unknown planner ''"),
+    ],
+)
+def test_hostile_text(text: str, words: str) -> None:
+    """Nothing is evaluated, nothing crashes: one error that says what is wrong."""
+    with pytest.raises(InputError) as raised:
+        choose(KNOWN, text)
+    said = str(raised.value)
+    assert any(part in said for part in words.strip("(?:)").split("|")), said
+    assert len(said) < 10_500
+
+
+def test_an_unknown_parameter_offers_the_nearest_and_lists_all() -> None:
+    """With their defaults."""
+    with pytest.raises(UnknownNameError) as raised:
+        choose(KNOWN, "knobs(efort=1)")
+    assert "unknown parameter 'efort'" in str(raised.value)
+    assert "did you mean 'effort'" in str(raised.value)
+    assert "it has: effort=1000000.0, rounds=3, heats=(0.5, 0.1), engine='a'" in str(raised.value)
+    with pytest.raises(UnknownNameError, match="unknown parameter 'name'"):
+        choose(KNOWN, "knobs(name='other')")
+
+
+def test_mappings_and_files(tmp_path: Path) -> None:
+    """YAML, JSON; under the key ``planner`` or at the top; a text or a mapping."""
+    wanted = Knobs(effort=2e7, heats=(1.0,))
+    given = {"name": "knobs", "effort": 2e7, "heats": [1]}
+    assert choose(KNOWN, given)[1] == wanted
+    for name, text in {
+        "a.yaml": "planner: {name: knobs, effort: 2.0e+7, heats: [1]}",
+        "b.yaml": "{name: knobs, effort: 2.0e+7, heats: [1]}",
+        "c.yaml": "planner: knobs(effort=2e7, heats=[1])",
+        "d.json": '{"planner": {"name": "knobs", "effort": 2e7, "heats": [1]}}',
+    }.items():
+        (tmp_path / name).write_text(text)
+        assert choose(KNOWN, f"@{tmp_path / name}")[1] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "must be a planner"),
+        ("planner: 3", "must be a planner"),
+        ("planner: {effort: 1}", "needs its name"),
+        ("{name: [knobs]}", "needs its name"),
+        ("planner: {name: knobs, effort: .nan}", "effort must be a number"),
+        ("planner: {name: knobs, rounds: .inf}", "rounds must be a whole number"),
+        ("planner: {name: knobs, effort: 2026-01-01}", "effort must be a number"),
+        ("planner: {name: knobs, 3: 4}", "unknown parameter '3'"),
+        ("planner: '@again.yaml'", "unknown planner '@again.yaml'"),
+        ("planner: {name: knobs", "not valid YAML"),
+    ],
+)
+def test_hostile_files(text: str, words: str, tmp_path: Path) -> None:
+    """What is wrong is told."""
+    path = tmp_path / "planner.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words.replace("(", r"\(")):
+        choose(KNOWN, f"@{path}")
+
+
+TWO = tiny([[2.0, 5.0], [4.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="two")
+
+
+def test_solve_and_compare_take_them_and_the_result_says_so(tmp_path: Path) -> None:
+    """Two of one planner are two candidates; the file says the parameters."""
+    result = solve(TWO, "search(effort=1e3)")
+    assert result.planner == "search(effort=1000.0)"
+    assert result.as_json()["planner"] == "search(effort=1000.0)"
+    assert solve(TWO, {"name": "auto"}).note
+    both = compare(TWO, ["search(effort=1e3)", {"name": "search", "effort": 2e3}, "heft"])
+    names = [c.planner for c in both.candidates]
+    assert names == ["search(effort=1000.0)", "search(effort=2000.0)", "heft"]
+    assert len(compare(TWO, "heft").candidates) == 1
+
+
+def test_parameters_with_which_a_planner_breaks_are_named() -> None:
+    """Not a traceback, which is for defects of planners as they are."""
+    with pytest.raises(InputError, match=r"(?s)search\(heats=\(\)\): fails.*ZeroDivisionError"):
+        solve(TWO, "search(heats=())")
