@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from placewright.capturing.colocation import Groups
-from placewright.capturing.dataflow import Dataflow, is_view
+from placewright.capturing.dataflow import Dataflow
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
@@ -56,7 +56,7 @@ def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
             flops=call.flops,
             elementwise_flops=call.elementwise_flops,
             uncounted=call.uncounted,
-            bytes_accessed=0.0 if is_view(call) else _bytes_accessed(call, flow.specs),
+            bytes_accessed=0.0 if flow.views[k] else _bytes_accessed(flow, k),
             resident_bytes=resident.get(k, 0),
             phase=call.phase,
             module=call.module,
@@ -64,13 +64,13 @@ def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
             colocation=groups.operators[k],
             outputs=call.outputs,
         )
-        for k, call in enumerate(flow.calls)
+        for k, call in enumerate(flow.step.calls)
     )
 
 
 def _resident_bytes(flow: Dataflow) -> dict[int, int]:
     """Bytes of parameters, buffers and state, each counted at the first operator that uses it."""
-    size = {e.name: spec_bytes(e.spec) for e in flow.step.resident()}
+    size = {e.name: spec_bytes(e.spec) for e in flow.resident}
     found: dict[int, int] = {}
     for k, names in enumerate(flow.inputs_used):
         for name in names:
@@ -78,16 +78,17 @@ def _resident_bytes(flow: Dataflow) -> dict[int, int]:
     return found
 
 
-def _bytes_accessed(call: Call, specs: Mapping[str, TensorSpec]) -> float:
+def _bytes_accessed(flow: Dataflow, k: int) -> float:
     """Bytes read and written, every argument and every result once.
 
     Of the first argument of a lookup only what the indices pick is read: as much as the result.
     """
+    call = flow.step.calls[k]
     made = sum(map(spec_bytes, call.outputs))
-    read = [spec_bytes(specs[name]) for name in call.reads()]
+    read = [spec_bytes(flow.specs[name]) for name in flow.reads[k]]
     if call.instruction.target in _LOOKUPS:
         read[0] = made
-    changed = sum(spec_bytes(specs[name]) for name in call.instruction.mutates)
+    changed = sum(spec_bytes(flow.specs[name]) for name in call.instruction.mutates)
     return float(sum(read) + changed + made)
 
 
@@ -123,7 +124,7 @@ def _inputs(flow: Dataflow, groups: Groups) -> tuple[ProgramInput, ...]:
 
 
 def _tensors(flow: Dataflow) -> list[ir.Tensor]:
-    names = [call.instruction.name for call in flow.calls]
+    names = [call.instruction.name for call in flow.step.calls]
     held = _held_bytes(flow)
     return [
         ir.Tensor(
@@ -131,7 +132,7 @@ def _tensors(flow: Dataflow) -> list[ir.Tensor]:
             names[k],
             held[value],
             tuple(names[c] for c in flow.consumers[value]),
-            flow.view_of(k),
+            flow.view_of[k],
         )
         for value, k in flow.producer.items()
         if value in flow.consumers
@@ -146,21 +147,21 @@ def _held_bytes(flow: Dataflow) -> dict[str, int]:
     """
     held: dict[str, int] = {}
     for value, k in flow.producer.items():
-        call, spec = flow.calls[k], flow.specs[value]
-        if flow.view_of(k):
+        spec, target = flow.specs[value], flow.step.calls[k].instruction.target
+        if flow.view_of[k]:
             held[value] = spec_bytes(spec)
             continue
         held[value] = storage_bytes(spec)
-        if call.instruction.target == "aten.copy.default" and held[value] > spec_bytes(spec):
-            base = call.reads()[0]
-            while base in flow.producer and flow.view_of(flow.producer[base]):
-                base = flow.view_of(flow.producer[base])
+        if target == "aten.copy.default" and held[value] > spec_bytes(spec):
+            base = flow.reads[k][0]
+            while base in flow.producer and flow.view_of[flow.producer[base]]:
+                base = flow.view_of[flow.producer[base]]
             held[value] = max(held[value], held.get(base, spec_bytes(flow.specs[base])))
     return held
 
 
 def _order_only(flow: Dataflow) -> list[ir.Tensor]:
-    names = [call.instruction.name for call in flow.calls]
+    names = [call.instruction.name for call in flow.step.calls]
     return [
         ir.Tensor(ORDER_ONLY + names[k], names[k], 0, tuple(names[c] for c in later))
         for k, later in flow.order.items()

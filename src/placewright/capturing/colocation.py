@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from placewright.capturing.dataflow import Dataflow, is_view
-from placewright.capturing.lowered import Call
+from placewright.capturing.dataflow import Dataflow
+from placewright.capturing.lowered import spec_bytes
 from placewright.capturing.program_calls import RECURRENT
 
 
@@ -38,9 +38,9 @@ class Groups:
 
 def colocate(flow: Dataflow) -> Groups:
     """Group of every operator and of every resident input."""
-    names = [call.instruction.name for call in flow.calls]
+    names = [call.instruction.name for call in flow.step.calls]
     sets = _DisjointSets(len(names))
-    resident = {entry.name for entry in flow.step.resident()}
+    resident = {entry.name for entry in flow.resident}
     first_users = _join_residents(sets, flow, resident)
     _join_views(sets, flow, resident)
     _join_random(sets, flow)
@@ -66,32 +66,29 @@ def _join_residents(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> 
 
 def _join_views(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> None:
     free: list[bool] = []  # can be computed on any device without a transfer
-    for k, call in enumerate(flow.calls):
-        producers, consumers = flow.predecessors(k), flow.successors(k)
-        view = is_view(call)
-        from_nothing = _reads_nothing(call) or (view and all(free[p] for p in producers))
+    for k, call in enumerate(flow.step.calls):
+        reads, view, instruction = flow.reads[k], flow.views[k], call.instruction
+        producers = [flow.producer[name] for name in reads if name in flow.producer]
+        users = sorted({c for name in instruction.results for c in flow.consumers.get(name, ())})
+        constant = not reads and not instruction.mutates and not instruction.random
+        from_nothing = constant or (view and all(free[p] for p in producers))
         free.append(from_nothing and resident.isdisjoint(flow.inputs_used[k]))
-        if free[k] and consumers:
-            sets.join(k, consumers[0])
+        if free[k] and users:
+            sets.join(k, users[0])
         elif view and producers:
-            alone = len(consumers) == 1 and flow.expands(k)
-            sets.join(k, consumers[0] if alone else producers[0])
-
-
-def _reads_nothing(call: Call) -> bool:
-    """Whether the call makes a constant (zeros, arange, full)."""
-    return not call.reads() and not call.instruction.mutates and not call.instruction.random
+            expands = sum(map(spec_bytes, call.outputs)) > spec_bytes(flow.specs[reads[0]])
+            sets.join(k, users[0] if expands and len(users) == 1 else producers[0])
 
 
 def _join_random(sets: _DisjointSets, flow: Dataflow) -> None:
-    random = [k for k, call in enumerate(flow.calls) if call.instruction.random]
+    random = [k for k, call in enumerate(flow.step.calls) if call.instruction.random]
     for k in random:
         sets.join(random[0], k)
 
 
 def _join_workspaces(sets: _DisjointSets, flow: Dataflow) -> None:
     """A recurrent layer hands its backward a workspace whose size only the kernel knows."""
-    for k, call in enumerate(flow.calls):
+    for k, call in enumerate(flow.step.calls):
         if call.instruction.target == RECURRENT:
             for user in flow.consumers.get(f"{call.instruction.name}.3", ()):
                 sets.join(k, user)

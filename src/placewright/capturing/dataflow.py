@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from placewright.capturing.lowered import Call, Lowered, spec_bytes
+from placewright.capturing.lowered import Lowered
 from placewright.capturing.program_calls import operation
 from placewright.graph.graph import TensorSpec
+from placewright.graph.program import ProgramInput
 
 _AS_CHEAP_AS_VIEWS = ("aten._unsafe_view.default", "aten._reshape_alias.default")
 
@@ -24,82 +25,66 @@ class Dataflow:
     ----------
     specs
         Spec of every value.
-    producer
-        Value name -> operator.
-    consumers
-        Value name -> operators that read it, in order, each once.
-    base_input
-        Value name -> the program input that it is or is a view of.
+    resident
+        Inputs that live on one device: state, and whatever else is changed in place.
+    reads
+        Per operator, the values that it reads, each once, in order.
     inputs_used
         Per operator, the program inputs that it reads, directly or through a view, or changes.
+    views
+        Per operator, whether its results share memory with its first argument, or cost as little.
+    view_of
+        Per operator, the value, or the program input behind it, with which its results share
+        memory, or ``""``.
+    producer
+        Value -> operator.
+    consumers
+        Value -> operators that read it, in order, each once.
     order
         Operator -> operators that must run after it and read none of its results.
     """
 
     step: Lowered
     specs: Mapping[str, TensorSpec]
+    resident: Sequence[ProgramInput]
+    reads: Sequence[Sequence[str]]
+    inputs_used: Sequence[Sequence[str]]
+    views: Sequence[bool]
+    view_of: Sequence[str]
     producer: Mapping[str, int]
     consumers: Mapping[str, Sequence[int]]
-    base_input: Mapping[str, str]
-    inputs_used: Sequence[tuple[str, ...]]
     order: Mapping[int, Sequence[int]]
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """The operators."""
-        return self.step.calls
-
-    def predecessors(self, k: int) -> list[int]:
-        """Operators whose results operator `k` reads."""
-        return [self.producer[name] for name in self.calls[k].reads() if name in self.producer]
-
-    def successors(self, k: int) -> list[int]:
-        """Operators that read a result of operator `k`, in order."""
-        results = self.calls[k].instruction.results
-        return sorted({c for name in results for c in self.consumers.get(name, ())})
-
-    def view_of(self, k: int) -> str:
-        """The value, or the program input behind it, whose memory the results share; or ``""``."""
-        call = self.calls[k]
-        if not is_view(call) and call.instruction.target not in _UNDECLARED_VIEWS:
-            return ""
-        read = call.reads()[0]
-        return self.base_input.get(read, read)
-
-    def expands(self, k: int) -> bool:
-        """Whether a view has more bytes than what it is a view of (expand)."""
-        call = self.calls[k]
-        return sum(map(spec_bytes, call.outputs)) > spec_bytes(self.specs[call.reads()[0]])
-
-
-def is_view(call: Call) -> bool:
-    """Whether the results share memory with the first argument, or cost as little."""
-    target = call.instruction.target
-    return bool(operation(target).is_view) or target in _AS_CHEAP_AS_VIEWS
 
 
 def resolve(step: Lowered) -> Dataflow:
     """Follow every value once through the step."""
-    base = {entry.name: entry.name for entry in step.inputs}
+    base = {entry.name: entry.name for entry in step.inputs}  # value -> the input it is a view of
     producer: dict[str, int] = {}
     consumers: dict[str, list[int]] = {}
-    used: list[tuple[str, ...]] = []
-    hidden: dict[int, set[int]] = {}
+    reads, used, views, view_of = [], [], [], []
     for k, call in enumerate(step.calls):
-        reads = call.reads()
-        for name in reads:
+        names = call.reads()
+        for name in names:
             consumers.setdefault(name, []).append(k)
-        bases = (base[name] for name in (*reads, *call.instruction.mutates) if name in base)
+        bases = (base[name] for name in (*names, *call.instruction.mutates) if name in base)
+        target = call.instruction.target
+        view = operation(target).is_view or target in _AS_CHEAP_AS_VIEWS
+        shares = view or target in _UNDECLARED_VIEWS
+        reads.append(names)
         used.append(tuple(dict.fromkeys(bases)))
+        views.append(view)
+        view_of.append(base.get(names[0], names[0]) if shares else "")
         for name in filter(None, call.instruction.results):
             producer[name] = k
-            if is_view(call) and reads[0] in base:
-                base[name] = base[reads[0]]
+            if view and names[0] in base:
+                base[name] = base[names[0]]
+    hidden: dict[int, set[int]] = {}
     for before, after in (*_update_order(step, used), *_random_order(step)):
-        if before not in {producer.get(name) for name in step.calls[after].reads()}:
+        if all(producer.get(name) != before for name in reads[after]):
             hidden.setdefault(before, set()).add(after)
     order = {k: sorted(hidden[k]) for k in sorted(hidden)}
-    return Dataflow(step, step.specs(), producer, consumers, base, used, order)
+    specs, resident = step.specs(), step.resident()
+    return Dataflow(step, specs, resident, reads, used, views, view_of, producer, consumers, order)
 
 
 def _update_order(step: Lowered, used: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
