@@ -53,11 +53,11 @@ def profile(
         first of these that is possible, the last one (and a `NotMeasuredWarning`) where PyTorch
         is not installed. CPUs, and GPUs that are here, are measured and scaled by their
         ``speed``; devices of other kinds are always analytic, and so is an operator that cannot
-        be measured alone. A GPU whose memory might not hold the step has its operators timed one
-        at a time. Of a CPU with more cores than this machine a `TooFewCoresWarning` tells: it is
-        analytic where its ``peak_flops`` is known, else measured with fewer cores.
+        be measured alone. On a GPU whose memory might not hold the step, operators are timed one
+        at a time. A CPU with more cores than this machine is analytic where its ``peak_flops`` is
+        known, else measured with fewer cores; both raise a `TooFewCoresWarning`.
     table
-        Kept profile: what it holds is not measured again, what is measured is added to it.
+        Kept profile: its entries are not measured again, new measurements are added to it.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def profile(
     InputError
         ``in-place`` without a program or without state.
     MissingDependencyError
-        A method was asked for that measures, and PyTorch is not installed.
+        `method` measures, and PyTorch is not installed.
     """
     table = table if table is not None else ProfileTable()
     profiler = Profiler(graph, _measuring_method(graph, state, method), state, table)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +19,10 @@ import torch
 
 from placewright.capturing.program_calls import RECURRENT, materialise, resolve_target
 from placewright.errors import InputError
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, Ref
+from placewright.graph.graph import Graph, Operator, TensorSpec
+from placewright.graph.program import Instruction, Program, Ref
 from placewright.numerics.arrays import FloatArray
+from placewright.profiling.message_cost import copy_chains
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.ways import Layout
 from placewright.runtime.step.elsewhere import elsewhere
@@ -81,7 +81,7 @@ def dispatch_seconds() -> float:
 
     Measured as a step of a chain of small copies over their number, less one such call by itself.
     """
-    graph, state = _copies()
+    graph, state = copy_chains([1], _COPIES, "float32")
     program = cast(Program, graph.program)
     parts, order = partition(graph, [0] * _COPIES, range(_COPIES), 1), range(_COPIES)
     layout = Layout.of([0], ["cpu"], nccl=False)
@@ -93,20 +93,6 @@ def dispatch_seconds() -> float:
 
 
 _COPIES = 100
-
-
-def _copies() -> tuple[Graph, dict[str, torch.Tensor]]:
-    """A chain of copies of one number."""
-    spec, names = TensorSpec((1,), "float32", (1,)), [f"copy{k}" for k in range(_COPIES)]
-    kind, before = "aten.clone.default", ["x", *names[:-1]]
-    operators = tuple(Operator(name, kind, outputs=(spec,)) for name in names)
-    instructions = tuple(
-        Instruction(name, kind, (Ref(source),), {}, (name,))
-        for source, name in zip(before, names, strict=True)
-    )
-    tensors = tuple(Tensor(a, a, 4, (b,)) for a, b in pairwise(names))
-    program = Program((ProgramInput("x", "input", "0", spec),), instructions, ())
-    return Graph("copies", operators, tensors, program), {"x": torch.zeros(1)}
 
 
 def _cost_key(operator: Operator) -> str:

@@ -10,7 +10,7 @@ that is not.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -102,7 +102,7 @@ def measured_messages() -> MessageCost:
     from placewright.runtime.session import Session
 
     devices = (Device("a", node="a"), Device("b", node="b"))
-    graph, state = _chains()
+    graph, state = copy_chains(SIZES, HOPS + 1)
     turns = [k % 2 for _ in SIZES for k in range(HOPS + 1)]
     order = range(len(turns))
     with Session(graph, Cluster(devices, (EMULATED,), name="messages"), state) as session:
@@ -161,21 +161,23 @@ def _times(record: StepRecord) -> tuple[FloatArray, FloatArray]:
     return began, ended
 
 
-def _chains() -> tuple[Graph, dict[str, torch.Tensor]]:
-    """A chain of copies for each size."""
+def copy_chains(
+    sizes: Sequence[int], length: int, dtype: str = "uint8"
+) -> tuple[Graph, dict[str, torch.Tensor]]:
+    """For each number of elements a chain of `length` copies, and the tensors it starts from."""
     import torch
 
     operators, tensors, inputs, instructions, state = [], [], [], [], {}
-    for size in SIZES:
-        spec = TensorSpec((size,), "uint8", (1,))
-        names = [f"hop{k} of {size}" for k in range(HOPS + 1)]
-        inputs.append(ProgramInput(f"x{size}", "constant", f"x{size}", spec))
-        state[f"x{size}"] = torch.ones(size, dtype=torch.uint8)
-        for source, name in zip([f"x{size}", *names], names, strict=False):
-            kind = "aten.clone.default"
+    kind = "aten.clone.default"
+    for size in sizes:
+        spec, start = TensorSpec((size,), dtype, (1,)), f"x{size}"
+        names = [f"copy{k} of {size}" for k in range(length)]
+        inputs.append(ProgramInput(start, "constant", start, spec))
+        state[start] = torch.ones(size, dtype=getattr(torch, dtype))
+        bytes_ = size * state[start].element_size()
+        for source, name in pairwise((start, *names)):
             operators.append(Operator(name, kind, outputs=(spec,)))
             instructions.append(Instruction(name, kind, (Ref(source),), {}, (name,)))
-        pairs = pairwise(names)
-        tensors += [Tensor(source, source, size, (target,)) for source, target in pairs]
+        tensors += [Tensor(a, a, bytes_, (b,)) for a, b in pairwise(names)]
     program = Program(tuple(inputs), tuple(instructions), ())
-    return Graph("messages", tuple(operators), tuple(tensors), program), state
+    return Graph("copies", tuple(operators), tuple(tensors), program), state

@@ -1,4 +1,4 @@
-"""Warnings of a profile: whenever costs are not what was asked for, and why."""
+"""Warnings about costs that differ from those requested, and the checks that raise them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewright.graph.graph import Graph
 
 
 class ProfileWarning(UserWarning):
-    """Costs are not what was asked for."""
+    """Costs differ from those that were requested."""
 
 
 class BusyMachineWarning(ProfileWarning):
