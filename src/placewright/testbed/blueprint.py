@@ -177,11 +177,11 @@ def _back(link: Link) -> Link:
 
 
 def _notes(cluster: Cluster, cpus: Sequence[int]) -> list[str]:
-    asked = sum(_demand(device) for device in cluster.devices)
-    if asked <= len(cpus):
+    demand = sum(_demand(device) for device in cluster.devices)
+    if demand <= len(cpus):
         return []
     return [
-        f"{cluster.name}: the devices ask for {asked:g} cores of {len(cpus)}: "
+        f"{cluster.name}: the devices ask for {demand:g} cores of {len(cpus)}: "
         "when all are busy at once they are slower than they should be"
     ]
 

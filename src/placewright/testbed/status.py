@@ -41,8 +41,8 @@ class WayStatus:
     bytes
         What applications sent, without headers.
     dropped, marked
-        Packets that were lost (no way, a cut, a full queue), and those that told their sender
-        to slow down.
+        Packets that were lost (no link, a cut, a full queue), and packets with a congestion mark
+        (ECN).
     """
 
     source: str

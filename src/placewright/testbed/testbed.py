@@ -64,8 +64,8 @@ class Testbed:
         Parameters
         ----------
         keep
-            Leave it up when this process ends, whoever made it. Otherwise it goes down with the
-            context manager and, whatever happens, with this process; where several processes
+            Leave it up when this process ends, also if it was up before. Otherwise it goes down
+            with the context manager, at the latest with this process; where several processes
             called `up`, with the last of them.
 
         Raises
