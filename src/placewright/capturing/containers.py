@@ -58,8 +58,8 @@ def refilled(tree: Any, values: Iterator[Any]) -> Any:
 class Batch:
     """Inputs and targets of a step, copied once.
 
-    Their tensors are the same in every step, so that what is changed in place stays changed;
-    the containers around them are new in every step.
+    Their tensors are the same in every step, so that in-place changes persist; the containers
+    around them are new in every step.
 
     Attributes
     ----------

@@ -39,8 +39,8 @@ class Device:
     cores
         CPU threads that the device's worker uses.
     speed
-        Speed relative to the same kind of device on the profiling machine: scales what is
-        measured there, and what the analytic profile assumes.
+        Speed relative to the same kind of device on the profiling machine: scales measured
+        costs, and the defaults of the analytic profile.
     memory_bytes
         Capacity, ``inf`` where unlimited.
     peak_flops, memory_bandwidth
@@ -51,7 +51,7 @@ class Device:
         Extra speed factor by operator kind (``conv``, ``matmul``, ...).
     efficiency
         Share of ``peak_flops`` that the device reaches, above 0 and at most 1, by kind of work
-        (`WORK`), and of ``memory_bandwidth`` (``memory``); defaults stand for what is not given.
+        (`WORK`), and of ``memory_bandwidth`` (``memory``); others have defaults.
     """
 
     name: str

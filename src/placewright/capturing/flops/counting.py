@@ -89,21 +89,21 @@ def _rows_by_columns(args: Any, made: Any) -> float:
 
 
 def _last_two(args: Any, made: Any) -> float:
-    """A vector or a matrix is added to a product of the second and third arguments."""
+    """A vector or matrix plus the product of the second and third arguments."""
     first, second = args[1:3]
     return 2.0 * int(first.numel()) * (1 if second.dim() == 1 else int(second.shape[-1]))
 
 
 def _vectors(args: Any, made: Any) -> float:
-    """A vector's every element meets one of the first argument once."""
+    """An inner product: each element of the first argument is multiplied once."""
     return 2.0 * int(args[0].numel())
 
 
 def _grouped(args: Any, made: Any) -> float:
     """Rows (or columns) of a matrix, each by the matrix of its group.
 
-    Two matrices are multiplied by stretches of what they have in common, which add up to all of
-    it: one product per group, all groups together as much as one product without groups.
+    Two matrices are multiplied in segments of their common dimension: one product per group, all
+    groups together as much as one product without groups.
     """
     first, second = args[:2]
     if first.dim() == second.dim() == 2:
@@ -122,7 +122,7 @@ def _attention_backward(args: Any, made: Any) -> float:
 
 
 def _products(query: Tensor, key: Tensor, value: Tensor, *, by_width: int, by_values: int) -> float:
-    """So many products of scores' size, by the width of the keys and by that of the values."""
+    """`by_width` products of the scores' size by the keys' width, `by_values` by the values'."""
     scores = math.prod((*query.shape[:-1], key.shape[-2]))
     width = by_width * key.shape[-1] + by_values * value.shape[-1]
     return 2.0 * scores * int(width)
@@ -152,7 +152,7 @@ def _recurrent_layers_backward(args: Any, made: Any) -> float:
 
 
 def _convolution(args: Any, made: Any) -> float:
-    """Every element of the result is one filter's product."""
+    """One product with a filter for every element of the result."""
     return 2.0 * _size(made) * math.prod(int(size) for size in args[1].shape[1:])
 
 
@@ -216,4 +216,4 @@ _FORMULAS: dict[str, _Formula] = {
     )
     for name in names.split()
 }
-"""By operation, for those that PyTorch's counter has no formula for."""
+"""By operation, where PyTorch's counter has no formula."""

@@ -46,7 +46,7 @@ detach_copy lift resize_as range _lazy_clone _chunk_cat _stack fill_diagonal _to
 to_padded_tensor _functional_assert_async _functional_assert_scalar
 """
 MOVES = frozenset(_MOVES.split())
-"""Move, pick or write elements and compute nothing; views among them move nothing either."""
+"""Move, select or write elements and compute nothing; views do not even move them."""
 
 _CURVES = """
 acos acosh asin asinh atan atan2 atanh bernoulli celu cos cosh digamma elu erf erfc erfinv exp
@@ -123,7 +123,7 @@ _TAPS = {
     "upsample_trilinear3d": 8, "upsample_bicubic2d": 16, "_upsample_bicubic2d_aa": 16,
     "grid_sampler_2d": 4, "grid_sampler_3d": 8,
 }  # fmt: skip
-"""Elements that each interpolated one is made of: a product and a sum for each, and its weight."""
+"""Inputs of each interpolated element: a product and a sum for each, and its weight."""
 
 
 _Count = Callable[[Any, Any, Any], float]
@@ -154,7 +154,7 @@ def elementwise_rule(target: torch._ops.OpOverload) -> _Count | None:
 
 
 def _each(count: float) -> _Count:
-    """So many for each element of the largest tensor that is read or made."""
+    """`count` for each element of the largest tensor that is read or made."""
     return lambda args, kwargs, made: count * _largest((args, kwargs, made))
 
 
