@@ -1,58 +1,420 @@
-"""place(model, inputs) -> Result: capture, profile and solve in one call."""
+"""place(model, inputs) -> PlacedModel: capture, profile and plan; then run, train and report."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
 from placewright.planning.contract import Planner, Progress, silent
-from placewright.planning.result import Result
-from placewright.planning.solving import AUTO, solve
+from placewright.planning.monitor import STEPS, Monitor, monitor_of
+from placewright.planning.result import Measurement, Result, Status
+from placewright.planning.solving import AUTO
+
+if TYPE_CHECKING:
+    from placewright.adapt.decide import Policy
+    from placewright.adapt.timeline import Timeline
+    from placewright.adapt.trainer import Trainer
+    from placewright.deployment.workers import Workers
+    from placewright.deployment.workload import Workload
+    from placewright.operators.plan import OperatorPlan
+    from placewright.profiling.build import Method
+    from placewright.profiling.interference import InterferenceProfile
+    from placewright.runtime.engines.engine import Engine
+
+MEASURED_STEPS = 10
+"""At most, for the measurement that precedes a run that adapts."""
 
 
 def place(
     model: Any,
-    inputs: Any,
+    inputs: Any = None,
     cluster: Cluster | None = None,
     training: bool = False,
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+    engine: str | Engine = "local",
+    emulate: bool = True,
+    method: Method = "auto",
     planner: str | Planner = AUTO,
+    plan: OperatorPlan | str | Path | None = None,
     time_limit_s: float = 60.0,
+    trials: bool = True,
     seed: int = 0,
-    progress: Progress = silent,
-) -> Result:
-    """Decide where each operator of a PyTorch model should run.
+    progress: Progress | Monitor = silent,
+) -> PlacedModel:
+    """Decide where each operator of a PyTorch model should run, ready to be run there.
+
+    With every engine but ``local`` the workers are started: whole steps on each device calibrate
+    the profile, and steps on several devices measure how these slow each other.
 
     Parameters
     ----------
     model
-        A ``torch.nn.Module``.
+        A ``torch.nn.Module``, or what `placewright.load_model` returns, with inputs of its own.
     inputs
         What the model is called with: a tensor, a tuple or list of arguments, or a dict.
     cluster
         The devices; this machine by default.
     training
-        Place the whole step (forward, loss, backward, Adam) instead of the forward pass.
+        Place the whole step (forward, loss, backward, optimizer) instead of the forward pass.
     loss_fn, targets
         ``loss_fn(outputs, targets)``; the mean square of the outputs where none is given.
+    optimizer, lr
+        ``adam`` or ``sgd``, and its learning rate.
+    engine
+        Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. The processes
+        that torchrun started beside the first one serve it here, and end in `SystemExit`.
+    emulate
+        Wait where devices and links are slower than the machines that are there.
+    method
+        How operators are timed: see `placewright.profile`.
+    planner
+        A name, ``"auto"``, or a planner of your own.
+    plan
+        Use this plan, or the one in this file, instead of making one.
+    time_limit_s
+        For planning.
+    trials
+        With ``auto``, and every engine but ``local``, execute the plans that are predicted to be
+        nearly equal and take the fastest. A run that adapts does that in its first steps, so it
+        needs none here.
+    progress
+        Called as the work goes on. Notes on what was found go to the logger ``placewright`` at
+        level INFO, or to the `note` of a `placewright.planning.monitor.Monitor`.
 
     Returns
     -------
-    A `Result`: the plan, its value in seconds, a lower bound and the gap.
-    """
-    from placewright.capturing.model import capture
-    from placewright.capturing.source import ModelSource, mean_square
-    from placewright.capturing.state import initial_state
-    from placewright.profiling.build import profile
+    A `PlacedModel`; its workers end with its ``with`` block, with `PlacedModel.close`, or with
+    the program.
 
-    if training and loss_fn is None:
-        loss_fn = mean_square
-    name = type(model).__name__
-    graph = capture(model, inputs, training=training, loss_fn=loss_fn, targets=targets, name=name)
-    source = ModelSource(model, inputs, loss_fn, targets, name)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, cluster or Cluster.detect(), state=state)
-    return solve(problem, planner, time_limit_s=time_limit_s, seed=seed, progress=progress)
+    Raises
+    ------
+    InfeasibleError
+        No plan fits; says by how much the best one misses.
+    UnsupportedError
+        The model cannot be captured, or the engine cannot be had here.
+
+    Examples
+    --------
+    >>> with placewright.place(model, x, cluster, training=True, engine="testbed") as placed:
+    ...     print(placed.run(steps=200, adapt=True, check=True))
+    ...     placed.report("run.html")
+    """
+    from placewright.deployment.workers import Workers, served_torchrun
+    from placewright.deployment.workload import profiled, source_of
+
+    if served_torchrun(engine):
+        raise SystemExit(0)
+    cluster = cluster or Cluster.detect()
+    monitor = monitor_of(progress)
+    workers = Workers(engine, cluster, emulate=emulate)
+    workload = profiled(
+        source_of(model, inputs, loss_fn, targets, training=training),
+        cluster,
+        training=training,
+        optimizer=optimizer,
+        lr=lr,
+        method=method,
+        monitor=monitor,
+    )
+    return deploy(
+        workload,
+        workers,
+        planner=planner,
+        plan=plan,
+        time_limit_s=time_limit_s,
+        trials=trials,
+        seed=seed,
+        monitor=monitor,
+    )
+
+
+def deploy(
+    workload: Workload,
+    workers: Workers,
+    *,
+    planner: str | Planner = AUTO,
+    plan: OperatorPlan | str | Path | None = None,
+    time_limit_s: float = 60.0,
+    trials: bool = True,
+    seed: int = 0,
+    monitor: Monitor,
+) -> PlacedModel:
+    """Calibrate a profiled model on its workers, plan it, and try the closest plans.
+
+    See `place` for the parameters. The workers are closed where it fails.
+    """
+    from placewright.deployment.planning import judged, measured_interference, planned, tried
+    from placewright.profiling.interference import InterferenceProfile
+
+    try:
+        known = InterferenceProfile.alike(workload.problem)
+        local = workers.engine.name == "local"
+        if not local:
+            known = measured_interference(workload, workers, monitor)
+        if plan is not None:
+            results: tuple[Result, ...] = (judged(known, plan),)
+        else:
+            results = planned(known, planner, time_limit_s=time_limit_s, seed=seed, monitor=monitor)
+        result = results[0]
+        if trials and not local and len(results) > 1:
+            result = tried(workload, known, results, workers, monitor)
+        return PlacedModel(workload, workers, known, results, result, seed=seed, monitor=monitor)
+    except BaseException:
+        workers.close()
+        raise
+
+
+class PlacedModel:
+    """A model with a plan for its operators, and workers that execute it.
+
+    Made by `place`. A context manager that ends the workers; they are started when first needed.
+
+    Attributes
+    ----------
+    result
+        The plan with its value, lower bound, gap and status.
+    measurement
+        Of the last `run`, ``None`` before the first.
+    timeline
+        Events of the last run that adapted, ``None`` before the first.
+    workload, workers
+        What is placed, and who executes it.
+    interference
+        The costs of operators on devices that work alone, and on several at a time.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        workers: Workers,
+        interference: InterferenceProfile,
+        results: tuple[Result, ...],
+        result: Result,
+        *,
+        seed: int,
+        monitor: Monitor,
+    ) -> None:
+        self.workload, self.workers, self.interference = workload, workers, interference
+        self.result = result
+        self.measurement: Measurement | None = None
+        self.timeline: Timeline | None = None
+        others = (other.plan for other in results if other is not result)
+        self._plans, self._seed, self._monitor = (result.plan, *others), seed, monitor
+
+    def __enter__(self) -> PlacedModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; what was planned and measured stays."""
+        self.workers.close()
+
+    @property
+    def plan(self) -> Any:
+        """The plan: ``plan.placement`` has the device of every operator."""
+        return self.result.plan
+
+    @property
+    def value(self) -> float:
+        """Predicted seconds of a step."""
+        return self.result.value
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no plan can beat."""
+        return self.result.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """``value / lower_bound - 1``."""
+        return self.result.gap
+
+    @property
+    def status(self) -> Status:
+        """Whether the plan is proved optimal, or was found before an interrupt."""
+        return self.result.status
+
+    def run(
+        self,
+        steps: int = 10,
+        *,
+        check: bool = False,
+        adapt: bool = False,
+        snapshots: str | Path | None = None,
+        engine: str | Engine | None = None,
+        warmup: int = 2,
+        seed: int | None = None,
+        progress: Progress | Monitor | None = None,
+    ) -> Measurement:
+        """Execute steps, in turns with the best single device, and measure both.
+
+        Parameters
+        ----------
+        steps
+            Measured ones. With `adapt` at most ten are measured, and the run does so many.
+        check
+            Compare with plain eager PyTorch, from the same state and seed; the answer is in the
+            ``check`` of the measurement and of the timeline, whose `demand` raises where it failed.
+        adapt
+            Then do `steps` steps that watch themselves, plan again when something changes, and
+            survive lost workers: see `timeline`. A Ctrl-C ends them after the one it comes in.
+        snapshots
+            Folder in which the run that adapts keeps its state, and from which it is continued.
+        engine
+            Another engine, for this call only, than the one that the model was placed with.
+        warmup
+            Steps that do not count before the first round.
+        seed
+            Of random numbers in the steps; that of `place` by default.
+        progress
+            As in `place`, and the same by default.
+
+        Returns
+        -------
+        What was measured; ``speed_up`` says how much faster the plan is than one device.
+
+        Raises
+        ------
+        WorkerError
+            A worker died or raised, outside of steps that adapt.
+        """
+        if snapshots is not None and not adapt:
+            raise InputError("snapshots are for runs that adapt", hint="add adapt=True")
+        monitor = self._monitor if progress is None else monitor_of(progress)
+        seed = self._seed if seed is None else seed
+        with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
+            self.measurement = self._measured(
+                workers,
+                monitor,
+                steps=min(steps, MEASURED_STEPS) if adapt else steps,
+                warmup=warmup,
+                seed=seed,
+                check=self.workload.source if check else None,
+            )
+            if adapt:
+                from placewright.deployment.adaptive import run_adaptively
+
+                self.timeline = run_adaptively(
+                    self.workload,
+                    self.interference,
+                    self._plans,
+                    workers,
+                    steps=steps,
+                    seed=seed,
+                    snapshots=None if snapshots is None else Path(snapshots),
+                    check=check,
+                    monitor=monitor,
+                )
+        return self.measurement
+
+    def _measured(self, workers: Workers, monitor: Monitor, **settings: Any) -> Measurement:
+        """Measure the plan and the best single device that fits, in turns on the same workers."""
+        from placewright.operators.run import Runner, best_single
+
+        single = best_single(self.interference.alone)
+        with ExitStack() as up:
+            with monitor.meter("starting workers"):
+                session = workers.session(self.workload.graph, self.workload.state)
+                runner = Runner(up.enter_context(session))
+            beside = "" if single is None else f" and {single.planner} in turns"
+            with monitor.meter(f"running the plan{beside}", STEPS) as meter:
+                meter.step("first steps")
+                return runner.measure(self.result, beside=single, progress=meter, **settings)
+
+    def trainer(
+        self,
+        folder: str | Path | None = None,
+        *,
+        steps: int | None = None,
+        adapt: bool = True,
+        policy: Policy | None = None,
+        snapshot_every: int = 50,
+        patience_s: float = 10.0,
+        seed: int | None = None,
+    ) -> Trainer:
+        """Train batch after batch on the workers, from an ordinary PyTorch loop.
+
+        Parameters
+        ----------
+        folder
+            Snapshots; one that already holds some of this model continues that run. They are
+            removed with the trainer where none is given.
+        steps, adapt, policy, snapshot_every, patience_s
+            As of `placewright.Trainer`.
+        seed
+            Of random numbers in the steps; that of `place` by default.
+
+        Raises
+        ------
+        InputError
+            The model was not placed with ``training=True``; or the folder holds another model's
+            snapshots, or another run is using it.
+        """
+        from placewright.adapt.decide import Policy
+        from placewright.adapt.trainer import Trainer
+        from placewright.deployment.adaptive import adaptive_run
+        from placewright.runtime.scratch import Scratch
+
+        if not self.workload.graph.program.training:
+            raise InputError(
+                "the model was placed for inference",
+                where=self.workload.graph.name,
+                hint="place it with training=True, its loss_fn and example targets",
+            )
+        passing = None
+        if folder is None:
+            passing = Scratch()
+            folder = passing.name
+        run = adaptive_run(
+            self.workload,
+            self.interference,
+            self._plans,
+            self.workers,
+            Path(folder),
+            steps=float("inf") if steps is None else float(steps),
+            try_plans=adapt and steps is not None,
+            adapt=adapt,
+            policy=policy or Policy(),
+            snapshot_every=snapshot_every,
+            patience_s=patience_s,
+            seed=self._seed if seed is None else seed,
+        )
+        self.timeline = run.timeline
+        trainer = Trainer.of_run(self.workload.source.model, run)
+        if passing is not None:
+            weakref.finalize(trainer, passing.cleanup)
+        return trainer
+
+    def explain(self, name: str) -> Any:
+        """Where an operator or a module runs, and what moving it would change."""
+        return self.result.explain(name)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page: the plan, and what was measured in the last `run`."""
+        return self.result.report(path, self.measurement, self.workload.graph, self.timeline)
+
+    def trace(self, path: str | Path) -> Path:
+        """Write a Perfetto/Chrome trace (``.json.gz``): the plan and a measured step of it."""
+        return self.result.trace(path, self.measurement)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON, which ``place(..., plan=path)`` reads."""
+        return self.result.save(path)
+
+    def __repr__(self) -> str:
+        measured = [] if self.measurement is None else [repr(self.measurement)]
+        return "\n".join([repr(self.result), *measured])
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()

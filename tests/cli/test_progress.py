@@ -6,6 +6,7 @@ import pytest
 
 from placewright.cli import progress
 from placewright.cli.progress import Meter
+from placewright.planning.monitor import STEPS
 
 
 def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +29,7 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_running_plan_has_words_of_its_own() -> None:
     """What is measured is no bound's gap."""
-    meter = Meter("running", shown=False, names=progress.STEPS)
+    meter = Meter("running", shown=False, names=STEPS)
     meter(what="step 1", value=0.015, bound=0.01, elapsed_s=0.1)
     assert meter._numbers() == ["a step takes 15 ms", "predicted 10 ms", "step 1"]
 

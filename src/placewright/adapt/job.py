@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +40,9 @@ class Job:
     cluster: Cluster
     problem: OperatorProblem
     state: Mapping[str, torch.Tensor]
-    open: Callable[[Graph, Cluster, Mapping[str, torch.Tensor]], Session] = Session
+    open: Callable[
+        [Graph, Cluster, Mapping[str, torch.Tensor]], AbstractContextManager[Session]
+    ] = Session
     reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
 
     def session(self, names: Collection[str], changed: Mapping[str, torch.Tensor]) -> Session:

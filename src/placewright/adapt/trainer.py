@@ -90,15 +90,13 @@ class Trainer:
         state = initial_state(source, graph.program)
         cluster = cluster or Cluster.detect()
         problem = profile(graph, cluster, state=state)
-        assert isinstance(graph.program, Program)
-        self.model, self.program = model, graph.program
         policy = policy or Policy()
         planned = float("inf") if steps is None else float(steps)
         others: tuple[OperatorPlan, ...] = ()
         if adapt and steps is not None:
             plan = plan or Replanner().whole(problem)
             others = rivals(InterferenceProfile.alike(problem), plan, steps)
-        self.run = AdaptiveRun(
+        run = AdaptiveRun(
             Job(graph, cluster, problem, state),
             Path(folder),
             plan=plan,
@@ -110,6 +108,19 @@ class Trainer:
             patience_s=patience_s,
             seed=seed,
         )
+        self._begin(model, run)
+
+    @classmethod
+    def of_run(cls, model: torch.nn.Module, run: AdaptiveRun) -> Trainer:
+        """A trainer for a run of the model's training step that has been prepared."""
+        trainer = cls.__new__(cls)
+        trainer._begin(model, run)
+        return trainer
+
+    def _begin(self, model: torch.nn.Module, run: AdaptiveRun) -> None:
+        program = run.job.graph.program
+        assert isinstance(program, Program)
+        self.model, self.program, self.run = model, program, run
 
     def __enter__(self) -> Trainer:
         return self

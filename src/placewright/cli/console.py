@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from placewright.cli.options import Format
-from placewright.cli.progress import SEARCH, Meter, Names
+from placewright.cli.progress import Meter
+from placewright.planning.monitor import SEARCH, Names
 
 
 @dataclass(frozen=True, slots=True)

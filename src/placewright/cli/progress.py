@@ -7,11 +7,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-Names = tuple[str, str, str]
-
-SEARCH: Names = ("best", "bound", "gap")
-STEPS: Names = ("a step takes", "predicted", "")
-"""A running plan: the median step, and what the judge had said."""
+from placewright.planning.monitor import SEARCH, Names
 
 SHOWN_AFTER_S = 0.3
 """Whatever ends sooner shows nothing."""

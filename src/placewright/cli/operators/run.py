@@ -1,11 +1,9 @@
-"""placewright operators run: carry a plan out and measure it."""
+"""placewright operators run: execute a plan and measure it."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,15 +15,6 @@ from placewright.cli.conflicting_options import (
     refuse_beside_plan,
 )
 from placewright.cli.console import Console
-from placewright.cli.operators.adapting import run_adaptively
-from placewright.cli.operators.engines import (
-    EmulateOption,
-    EngineOption,
-    GpusOption,
-    prepared,
-    serves,
-)
-from placewright.cli.operators.pacing import interference_of, judged, planned, tried
 from placewright.cli.options import (
     BatchOption,
     LinksOption,
@@ -37,14 +26,35 @@ from placewright.cli.options import (
     TraceOption,
     TrainingOption,
 )
-from placewright.cli.progress import STEPS
 from placewright.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
-    from placewright.planning.result import Measurement, Result
-    from placewright.runtime.engines.engine import Engine
+    from placewright.deployment.workload import Workload
 
+EngineOption = Annotated[
+    Literal["local", "testbed", "torchrun", "ray"],
+    typer.Option(
+        "--engine",
+        help="Who starts the workers: this process; this process, on nodes of a testbed (root; "
+        "see `placewright testbed`); torchrun; Ray.",
+    ),
+]
+EmulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulate/--no-emulate",
+        help="Wait where devices and links are slower than the machines that are there.",
+    ),
+]
+GpusOption = Annotated[
+    Literal["together", "apart"] | None,
+    typer.Option(
+        "--gpus",
+        help="One process for the GPUs of a node, or one each; together where all are on one "
+        "node. With --engine local.",
+    ),
+]
 OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
@@ -96,52 +106,34 @@ def run(
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.sources import SourceOptions, load
+    from placewright.cli.sources import SourceOptions, find_cluster, load
+    from placewright.deployment.workers import Workers, served_torchrun
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table
+    from placewright.placed_model import deploy
 
-    if serves(engine):
+    if served_torchrun(engine):
         return
     if snapshots is not None and not adapt:
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
-    with console.noted(UserWarning):
-        workers = prepared(engine, on, emulate, gpus)
+    together = None if gpus is None else gpus == "together"
+    with console.noted(UserWarning):  # an engine that cannot be had fails before any work
+        workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     asked = SourceOptions(source, on, training, batch, links=links, overlap=overlap)
-    loaded = load(asked, console)
-    _check_runnable(loaded)
-    timeline = None
-    with workers as up:
-        known = interference_of(console, loaded, up)
-        loaded = replace(loaded, problem=known.alone)
-        limit_s = TIME_LIMIT_S if time_limit is None else time_limit
-        if plan is not None:
-            results: tuple[Result, ...] = (judged(known, plan),)
-        else:
-            results = planned(console, known, planner or "auto", time_limit_s=limit_s, seed=seed)
-        choose = len(results) > 1 and not adapt  # a run that adapts tries plans while it trains
-        result = tried(console, loaded, known, results, up) if choose else results[0]
-        measured = _measure(
-            console,
-            loaded,
-            result,
-            up,
-            steps=min(steps, 10) if adapt else steps,
-            seed=seed,
-            check=check,
-        )
-        if adapt:
-            timeline = run_adaptively(
-                console,
-                loaded,
-                known,
-                results,
-                steps=steps,
-                seed=seed,
-                engine=up,
-                snapshots=snapshots,
-                check=check,
-            )
+    workload = _runnable(load(asked, console))
+    with deploy(
+        workload,
+        workers,
+        planner=planner or "auto",
+        plan=plan,
+        time_limit_s=TIME_LIMIT_S if time_limit is None else time_limit,
+        trials=not adapt,  # a run that adapts tries plans while it trains
+        seed=seed,
+        monitor=console,
+    ) as placed:
+        measured = placed.run(steps, check=check, adapt=adapt, snapshots=snapshots)
+    result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.show(lambda: data, lambda: run_table(result, measured, timeline))
     console.keep(lambda: data)
@@ -150,7 +142,7 @@ def run(
         result,
         report=report,
         trace=trace,
-        graph=loaded.graph,
+        graph=workload.graph,
         measurement=measured,
         run=timeline,
     )
@@ -159,43 +151,14 @@ def run(
             checked.demand()
 
 
-def _check_runnable(loaded: Loaded) -> None:
+def _runnable(loaded: Loaded) -> Workload:
+    """What was loaded, if it is a model."""
+    from placewright.deployment.workload import Workload
+
     if loaded.graph is None or loaded.cluster is None or loaded.model is None:
         raise UnsupportedError(
             "only a model can be run",
             where=loaded.problem.name,
             hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
         )
-
-
-def _measure(
-    console: Console,
-    loaded: Loaded,
-    result: Result,
-    engine: Engine,
-    *,
-    steps: int,
-    seed: int,
-    check: bool,
-) -> Measurement:
-    """The plan and the best single device that fits, in turns on the same workers."""
-    from placewright.operators.run import best_single, running
-
-    assert loaded.graph is not None
-    assert loaded.cluster is not None
-    single = best_single(loaded.problem)
-    with ExitStack() as up:
-        with console.meter("starting workers"):
-            workers = running(loaded.graph, loaded.cluster, loaded.state, engine)
-            runner = up.enter_context(workers)
-        beside = "" if single is None else f" and {single.planner} in turns"
-        with console.meter(f"running the plan{beside}", STEPS) as meter:
-            meter.step("first steps")
-            return runner.measure(
-                result,
-                beside=single,
-                steps=steps,
-                seed=seed,
-                check=loaded.model if check else None,
-                progress=meter,
-            )
+    return Workload(loaded.model, loaded.graph, loaded.cluster, loaded.state, loaded.problem)

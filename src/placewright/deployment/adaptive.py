@@ -1,0 +1,188 @@
+"""Steps that go on while devices change and workers die; every event becomes a note."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.adapt.rivals import rivals
+from placewright.adapt.run import AdaptiveRun, Job
+from placewright.deployment.workers import reachability
+from placewright.operators.judge import judge
+from placewright.planning.monitor import STEPS
+from placewright.report.history import QUIET, event_text
+from placewright.report.text import seconds
+from placewright.runtime.scratch import Scratch
+
+if TYPE_CHECKING:
+    from placewright.adapt.timeline import Timeline
+    from placewright.deployment.workers import Workers
+    from placewright.deployment.workload import Workload
+    from placewright.operators.plan import OperatorPlan
+    from placewright.planning.monitor import Meter, Monitor
+    from placewright.profiling.interference import InterferenceProfile
+
+
+def adaptive_run(
+    workload: Workload,
+    known: InterferenceProfile,
+    plans: Sequence[OperatorPlan],
+    workers: Workers,
+    folder: Path,
+    *,
+    steps: float,
+    try_plans: bool = True,
+    **settings: Any,
+) -> AdaptiveRun:
+    """A run that adapts, ready for its first step; workers that are up are its own from then on.
+
+    Parameters
+    ----------
+    plans
+        The first is in force when it begins.
+    folder
+        Of snapshots.
+    steps
+        How many are planned in all: plans are tried and migrated to where that pays.
+    try_plans
+        Try others of `plans`, and those of quick planners, in the first steps.
+    settings
+        Further ones of `AdaptiveRun`.
+
+    Raises
+    ------
+    InputError
+        The folder holds another model's snapshots, or another run is using it.
+    """
+    job = Job(
+        workload.graph,
+        workload.cluster,
+        known.alone,
+        workload.state,
+        open=workers.take,
+        **reachability(workers.engine),
+    )
+    plan, *at_hand = plans
+    others = rivals(known, plan, steps, at_hand=at_hand) if try_plans else ()
+    return AdaptiveRun(
+        job, folder, plan=plan, rivals=others, interference=known, steps=steps, **settings
+    )
+
+
+def run_steps(run: AdaptiveRun, steps: int, monitor: Monitor) -> None:
+    """Do steps until there are `steps` in all; Ctrl-C ends them after the one it comes in.
+
+    Every event is noted once, and every plan when it comes into force.
+    """
+    with monitor.meter(f"running {run.job.problem.name}", STEPS) as meter:
+        for name in run.snapshots.damaged:
+            monitor.note(f"{run.folder / name} is damaged and passed over")
+        if run.done:
+            monitor.note(f"continued after step {run.done}, from {run.folder}")
+        try:
+            _steps(run, steps, meter, monitor)
+        except KeyboardInterrupt:
+            monitor.note(f"interrupted after step {run.done}")
+
+
+def _steps(run: AdaptiveRun, steps: int, meter: Meter, monitor: Monitor) -> None:
+    meter.step("starting workers")
+    seen = plans = 0
+    predicted_s = float("nan")
+    while run.done < steps:
+        run.step()
+        news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
+        seen = len(run.timeline.events)
+        for event in news:
+            monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
+        if plans != run.timeline.plans or news:
+            predicted_s = _predicted_s(run)
+        if plans != run.timeline.plans:
+            plans = run.timeline.plans
+            _note_plan(run, predicted_s, monitor)
+        meter(
+            what=f"step {run.done} of {steps}, plan {plans}{_phase(run)}",
+            value=run.timeline.typical_s(5),
+            bound=predicted_s,
+            elapsed_s=sum(run.timeline.step_s),
+        )
+
+
+def _predicted_s(run: AdaptiveRun) -> float:
+    """Predicted step time of the plan in force, with the costs observed so far."""
+    if run.adaptation is None:
+        return float("nan")
+    return judge(run.adaptation.watch.problem(), run.adaptation.plan).value
+
+
+def _note_plan(run: AdaptiveRun, predicted_s: float, monitor: Monitor) -> None:
+    """How many operators each device has now."""
+    if run.adaptation is None:
+        return
+    names = run.adaptation.problem.device_names
+    counts = [run.adaptation.plan.placement.tolist().count(d) for d in range(len(names))]
+    parts = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+    monitor.note(
+        f"step {run.done}: plan {run.timeline.plans}{_phase(run)}: {seconds(predicted_s)} "
+        f"predicted; operators: {parts}"
+    )
+
+
+def _phase(run: AdaptiveRun) -> str:
+    """Why the plan is in force, if it is not yet for good."""
+    adaptation = run.adaptation
+    if adaptation is not None and adaptation.tryout is not None:
+        return " (plans take turns)"
+    if adaptation is not None and adaptation.trial is not None:
+        return " (on trial)"
+    return " (watched)" if adaptation is not None and adaptation.watches_next else ""
+
+
+def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
+    """Compare all steps of a run with eager ones, unless it was broken off in the middle of one.
+
+    The answer is in the run's ``timeline.check``; the run is closed.
+    """
+    from placewright.adapt.check import check_run
+
+    if run.session is None or not run.done:
+        monitor.note("not compared with eager PyTorch: the run was broken off")
+        return
+    with monitor.meter(f"repeating {run.done} steps in eager PyTorch"):
+        run.timeline.check = check_run(run, workload.source)
+
+
+def run_adaptively(
+    workload: Workload,
+    known: InterferenceProfile,
+    plans: Sequence[OperatorPlan],
+    workers: Workers,
+    *,
+    steps: int,
+    seed: int,
+    snapshots: Path | None,
+    check: bool,
+    monitor: Monitor,
+) -> Timeline:
+    """Do `steps` steps that adapt, from the first to the last; see `adaptive_run`.
+
+    Ctrl-C ends the run after the step it is in, with a last snapshot where they are kept; a second
+    one ends it at once, with the snapshots that there are.
+
+    Parameters
+    ----------
+    snapshots
+        Where they are kept, and continued from; ``None``: in a temporary folder.
+    check
+        Repeat all steps in eager PyTorch and compare.
+    """
+    with Scratch() as passing:
+        folder = snapshots or Path(passing)
+        with adaptive_run(workload, known, plans, workers, folder, steps=steps, seed=seed) as run:
+            run_steps(run, steps, monitor)
+            if snapshots is not None and run.session is not None:
+                run.finish()
+            if check:
+                check_steps(run, workload, monitor)
+        return run.timeline

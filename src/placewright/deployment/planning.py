@@ -1,0 +1,175 @@
+"""Plan a workload for its workers: calibrate the profile, plan, try the closest plans."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placewright.errors import PlacewrightError
+from placewright.operators.run import SINGLE, best_single
+from placewright.planning.fixed_plan import FixedPlan, judged_plan
+from placewright.planning.result import Result, Status
+from placewright.planning.solving import AUTO, solve
+from placewright.profiling.interference import InterferenceProfile
+from placewright.report.text import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewright.deployment.workers import Workers
+    from placewright.deployment.workload import Workload
+    from placewright.operators.plan import OperatorPlan
+    from placewright.planning.contract import Planner
+    from placewright.planning.monitor import Monitor
+
+FIRST_PLAN_S = 5.0
+"""Time limit of the plan whose execution shows how devices slow each other."""
+
+ROBUST = "ceft+pbqp"
+"""Robust baseline whose plan is tried beside those of `auto`."""
+
+
+def measured_interference(
+    workload: Workload, workers: Workers, monitor: Monitor
+) -> InterferenceProfile:
+    """Calibrate a workload on its workers, each device alone, then several at a time.
+
+    Raises
+    ------
+    WorkerError
+        A worker died or raised.
+    """
+    from placewright.profiling.calibration import calibrated
+    from placewright.profiling.interference import interference
+
+    with (
+        monitor.meter("calibrating: whole steps on every device alone") as meter,
+        workers.session(workload.graph, workload.state) as session,
+    ):
+        found = calibrated(workload.problem, session)
+        meter.step("calibrating: devices side by side")
+        first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
+        single = best_single(found.problem)
+        known = InterferenceProfile.alike(found.problem)
+        if single is not None:
+            known = interference(found.problem, session, first, single.plan)
+    if found.asked:
+        monitor.note(f"whole steps take, beside the profile: {found}")
+    if known.together is not known.alone:
+        monitor.note(f"operators take, side by side beside alone: {known}")
+    return known
+
+
+def planned(
+    known: InterferenceProfile,
+    planner: str | Planner,
+    *,
+    time_limit_s: float,
+    seed: int,
+    monitor: Monitor,
+) -> tuple[Result, ...]:
+    """Plans made with interference, best first; with `auto` the best single device is one."""
+    title = f"planning {known.alone.name}, at most {time_limit_s:g} s"
+    with monitor.meter(title) as meter:
+        result = solve(
+            known.together, planner, time_limit_s=time_limit_s, seed=seed, progress=meter
+        )
+    if result.status is Status.INTERRUPTED:
+        monitor.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
+    result = _of_its_kind(known, result)
+    single = best_single(known.alone) if planner == AUTO else None
+    if single is None:
+        return (result,)
+    # The page compares with what a device takes alone, not beside others.
+    others = (c for c in result.candidates if not c.planner.startswith(SINGLE))
+    result = replace(result, candidates=(*others, *single.candidates))
+    return (single, result) if single.value < result.value else (result, single)
+
+
+def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Result:
+    """A plan that was given, or a plan file, judged as one device or as several.
+
+    Raises
+    ------
+    InfeasibleError
+        It does not fit; says by how much.
+    """
+    result = judged_plan(known.together, plan)
+    return result if known.of(result.plan) is result.problem else judged_plan(known.alone, plan)
+
+
+def tried(
+    workload: Workload,
+    known: InterferenceProfile,
+    results: Sequence[Result],
+    workers: Workers,
+    monitor: Monitor,
+    *,
+    robust: bool = True,
+) -> Result:
+    """The fastest of several plans when they are executed.
+
+    After Ctrl-C the fastest so far; nothing is tried where planning was interrupted.
+
+    Parameters
+    ----------
+    results
+        Best predicted first.
+    robust
+        Try the plan of `ROBUST` too.
+    """
+    if any(result.status is Status.INTERRUPTED for result in results):
+        return results[0]
+    try:
+        return _tried(workload, known, results, workers, monitor, robust=robust)
+    except KeyboardInterrupt:
+        monitor.note("interrupted before any plan was tried: the best one said is run")
+        return results[0]
+
+
+def _tried(
+    workload: Workload,
+    known: InterferenceProfile,
+    results: Sequence[Result],
+    workers: Workers,
+    monitor: Monitor,
+    *,
+    robust: bool,
+) -> Result:
+    from placewright.adapt.finals import finalists, finals
+
+    if robust:
+        with suppress(PlacewrightError):
+            results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
+    plans = finalists(known, [result.plan for result in results])
+    if len(plans) == 1:
+        return results[0]
+    with (
+        monitor.meter("trying the closest plans") as meter,
+        workers.session(workload.graph, workload.state) as session,
+    ):
+        found = finals(session, known, plans, progress=meter.step)
+    of_plan = {id(result.plan): result for result in results}
+    taking_part = [of_plan[id(plan)] for plan in found.plans]
+    taken = taking_part[found.best]
+    if found.ended:
+        workers.discard()  # one of them may be lost
+        monitor.note(f"trying plans ended early, {taken.planner} is run: {found.ended}")
+    shown = zip(taking_part, found.step_s, strict=True)
+    lines = [f"{result.planner} {seconds(step_s)}" for result, step_s in shown if step_s < inf]
+    if lines:
+        monitor.note(f"tried: {', '.join(lines)}; {taken.planner} is run")
+    return taken
+
+
+def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:
+    """The result judged with the costs of its kind of plan: one device, or several."""
+    if known.of(result.plan) is result.problem:
+        return result
+    # What was proved of it was proved with the costs of the other kind.
+    found = solve(known.alone, FixedPlan(result.plan, name=result.planner))
+    stopped = result.status is Status.INTERRUPTED
+    return replace(found, status=result.status) if stopped else found

@@ -1,0 +1,191 @@
+"""Workers: one engine and one session that all calls of a placed model share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import RunError
+from placewright.runtime.engines.engine import Engine, open_engine
+
+if TYPE_CHECKING:
+    import torch
+
+    from placewright.cluster.cluster import Cluster
+    from placewright.graph.graph import Graph
+    from placewright.runtime.session import Session
+
+State = Mapping[str, "torch.Tensor"]
+
+
+class Workers:
+    """The worker processes of a model: started when first needed, kept until `close`.
+
+    A context manager that closes at its end. They end with this object and with the program too.
+
+    Parameters
+    ----------
+    engine
+        A name that ``--engine`` takes, or an engine.
+    cluster
+        Its devices get workers.
+    emulate, together
+        As of `placewright.runtime.engines.engine.open_engine`.
+
+    Raises
+    ------
+    PlacewrightError
+        The engine cannot be had here.
+    """
+
+    def __init__(
+        self,
+        engine: str | Engine,
+        cluster: Cluster,
+        *,
+        emulate: bool = True,
+        together: bool | None = None,
+    ) -> None:
+        self.cluster, self._emulate = cluster, emulate
+        self._held = _Held(
+            open_engine(engine, cluster, emulate=emulate, together=together)
+            if isinstance(engine, str)
+            else nullcontext(engine)
+        )
+        self._end = weakref.finalize(self, self._held.close)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened when it is first asked for.
+
+        Raises
+        ------
+        RunError
+            The workers are closed.
+        """
+        if not self._end.alive:
+            raise RunError(
+                "the placed model is closed",
+                where=self.cluster.name,
+                hint="use it inside its `with` block, or place the model again",
+            )
+        return self._held.open()
+
+    def on(self, engine: str | Engine) -> Workers:
+        """Others for the same cluster, started by another engine."""
+        return Workers(engine, self.cluster, emulate=self._emulate)
+
+    @contextmanager
+    def session(self, graph: Graph, state: State) -> Iterator[Session]:
+        """A session on the whole cluster, the same one for every caller.
+
+        An exception in the block ends its workers, and the next caller gets others.
+        """
+        from placewright.runtime.session import Session
+
+        engine, held = self.engine, self._held
+        if held.session is None:
+            held.session = Session(graph, self.cluster, state, engine).__enter__()
+            held.state = state
+        try:
+            yield held.session
+        except BaseException as error:
+            held.end_session(error)
+            raise
+
+    def discard(self) -> None:
+        """End the workers, as after the loss of one; the next session has new ones."""
+        self._held.end_session(RunError("workers are discarded"))
+
+    def take(self, graph: Graph, cluster: Cluster, state: State) -> AbstractContextManager[Session]:
+        """A session that belongs to the caller from now on, who ends it.
+
+        It is the one that is up, where that has this cluster and this state; else that one is
+        ended, so that no device holds two models, and there is another one.
+        """
+        from placewright.runtime.session import Session
+
+        engine, held = self.engine, self._held
+        session = held.session if held.starts_from(state) else None
+        if session is not None and cluster.device_names == self.cluster.device_names:
+            held.session = None
+            return nullcontext(session)
+        held.end_session()
+        return Session(graph, cluster, state, engine)
+
+    def close(self) -> None:
+        """End the workers and close the engine; twice is fine."""
+        self._end()
+
+
+@dataclass(slots=True)
+class _Held:
+    """What has to be ended: apart from `Workers`, so that a finalizer of that can end it."""
+
+    opening: AbstractContextManager[Engine]
+    engine: Engine | None = None
+    session: Session | None = None
+    state: State = field(default_factory=dict)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def open(self) -> Engine:
+        """The engine, entered once."""
+        if self.engine is None:
+            self.engine = self.stack.enter_context(self.opening)
+        return self.engine
+
+    def starts_from(self, state: State) -> bool:
+        """Whether the session starts from these very tensors."""
+        known = self.state
+        return known.keys() == state.keys() and all(state[k] is v for k, v in known.items())
+
+    def end_session(self, error: BaseException | None = None) -> None:
+        """Dismiss the session's workers, or end them at once after an `error`."""
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.__exit__(None if error is None else type(error), error, None)
+
+    def close(self) -> None:
+        """End everything."""
+        with self.stack:
+            self.end_session()
+        self.engine = None
+
+
+def reachability(engine: Engine) -> dict[str, Any]:
+    """The ``reachable`` of a `Job`, where the engine can tell who can still talk to whom."""
+    from placewright.adapt.connectivity import all_talk
+    from placewright.runtime.engines.local import Local
+    from placewright.runtime.engines.ray_engine import Ray
+
+    if isinstance(engine, Ray):
+        return {"reachable": engine.reachable}
+    handles = engine.handles if isinstance(engine, Local) else None
+    if handles is None:
+        return {}
+
+    def reachable(names: Sequence[str]) -> frozenset[str]:
+        return all_talk([handles[name] for name in names])
+
+    return {"reachable": reachable}
+
+
+def served_torchrun(engine: object) -> bool:
+    """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
+    if engine != "torchrun":
+        return False
+    from placewright.runtime.engines import agent
+
+    if agent.is_lead():
+        return False
+    agent.serve()
+    return True

@@ -1,0 +1,90 @@
+"""Workload: a captured model on a cluster, with what its operators cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from placewright.capturing.source import ModelSource
+    from placewright.cluster.cluster import Cluster
+    from placewright.graph.graph import Graph
+    from placewright.operators.problem import OperatorProblem
+    from placewright.planning.monitor import Monitor
+    from placewright.profiling.build import Method
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """What is placed, and where.
+
+    Attributes
+    ----------
+    source
+        The model with its example inputs, its loss and its targets.
+    state
+        A real tensor for every program input.
+    problem
+        The graph on the whole cluster, as profiled.
+    """
+
+    source: ModelSource
+    graph: Graph
+    cluster: Cluster
+    state: Mapping[str, torch.Tensor]
+    problem: OperatorProblem
+
+
+def source_of(
+    model: Any,
+    inputs: Any = None,
+    loss_fn: Callable[[Any, Any], Any] | None = None,
+    targets: Any = None,
+    *,
+    training: bool = False,
+) -> ModelSource:
+    """A model with what it is fed; a `ModelSource` is taken as it is."""
+    from placewright.capturing.source import ModelSource, mean_square
+
+    if isinstance(model, ModelSource):
+        return model
+    name = type(model).__name__
+    if inputs is None:
+        raise InputError(
+            "the model's inputs are missing",
+            where=f"place({name})",
+            hint="give an example: a tensor, a tuple or list of arguments, or a dict",
+        )
+    if training and loss_fn is None:
+        loss_fn = mean_square
+    return ModelSource(model, inputs, loss_fn, targets, name)
+
+
+def profiled(
+    source: ModelSource,
+    cluster: Cluster,
+    *,
+    training: bool,
+    optimizer: str,
+    lr: float,
+    method: Method,
+    monitor: Monitor,
+) -> Workload:
+    """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
+    from placewright.capturing.model import capture_source
+    from placewright.capturing.state import initial_state
+    from placewright.profiling.build import profile
+
+    with monitor.meter(f"capturing {source.name}"):
+        graph = capture_source(source, training=training, optimizer=optimizer, lr=lr)
+    with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
+        state = initial_state(source, graph.program)
+        problem = profile(graph, cluster, state=state, method=method)
+    return Workload(source, graph, cluster, state, problem)

@@ -1,0 +1,1 @@
+"""Deployment: from a profiled model to workers that execute it."""

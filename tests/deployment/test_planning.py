@@ -1,0 +1,166 @@
+"""Plans for workers that are slower side by side than alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.deployment import planning
+from placewright.deployment.planning import judged, planned, tried
+from placewright.errors import WorkerError
+from placewright.placed_model import deploy
+from placewright.planning.monitor import Listener
+from placewright.planning.result import Result, Status
+from placewright.planning.solving import solve
+from placewright.profiling.interference import InterferenceProfile
+from placewright.runtime.step_record import StepRecord
+from placewright.testing.instances import tiny
+
+SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
+"""Alone 6 s on the first device; side by side 4 s, if company cost nothing."""
+
+
+def slowed(times: float) -> InterferenceProfile:
+    """Company makes everything so many times slower."""
+    together = SPLIT.replace(compute_s=times * SPLIT.compute_s)
+    return InterferenceProfile(SPLIT, together, np.full(SPLIT.m, times))
+
+
+def results_of(known: InterferenceProfile, planner: str) -> tuple[Result, ...]:
+    """Best first."""
+    return planned(known, planner, time_limit_s=5.0, seed=0, monitor=Listener())
+
+
+@pytest.mark.parametrize(("times", "value", "devices"), [(1.2, 4.8, 2), (2.0, 6.0, 1)])
+def test_auto_weighs_company_against_one_device(times: float, value: float, devices: int) -> None:
+    """A split is worth what it takes in company, one device what it takes alone."""
+    found = results_of(slowed(times), "auto")[0]
+    assert found.value == pytest.approx(value)
+    assert len(set(found.plan.placement.tolist())) == devices
+
+
+def test_a_proof_at_one_pace_is_none_at_the_other() -> None:
+    """The best plan in company is one device: alone it is worth less than what was proved there."""
+    one = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 9.0, [1])], latency_s=9.0)
+    twice = one.replace(compute_s=2 * one.compute_s)
+    found = results_of(InterferenceProfile(one, twice, np.full(2, 2.0)), "exact")[0]
+    assert found.value == pytest.approx(6.0)
+    assert found.lower_bound <= 6.0
+
+
+def test_a_plan_from_a_file_is_judged_by_its_kind(tmp_path: Path) -> None:
+    """Whatever it was made for."""
+    for planner, value in (("only:dev0", 6.0), ("exact", 8.0)):
+        path = solve(SPLIT, planner).save(tmp_path / f"{value}.json")
+        found = judged(slowed(2.0), path)
+        assert found.value == pytest.approx(value)
+        assert found.status in (Status.OPTIMAL, Status.FEASIBLE)
+
+
+class FakeSession:
+    """Steps take 5 s on one device and 7 s on both, whatever was predicted."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.placement: list[int] = []
+        self.error = error
+
+    def load(self, placement: list[int], order: list[int], *, serial: bool = False) -> None:
+        """Take in the plan."""
+        self.placement = placement
+
+    def run(self, steps: int) -> list[StepRecord]:
+        """As many records; or the loss of a worker, where one device does everything."""
+        alone = len(set(self.placement)) == 1
+        if alone and self.error is not None:
+            raise self.error
+        return [StepRecord(0.0, 5.0 if alone else 7.0, ())] * steps
+
+
+class FakeWorkers:
+    """Hands out one session."""
+
+    def __init__(self, name: str = "testbed", error: Exception | None = None) -> None:
+        self.engine = SimpleNamespace(name=name)
+        self.only, self.discarded, self.closed = FakeSession(error), 0, 0
+
+    @contextmanager
+    def session(self, graph: Any, state: Any) -> Iterator[FakeSession]:
+        """Always the same one."""
+        yield self.only
+
+    def discard(self) -> None:
+        """Count."""
+        self.discarded += 1
+
+    def close(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+LOAD: Any = SimpleNamespace(graph=1, cluster=1, state={}, problem=SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("engine", "trials", "devices"),
+    [("testbed", True, 1), ("testbed", False, 2), ("local", True, 2)],
+)
+def test_the_closest_plans_of_auto_are_tried_on_real_workers(
+    engine: str,
+    trials: bool,
+    devices: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The split is predicted to take 5.6 s, one device 6 s: executed it is the other way round."""
+    known, workers = slowed(1.4), FakeWorkers(engine)
+    monkeypatch.setattr(planning, "measured_interference", lambda *given: known)
+    monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
+    given: Any = workers
+    with caplog.at_level(logging.INFO, logger="placewright"):
+        placed = deploy(LOAD, given, time_limit_s=5.0, trials=trials, monitor=Listener())
+    assert len(set(placed.plan.placement.tolist())) == devices
+    assert ("only:dev0 5" in caplog.text) == (devices == 1)
+    singles = [c.value for c in results_of(known, "auto")[0].candidates if c.planner == "only:dev0"]
+    assert singles == pytest.approx([6.0])  # what it takes alone, on the page too
+
+
+def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run() -> None:
+    """Whether it came while planning or while the workers were being started."""
+
+    class Pressed(FakeWorkers):
+        def session(self, graph: Any, state: Any) -> Any:
+            raise KeyboardInterrupt
+
+    known = slowed(1.4)
+    results = results_of(known, "auto")
+    given: Any = Pressed()
+    assert tried(LOAD, known, results, given, Listener()) is results[0]
+    second = replace(results[1], status=Status.INTERRUPTED)
+    given = FakeWorkers()
+    assert tried(LOAD, known, (results[0], second), given, Listener()) is results[0]
+
+
+def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
+    """Those that are left cannot be used: the session has lost one."""
+    known, workers = slowed(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
+    results, given = results_of(known, "auto"), workers
+    handed: Any = given
+    assert tried(LOAD, known, results, handed, Listener()) is results[0]
+    assert workers.discarded == 1
+
+
+def test_workers_are_closed_where_planning_fails() -> None:
+    """Nobody is left to close them."""
+    workers = FakeWorkers("local")
+    given: Any = workers
+    with pytest.raises(Exception, match="nobody"):
+        deploy(LOAD, given, planner="nobody", monitor=Listener())
+    assert workers.closed == 1
