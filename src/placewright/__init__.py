@@ -9,63 +9,149 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from placewright.adapt.decide import Policy
+    from placewright.adapt.timeline import Timeline
+    from placewright.adapt.trainer import Trainer
     from placewright.capturing.model import capture
+    from placewright.capturing.source import ModelSource, load_model, mean_square
+    from placewright.capturing.state import initial_state
+    from placewright.capturing.zoo import zoo_models
     from placewright.cluster.cluster import Cluster, Device, Link, Node
-    from placewright.errors import InfeasibleError, InputError, PlacewrightError
+    from placewright.errors import (
+        InfeasibleError,
+        InputError,
+        MissingDependencyError,
+        PlacewrightError,
+        RunError,
+        UnsupportedError,
+    )
     from placewright.graph.graph import Graph
     from placewright.operators.plan import OperatorPlan
-    from placewright.operators.problem import OperatorProblem
-    from placewright.operators.run import run
-    from placewright.placed_model import place
-    from placewright.planning.result import Measurement, Result, Status
+    from placewright.operators.problem import Links, Objective, OperatorProblem
+    from placewright.operators.readers.dag import read_dag
+    from placewright.operators.readers.msr import read_msr
+    from placewright.operators.readers.pipedream import read_pipedream
+    from placewright.operators.run import best_single, run, running
+    from placewright.placed_model import PlacedModel, place
+    from placewright.planning.check import Check
+    from placewright.planning.contract import Context, Planner
+    from placewright.planning.monitor import Monitor
+    from placewright.planning.result import Candidate, Measurement, Result, Status
     from placewright.planning.solving import compare, solve
+    from placewright.planning.wings import bounds, judge, planners
     from placewright.profiling.build import profile
+    from placewright.profiling.table import ProfileTable
+    from placewright.samples.plan import SamplePlan
+    from placewright.samples.problem import SampleProblem
+    from placewright.testbed.testbed import Testbed
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Candidate": "placewright.planning.result",
+    "Check": "placewright.planning.check",
     "Cluster": "placewright.cluster.cluster",
+    "Context": "placewright.planning.contract",
     "Device": "placewright.cluster.cluster",
     "Graph": "placewright.graph.graph",
     "InfeasibleError": "placewright.errors",
     "InputError": "placewright.errors",
     "Link": "placewright.cluster.cluster",
+    "Links": "placewright.operators.problem",
     "Measurement": "placewright.planning.result",
+    "MissingDependencyError": "placewright.errors",
+    "ModelSource": "placewright.capturing.source",
+    "Monitor": "placewright.planning.monitor",
     "Node": "placewright.cluster.cluster",
+    "Objective": "placewright.operators.problem",
     "OperatorPlan": "placewright.operators.plan",
     "OperatorProblem": "placewright.operators.problem",
+    "PlacedModel": "placewright.placed_model",
     "PlacewrightError": "placewright.errors",
+    "Planner": "placewright.planning.contract",
+    "Policy": "placewright.adapt.decide",
+    "ProfileTable": "placewright.profiling.table",
     "Result": "placewright.planning.result",
+    "RunError": "placewright.errors",
+    "SamplePlan": "placewright.samples.plan",
+    "SampleProblem": "placewright.samples.problem",
     "Status": "placewright.planning.result",
+    "Testbed": "placewright.testbed.testbed",
+    "Timeline": "placewright.adapt.timeline",
+    "Trainer": "placewright.adapt.trainer",
+    "UnsupportedError": "placewright.errors",
+    "best_single": "placewright.operators.run",
+    "bounds": "placewright.planning.wings",
     "capture": "placewright.capturing.model",
     "compare": "placewright.planning.solving",
+    "initial_state": "placewright.capturing.state",
+    "judge": "placewright.planning.wings",
+    "load_model": "placewright.capturing.source",
+    "mean_square": "placewright.capturing.source",
     "place": "placewright.placed_model",
+    "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",
+    "read_dag": "placewright.operators.readers.dag",
+    "read_msr": "placewright.operators.readers.msr",
+    "read_pipedream": "placewright.operators.readers.pipedream",
     "run": "placewright.operators.run",
+    "running": "placewright.operators.run",
     "solve": "placewright.planning.solving",
+    "zoo_models": "placewright.capturing.zoo",
 }
 
 __all__ = [
+    "Candidate",
+    "Check",
     "Cluster",
+    "Context",
     "Device",
     "Graph",
     "InfeasibleError",
     "InputError",
     "Link",
+    "Links",
     "Measurement",
+    "MissingDependencyError",
+    "ModelSource",
+    "Monitor",
     "Node",
+    "Objective",
     "OperatorPlan",
     "OperatorProblem",
+    "PlacedModel",
     "PlacewrightError",
+    "Planner",
+    "Policy",
+    "ProfileTable",
     "Result",
+    "RunError",
+    "SamplePlan",
+    "SampleProblem",
     "Status",
+    "Testbed",
+    "Timeline",
+    "Trainer",
+    "UnsupportedError",
     "__version__",
+    "best_single",
+    "bounds",
     "capture",
     "compare",
+    "initial_state",
+    "judge",
+    "load_model",
+    "mean_square",
     "place",
+    "planners",
     "profile",
+    "read_dag",
+    "read_msr",
+    "read_pipedream",
     "run",
+    "running",
     "solve",
+    "zoo_models",
 ]
 
 

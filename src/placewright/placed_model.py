@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
+    from placewright.operators.run import Runner
     from placewright.profiling.build import Method
     from placewright.profiling.interference import InterferenceProfile
     from placewright.runtime.engines.engine import Engine
@@ -46,14 +47,12 @@ def place(
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
     time_limit_s: float = 60.0,
+    calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,
     progress: Progress | Monitor = silent,
 ) -> PlacedModel:
     """Decide where each operator of a PyTorch model should run, ready to be run there.
-
-    With every engine but ``local`` the workers are started: whole steps on each device calibrate
-    the profile, and steps on several devices measure how these slow each other.
 
     Parameters
     ----------
@@ -82,6 +81,9 @@ def place(
         Use this plan, or the one in this file, instead of making one.
     time_limit_s
         For planning.
+    calibrate
+        With every engine but ``local``, execute whole steps on each device and correct the profile
+        by what they take, then steps on several devices to measure how these slow each other.
     trials
         With ``auto``, and every engine but ``local``, execute the plans that are predicted to be
         nearly equal and take the fastest. A run that adapts does that in its first steps, so it
@@ -131,6 +133,7 @@ def place(
         planner=planner,
         plan=plan,
         time_limit_s=time_limit_s,
+        calibrate=calibrate,
         trials=trials,
         seed=seed,
         monitor=monitor,
@@ -144,6 +147,7 @@ def deploy(
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
     time_limit_s: float = 60.0,
+    calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,
     monitor: Monitor,
@@ -158,7 +162,7 @@ def deploy(
     try:
         known = InterferenceProfile.alike(workload.problem)
         local = workers.engine.name == "local"
-        if not local:
+        if calibrate and not local:
             known = measured_interference(workload, workers, monitor)
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
@@ -167,7 +171,8 @@ def deploy(
         result = results[0]
         if trials and not local and len(results) > 1:
             result = tried(workload, known, results, workers, monitor)
-        return PlacedModel(workload, workers, known, results, result, seed=seed, monitor=monitor)
+        others = tuple(other for other in results if other is not result)
+        return PlacedModel(workload, workers, known, result, others, seed=seed, monitor=monitor)
     except BaseException:
         workers.close()
         raise
@@ -197,18 +202,17 @@ class PlacedModel:
         workload: Workload,
         workers: Workers,
         interference: InterferenceProfile,
-        results: tuple[Result, ...],
         result: Result,
+        others: tuple[Result, ...] = (),
         *,
         seed: int,
         monitor: Monitor,
     ) -> None:
         self.workload, self.workers, self.interference = workload, workers, interference
-        self.result = result
+        self.result, self._others = result, others
         self.measurement: Measurement | None = None
         self.timeline: Timeline | None = None
-        others = (other.plan for other in results if other is not result)
-        self._plans, self._seed, self._monitor = (result.plan, *others), seed, monitor
+        self._seed, self._monitor = seed, monitor
 
     def __enter__(self) -> PlacedModel:
         return self
@@ -244,6 +248,39 @@ class PlacedModel:
     def status(self) -> Status:
         """Whether the plan is proved optimal, or was found before an interrupt."""
         return self.result.status
+
+    @property
+    def _plans(self) -> tuple[OperatorPlan, ...]:
+        """The plan, and others that a run that adapts may try."""
+        return tuple(result.plan for result in (self.result, *self._others))
+
+    def with_plan(self, plan: OperatorPlan | str | Path) -> PlacedModel:
+        """The same model on the same workers, by another plan or the one in this file.
+
+        Raises
+        ------
+        InfeasibleError
+            It does not fit; says by how much.
+        """
+        from placewright.deployment.planning import judged
+
+        return PlacedModel(
+            self.workload,
+            self.workers,
+            self.interference,
+            judged(self.interference, plan),
+            (self.result, *self._others),
+            seed=self._seed,
+            monitor=self._monitor,
+        )
+
+    @contextmanager
+    def runner(self) -> Iterator[Runner]:
+        """The workers, to measure and check several results of this problem on."""
+        from placewright.operators.run import Runner
+
+        with self.workers.session(self.workload.graph, self.workload.state) as session:
+            yield Runner(session)
 
     def run(
         self,
@@ -340,6 +377,7 @@ class PlacedModel:
         adapt: bool = True,
         policy: Policy | None = None,
         snapshot_every: int = 50,
+        rejoin_every: int = 20,
         patience_s: float = 10.0,
         seed: int | None = None,
     ) -> Trainer:
@@ -352,6 +390,8 @@ class PlacedModel:
             removed with the trainer where none is given.
         steps, adapt, policy, snapshot_every, patience_s
             As of `placewright.Trainer`.
+        rejoin_every
+            Steps before a device that was lost once is looked for.
         seed
             Of random numbers in the steps; that of `place` by default.
 
@@ -387,6 +427,7 @@ class PlacedModel:
             adapt=adapt,
             policy=policy or Policy(),
             snapshot_every=snapshot_every,
+            rejoin_every=rejoin_every,
             patience_s=patience_s,
             seed=self._seed if seed is None else seed,
         )

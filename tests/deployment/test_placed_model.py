@@ -109,6 +109,21 @@ def test_run_train_report_on_one_set_of_workers(
         assert again.result.planner == "plan.json"
 
 
+def test_another_plan_runs_on_the_same_workers(started: list[tuple[str, ...]]) -> None:
+    """Judged with what was calibrated, measured in turns with the first one."""
+    with placed() as model:
+        single = placewright.best_single(model.interference.alone)
+        assert single is not None
+        other = model.with_plan(single.plan)
+        assert other.value == single.value
+        with model.runner() as runner:
+            runner.load(other.result)
+            runner.session.run(1)
+            runner.measure(model.result, beside=other.result, steps=1)
+        assert other.run(1).step_s
+    assert started == [TRIO.device_names]
+
+
 def test_snapshots_continue_a_run_and_a_trainer(tmp_path: Path) -> None:
     """A trainer goes on where steps that adapt have ended."""
     with placed() as model:

@@ -57,18 +57,9 @@ class MeasuringRounds:
 
     def load(self, k: int) -> None:
         """Put a plan on the workers, from the initial state, unless they have it."""
-        if k == self.loaded:
-            return
-        result = self.results[k]
-        order = execution_order(result.problem, result.judgement)
-        self.session.load(
-            result.plan.placement.tolist(),
-            order,
-            self.seed,
-            step_s=result.value,
-            serial=result.problem.overlap is Overlap.SERIAL,
-        )
-        self.loaded = k
+        if k != self.loaded:
+            load_result(self.session, self.results[k], self.seed)
+            self.loaded = k
 
     def measure(self, steps: int, warmup: int, progress: Progress) -> MachineLoad | None:
         """Measure `steps` steps of every plan in blocks: a b, b a, a b ...
@@ -136,6 +127,17 @@ class MeasuringRounds:
             emulated=self.session.emulated,
             rounds=tuple(map(len, self.step_s[k])),
         )
+
+
+def load_result(session: Session, result: Result, seed: int = 0) -> None:
+    """Put a plan on the workers, from the initial state."""
+    session.load(
+        result.plan.placement.tolist(),
+        execution_order(result.problem, result.judgement),
+        seed,
+        step_s=result.value,
+        serial=result.problem.overlap is Overlap.SERIAL,
+    )
 
 
 def execution_order(problem: OperatorProblem, judgement: OperatorJudgement) -> list[int]:

@@ -11,7 +11,12 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.operators.judge import judge
-from placewright.operators.measuring import MeasuringRounds, execution_order, measured_trace
+from placewright.operators.measuring import (
+    MeasuringRounds,
+    execution_order,
+    load_result,
+    measured_trace,
+)
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
@@ -108,6 +113,11 @@ class Runner:
     """A session that measures plans."""
 
     session: Session
+
+    def load(self, result: Result, seed: int = 0) -> None:
+        """Put a plan on the workers, from the initial state; ``session.run`` executes steps."""
+        _same_graph(result.problem, self.session.graph)
+        load_result(self.session, result, seed)
 
     def measure(
         self,

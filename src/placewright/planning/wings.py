@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
-from placewright.planning.contract import Planner, Wing
+from placewright.planning.contract import Judgement, Planner, Wing
 
 OWN = ("operators", "samples")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
@@ -58,6 +58,21 @@ def wing_of(problem: Any) -> Wing:
     raise UnsupportedError(
         f"no wing takes a {type(problem).__name__}", hint=f"give one of: {known}"
     )
+
+
+def judge(problem: Any, plan: Any) -> Judgement:
+    """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""
+    return wing_of(problem).planning().judge(problem, plan)
+
+
+def planners(problem: Any) -> dict[str, Planner]:
+    """Every planner of a problem by name, those that cannot take it too."""
+    return dict(wing_of(problem).planning().planners(problem))
+
+
+def bounds(problem: Any) -> dict[str, float]:
+    """Bounds on the value of every plan by name, those that are quick to compute."""
+    return dict(wing_of(problem).planning().bounds(problem))
 
 
 def register_wing(wing: Wing) -> None:

@@ -29,6 +29,11 @@ TRAINING_BATCH = 4
 """Default samples per training step; the default of inference is one."""
 
 
+def zoo_models() -> tuple[str, ...]:
+    """Names of the models that ship with Placewright: `load_model` takes ``zoo:NAME``."""
+    return tuple(FACTORIES)
+
+
 def factory(name: str) -> Callable[..., Any]:
     """The factory of the model called `name`; `UnknownNameError` offers the nearest name."""
     if name not in FACTORIES:
