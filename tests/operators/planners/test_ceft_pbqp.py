@@ -9,12 +9,12 @@ import time
 
 import numpy as np
 import pytest
-from placewright.operators.planners.heft import Heft
 
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.candidates import LISTED
 from placewright.operators.problem import OperatorProblem
@@ -64,7 +64,7 @@ def test_shorter_than_heft_and_than_one_device_under_contention(name: str) -> No
     problem = read_dag(published(f"dag/{name}.json"), links="contended")
     value = judge(problem, CeftPbqp(effort=1e6)(problem, Context()).plan).value
     singles = Judge(problem).many(np.arange(problem.m)[:, None].repeat(problem.n, axis=1))[0]
-    assert value < judge(problem, Heft()(problem, Context())).value
+    assert value < judge(problem, HEFT(problem, Context())).value
     assert value < singles.min()
 
 
@@ -201,7 +201,7 @@ def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.Monkey
     proposal = QUICK(problem, Context())
     plan = proposal.plan
     assert proposal.interrupted
-    assert score(problem, plan) <= score(problem, Heft()(problem, Context()))
+    assert score(problem, plan) <= score(problem, HEFT(problem, Context()))
     assert solve(problem, QUICK).status in (Status.INTERRUPTED, Status.OPTIMAL)
     with pytest.raises(KeyboardInterrupt):
         QUICK.solve(problem, Context())
