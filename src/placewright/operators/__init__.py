@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from placewright.planning.contract import Explanation, Files, Planning, Views, Wing
+from placewright.planning.contract import Conformance, Explanation, Files, Planning, Views, Wing
 
 
 def _problem_type() -> type:
@@ -31,6 +31,12 @@ def _files() -> Files:
     return files
 
 
+def _conformance() -> Conformance:
+    from placewright.operators import conformance
+
+    return conformance
+
+
 def _explain(problem: Any, plan: Any, name: str) -> Explanation:
     from placewright.operators.explain import explain
 
@@ -51,5 +57,6 @@ WING = Wing(
     _planning,
     _files,
     views=_views,
+    conformance=_conformance,
     explain=_explain,
 )

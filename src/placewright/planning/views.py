@@ -87,9 +87,11 @@ class GenericViews:
         return html_fragment(*self._body(result))
 
     def saved_page(self, kind: str, data: Data, path: Path) -> str:
-        """The page of a saved plan: its facts, and the plan as it is written."""
+        """The page of a problem or a plan: its facts, and the rest as it is written."""
         import json
 
+        if "plan" not in data:
+            return text_page(path.stem, kind, path, json.dumps(data, indent=2))
         body = json.dumps(data["plan"], indent=2)
         return saved_plan_page(data, path, kind, [preformatted("Plan", "", body)], self.unit)
 
