@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -43,41 +42,6 @@ def piped(seed: int, **changes: Any) -> OperatorProblem:
         }
         | changes
     )
-
-
-def readers(p: OperatorProblem, k: int) -> list[int]:
-    """Consumers of a tensor."""
-    return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
-
-
-def slow_value(p: OperatorProblem, place: list[int], leader: list[int]) -> float:
-    """Device by device, pass by pass."""
-    passes = [(False,), (True,)] if p.pipeline.diffmaxima else [(False, True)]
-    return sum(max(slow_load(p, place, leader, d, some) for d in range(p.m)) for some in passes)
-
-
-def slow_load(
-    p: OperatorProblem, place: list[int], leader: list[int], d: int, passes: tuple[bool, ...]
-) -> float:
-    """One copy's share of its stage: through host memory, or within the cluster."""
-    own, copies = leader[d], leader.count(leader[d])
-    late, asked = p.is_backward.tolist(), p.pipeline
-    load = 0.0
-    for i in range(p.n):
-        if place[i] == own and late[i] in passes:
-            load += float(p.compute_s[i, own])
-    for k in range(p.t):
-        maker = int(p.tensor_producer[k])
-        devices = {place[maker], *(place[j] for j in readers(p, k))}
-        if late[maker] in passes and own in devices and len(devices) > 1:
-            rate = float(p.host_seconds_per_byte[own])
-            home = asked.cluster[own] if asked.cluster else -1
-            if home >= 0 and all(asked.cluster[x] == home for x in devices):
-                rate = min(rate, asked.cluster_seconds_per_byte[own])
-            load += float(p.tensor_bytes[k]) * rate
-    held = sum(ceil(p.resident_bytes[i]) for i in range(p.n) if place[i] == own)
-    sync = 2 * (copies - 1) / copies * asked.sync_seconds_per_byte * held
-    return load / copies + (sync if True in passes else 0.0)
 
 
 def all_plans(p: OperatorProblem) -> Iterator[OperatorPlan]:

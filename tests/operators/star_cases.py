@@ -13,10 +13,10 @@ from placewright.operators.problem import OperatorProblem
 from placewright.testing.instances import random_problem
 
 
-def star(seed: int, **changes: Any) -> OperatorProblem:
+def star(seed: int, *, operators: int = 7, devices: int = 3, **changes: Any) -> OperatorProblem:
     """A random problem with accelerators and CPUs, some of it backward, some memory short."""
     rng = np.random.default_rng(seed)
-    size = {"most_operators": 7, "most_devices": 3}
+    size = {"most_operators": operators, "most_devices": devices}
     p = random_problem(seed, objective="throughput", communication="star", **size)
     late = np.zeros(p.n, dtype=bool)
     late[p.topology.order[int(rng.integers(0, p.n + 1)) :]] = rng.random() < 0.5

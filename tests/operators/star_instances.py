@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.reference import simulate
 from placewright.testing.instances import random_problem, tiny
-from tests.operators.simulation.star.reference_latency import latency
 
 INF = float("inf")
 
@@ -61,7 +62,7 @@ def best_latency(p: OperatorProblem) -> float:
     for picked in product(choices, repeat=p.n):
         place, call = [d for d, _ in picked], [c for _, c in picked]
         if _allowed(p, place):
-            best = min(best, latency(p, place, call))
+            best = min(best, simulate(p, OperatorPlan(place, call=call)).value)
     return best
 
 

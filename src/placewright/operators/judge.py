@@ -1,39 +1,8 @@
-"""The judge of wing 1: the only code that says what a plan is worth.
+"""Judge of wing 1: the only code that gives a plan its value.
 
-**Latency.** Every device runs one operator at a time, without preemption. Under
-``Dispatch.READY`` a free device at once starts the ready operator that comes first in the
-plan's order (upward rank under this very placement where the plan has none; ties by operator
-index); under ``Dispatch.IN_ORDER`` it runs its operators in the plan's order and waits. A
-finished tensor is sent once to every other device that consumes it, takes ``latency_s + bytes *
-seconds_per_byte``, and holds its channel for all of that time. A channel serves first come,
-first served by the time the producer ended; ties by the best place in the order among the
-consumers there, then tensor, then target. All that ends at one time is taken note of before
-channels and then devices choose. With ``links=free`` no transfer waits; with ``overlap=serial``
-one operator or transfer is at work in the whole system, and transfers follow their producer.
-
-**Memory.** Resident bytes always. A tensor on its sender from its producer's start until its
-last local consumer and its last outgoing transfer have ended; on a receiver from its arrival
-until its last consumer there has ended. Intervals are half-open: what ends at a time makes room
-for what starts then. Tensor and resident bytes are rounded up to whole bytes. A view
-(`OperatorProblem.alias_of`) holds no bytes on the device where it is made; what it is a view of
-stays there until the view's own last local consumer and transfer have ended, through views of
-views. On a receiver it is a tensor like any other.
-
-**Throughput.** The largest load of a device: its compute and every transfer on both of its
-ends, each tensor once per pair of devices, latency included, channels not contended. Spans and
-memory are then those of one sample played as for latency.
-
-**Star.** Where transfers go through host memory, throughput is the largest load as in
-`placewright.operators.simulation.star.loads`, and memory is resident bytes. The trace shows one
-period of the pipeline: each device takes in its tensors, computes, and gives out its tensors.
-Latency is that of one sample, in which accelerators are called:
-`placewright.operators.simulation.star.latency`.
-
-**Pipelines.** Replicated stages, clusters of accelerators, and passes that do not mix
-(`OperatorProblem.pipeline`) are as in `judging.star.loads` and, over links, `judging.pair_loads`.
-
-**Contiguous.** Where the problem asks for it, a plan whose devices form no chain of nested
-ideals of the forward graph is infeasible, and the violation names an operator.
+What the numbers mean is specified in docs/reference/simulation.md, whose rules comments cite.
+This file chooses the simulator, checks memory and contiguity, and explains what cannot be
+simulated.
 """
 
 from __future__ import annotations
@@ -44,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
@@ -55,13 +25,19 @@ from placewright.operators.problem import (
     Overlap,
 )
 from placewright.operators.simulation import scores
-from placewright.operators.simulation.batches import NO_ORDER, checked_batch, parts_of_batch
 from placewright.operators.simulation.fast.state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.full import kernels
+from placewright.operators.simulation.full.simulate import largest_load, makespan, simulate
 from placewright.operators.simulation.full.state import SimulatorState, copy_state, make_state
-from placewright.operators.simulation.modes import DONE, Mode
-from placewright.operators.simulation.pipelines import as_pipeline, is_pipeline
-from placewright.operators.simulation.refusals import refusal
+from placewright.operators.simulation.inputs import (
+    DONE,
+    NO_KERNEL,
+    NO_LINK,
+    NO_ORDER,
+    Mode,
+    checked_batch,
+    parts_of_batch,
+)
+from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.star.judge import judge_star
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.operators.structure.costs import kernel_costs
@@ -70,7 +46,7 @@ __all__ = ["Judge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 
 
 def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
-    """Play a plan.
+    """Value, schedule, transfers and memory of a plan.
 
     Raises
     ------
@@ -85,12 +61,7 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
     else:
         judgement = Judge(problem)(plan)
         judgement = as_pipeline(judgement, plan) if is_pipeline(problem) else judgement
-    return _chained(judgement) if problem.contiguous else judgement
-
-
-def _chained(judgement: OperatorJudgement) -> OperatorJudgement:
-    """The same, infeasible where the plan is not contiguous."""
-    broken = break_of_chain(judgement.problem, judgement.placement)
+    broken = break_of_chain(problem, judgement.placement) if problem.contiguous else ""
     if not broken:
         return judgement
     words = "; ".join(x for x in (judgement.violation, broken) if x)
@@ -98,28 +69,30 @@ def _chained(judgement: OperatorJudgement) -> OperatorJudgement:
 
 
 class Judge:
-    """A problem on a board, laid out once and played many times.
+    """The simulators of a problem, laid out once and run many times.
 
     Not to be shared between threads.
 
     Attributes
     ----------
-    board
-        What the kernels of `placewright.operators.simulation.full.kernels` play on, for compiled
-        searches: ``run(*judge.board, judge.mode(), placement, order)``.
+    full
+        State of the full simulator, for compiled searches:
+        ``simulate(*judge.full, judge.mode(), placement, order)``.
+    fast
+        State of the fast simulator.
     """
 
-    __slots__ = ("board", "problem", "swift")
+    __slots__ = ("fast", "full", "problem")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
         costs = kernel_costs(problem)
-        later = problem.is_backward if problem.pipeline.diffmaxima else None
-        self.board = make_state(costs, len(problem.channel_names), later)
-        self.swift = make_fast_state(costs, len(problem.channel_names))
+        second_pass = problem.is_backward if problem.pipeline.diffmaxima else None
+        self.full = make_state(costs, len(problem.channel_names), second_pass)
+        self.fast = make_fast_state(costs, len(problem.channel_names))
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
-        """What the problem asks to be played."""
+        """What the problem asks the simulators for."""
         return Mode(
             contended=self.problem.links is Links.CONTENDED,
             serial=self.problem.overlap is Overlap.SERIAL,
@@ -128,11 +101,11 @@ class Judge:
         )
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
-        """Play a plan that `check_plan` has passed."""
+        """Judge a plan that `check_plan` has passed."""
         order = NO_ORDER if plan.order is None else thawed(plan.order)
-        code = kernels.run(*self.board, self.mode(plan.dispatch), thawed(plan.placement), order)
+        code = simulate(*self.full, self.mode(plan.dispatch), thawed(plan.placement), order)
         if code != DONE:
-            raise refusal(self.problem, self.board, code, plan)
+            raise _refusal(self.problem, self.full, code, plan)
         return self._judgement(plan)
 
     def many(
@@ -148,29 +121,35 @@ class Judge:
         mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT
 
-        def play(swift: FastState, board: SimulatorState, part: slice) -> None:
+        def run(fast: FastState, full: SimulatorState, part: slice) -> None:
             scores.run_many(
-                swift, *board, mode, throughput, rows[part], fixed, value_s[part], over[part]
+                fast, *full, mode, throughput, rows[part], fixed, value_s[part], over[part]
             )
 
         parts = parts_of_batch(len(rows), len(rows) * (p.n + len(p.consumers)))
         if len(parts) == 1:
-            play(self.swift, self.board, parts[0])
+            run(self.fast, self.full, parts[0])
             return value_s, over
         with ThreadPoolExecutor(len(parts)) as pool:
-            own = [(copy_fast_state(self.swift), copy_state(self.board), part) for part in parts]
-            for done in [pool.submit(play, *arguments) for arguments in own]:
+            own = [(copy_fast_state(self.fast), copy_state(self.full), part) for part in parts]
+            for done in [pool.submit(run, *arguments) for arguments in own]:
                 done.result()
         return value_s, over
 
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
-        p, (w, x, o), place = self.problem, self.board, plan.placement
+        """What the full simulator's state says after a simulation."""
+        p, (w, x, o), place = self.problem, self.full, plan.placement
+        if p.objective is Objective.LATENCY:
+            value = float(makespan(x, o))
+        else:
+            value = float(largest_load(w, x, o, thawed(place), np.zeros(p.m)))
         peak = w[o.peak : o.peak + p.m].copy()
         over = np.maximum(0, peak - w[o.memory_bytes : o.memory_bytes + p.m])
+        took_s = p.compute_s[np.arange(p.n), place]
         return OperatorJudgement(
             problem=p,
             placement=place,
-            value=self._value(place),
+            value=value,
             feasible=not over.any(),
             violation=violation_words(p, over),
             violation_bytes=int(over.sum()),
@@ -178,20 +157,14 @@ class Judge:
             op_end_s=x[o.end_s : o.end_s + p.n].copy(),
             transfers=self._transfers(place),
             peak_bytes=peak,
-            busy_s=_busy(p, place),
+            busy_s=np.bincount(place, took_s, minlength=p.m).astype(np.float64),
         )
 
-    def _value(self, place: IntArray) -> float:
-        w, x, o = self.board
-        if self.problem.objective is Objective.LATENCY:
-            return float(kernels.makespan(x, o))
-        return float(kernels.largest_load(w, x, o, thawed(place), np.zeros(self.problem.m)))
-
     def _transfers(self, place: IntArray) -> Transfers:
-        w, x, o = self.board
-        count = int(w[o.moves])
-        tensor = w[o.move_tensor : o.move_tensor + count]
-        target = w[o.move_target : o.move_target + count]
+        w, x, o = self.full
+        count = int(w[o.transfer_count])
+        tensor = w[o.transfer_tensor : o.transfer_tensor + count]
+        target = w[o.transfer_target : o.transfer_target + count]
         start, end = x[o.sent_s : o.sent_s + count], x[o.event_s + o.m : o.event_s + o.m + count]
         by = np.lexsort((target, tensor, start))
         source = place[self.problem.tensor_producer[tensor]]
@@ -219,7 +192,7 @@ def evaluate_many(
     Returns
     -------
     value_s
-        Shape (k,), seconds, ``inf`` where the placement cannot be played.
+        Shape (k,), seconds, ``inf`` where the placement cannot be simulated.
     violation_bytes
         Shape (k,), bytes over, summed over devices.
     """
@@ -232,7 +205,28 @@ def _can_be_short(problem: OperatorProblem) -> bool:
     return bool((problem.memory_bytes < everything + 1.0).any())
 
 
-def _busy(problem: OperatorProblem, place: IntArray) -> FloatArray:
-    """Seconds of compute of each device."""
-    took = problem.compute_s[np.arange(problem.n), place]
-    return np.bincount(place, took, minlength=problem.m).astype(np.float64)
+def _refusal(
+    p: OperatorProblem, full: SimulatorState, code: int, plan: OperatorPlan
+) -> InputError | InfeasibleError:
+    """Why the full simulator could not simulate a plan, from the state that it left."""
+    w, _, o = full
+    culprit, where = int(w[o.culprit]), f"plan for {p.name}"
+    if code == NO_LINK:
+        tensor, target = int(w[o.transfer_tensor + culprit]), int(w[o.transfer_target + culprit])
+        source = int(plan.placement[p.tensor_producer[tensor]])
+        return InfeasibleError(
+            f"no link from {p.device_names[source]!r} to {p.device_names[target]!r} "
+            f"for tensor {p.tensor_names[tensor]!r}",
+            where=where,
+            hint="add a link to the cluster or keep both operators on one device",
+        )
+    if code == NO_KERNEL:
+        device = p.device_names[int(plan.placement[culprit])]
+        return InfeasibleError(
+            f"{p.operator_names[culprit]!r} cannot run on {device!r}", where=where
+        )
+    return InputError(
+        f"the order contradicts the graph: {p.operator_names[culprit]!r} waits forever",
+        where=where,
+        hint="list producers before their consumers",
+    )

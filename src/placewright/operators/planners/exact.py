@@ -40,8 +40,8 @@ from placewright.operators.problem import (
     OperatorProblem,
     star_throughput_only,
 )
+from placewright.operators.simulation.loads import stages, star_value
 from placewright.operators.simulation.star.latency import is_star_latency
-from placewright.operators.simulation.star.loads import stages, star_value
 from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import MISSING, installed
 

@@ -1,4 +1,4 @@
-"""Throughput through host memory, and contiguity, against a slow plain reference."""
+"""The trace of throughput through host memory, and contiguity against a slow reference."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.loads import star_loads
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.testing.instances import random_placement, random_problem, tiny
 
@@ -30,43 +31,16 @@ def readers(p: OperatorProblem, k: int) -> list[int]:
     return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
 
 
-def slow_loads(p: OperatorProblem, place: list[int]) -> list[float]:
-    """Operator by operator, then tensor by tensor."""
-    result = []
-    for d in range(p.m):
-        compute = 0.0
-        for i in range(p.n):
-            if place[i] == d:
-                compute += float(p.compute_s[i, d])
-        moved = 0.0
-        for k in range(p.t):
-            maker, others = place[int(p.tensor_producer[k])], [place[j] for j in readers(p, k)]
-            leaves = maker == d and any(x != d for x in others)
-            enters = maker != d and d in others
-            if leaves or enters:
-                moved += float(p.tensor_bytes[k]) * float(p.host_seconds_per_byte[d])
-        result.append(compute + moved)
-    return result
-
-
-def test_loads_equal_the_reference_to_the_last_bit() -> None:
-    """And infeasible exactly where resident bytes exceed a memory."""
-    for seed in range(1500):
+def test_the_trace_shows_one_period() -> None:
+    """Every device is busy for its load, and the longest takes as long as the value."""
+    for seed in range(300):
         p = star(seed)
         plan = OperatorPlan(random_placement(p, np.random.default_rng(seed)))
-        place = plan.placement.tolist()
         judgement = judge(p, plan)
-        assert judgement.value == max(slow_loads(p, place))
-        held = [
-            sum(int(np.ceil(p.resident_bytes[i])) for i in range(p.n) if place[i] == d)
-            for d in range(p.m)
-        ]
-        assert judgement.peak_bytes.tolist() == held
-        assert judgement.feasible == all(h <= c for h, c in zip(held, p.memory_bytes, strict=True))
         trace = judgement.trace()
         assert trace.devices == p.m
         busy = np.bincount(trace.track % p.m, trace.end_s - trace.start_s, p.m)
-        assert busy == pytest.approx(slow_loads(p, place))
+        assert busy == pytest.approx(star_loads(p, plan).load_s)
         assert trace.duration_s == pytest.approx(judgement.value)
 
 

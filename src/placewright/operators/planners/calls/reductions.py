@@ -9,7 +9,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.calls.graph import CallGraph, call_graph
 from placewright.operators.planners.calls.lattice import ideals, predecessors
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.kernels import calls_of, most_calls, play
+from placewright.operators.simulation.star.calls import calls_of, most_calls, simulate_calls
 from placewright.operators.simulation.star.latency import accelerators, units
 
 
@@ -208,7 +208,7 @@ def packed(problem: OperatorProblem, copied: OperatorPlan) -> OperatorPlan | Non
     p, source = problem, sources(problem)
     called = accelerators(p)
     copies = one_call_each(p)
-    begin_s = play(calls_of(copies), copied.placement, units(copies, copied))[1]
+    begin_s = simulate_calls(calls_of(copies), copied.placement, units(copies, copied))[1]
     need = np.bincount(copied.placement, np.ceil(p.resident_bytes), len(source))
     room, left = np.floor(p.memory_bytes), np.where(called, most_calls(p), 0)
     cost = np.where(p.allowed(), p.compute_s, np.inf)

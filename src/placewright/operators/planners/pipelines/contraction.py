@@ -21,7 +21,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan, device_kinds
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.loads import cluster_rates
+from placewright.operators.simulation.loads import cluster_rates
 from placewright.operators.structure.contiguity import forward_edges
 from placewright.operators.structure.groups import groups_of
 

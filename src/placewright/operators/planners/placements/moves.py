@@ -16,8 +16,9 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import inlined, inner, lean
 from placewright.operators.planners.annealing import draw
 from placewright.operators.simulation.fast.state import FastState
-from placewright.operators.simulation.full.kernels import DONE, Mode, run
+from placewright.operators.simulation.full.simulate import simulate
 from placewright.operators.simulation.full.state import Layout, SimulatorState
+from placewright.operators.simulation.inputs import DONE, Mode
 from placewright.operators.simulation.scores import score
 
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
@@ -44,7 +45,7 @@ class Scene(NamedTuple):
         Fixed priorities, or empty for the upward rank under each placement.
     """
 
-    swift: FastState
+    fast: FastState
     mode: Mode
     throughput: bool
     group: IntArray
@@ -128,7 +129,7 @@ def wander(
 def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[float, float]:
     """Value and bytes over of the current placement."""
     walk.counts[EVALUATED] += 1
-    value, over = score(s.swift, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
+    value, over = score(s.fast, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
     return value, np.inf if value == np.inf else float(over)
 
 
@@ -254,7 +255,7 @@ def list_critical(s: Scene, board: SimulatorState, walk: Walk) -> None:
     """From the last operator back along what each one waited for: a tensor or its device."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
-    if run(*board, s.mode, walk.place, s.order) == DONE:
+    if simulate(*board, s.mode, walk.place, s.order) == DONE:
         end_s = board.x[board.o.end_s : board.o.end_s + board.o.n]
         _follow_back(*board, walk, np.argsort(end_s))
 
@@ -305,7 +306,7 @@ def _came_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: i
     p = w[o.producer + k]
     if place[p] == d:
         return x[o.end_s + p]  # type: ignore[no-any-return]
-    e = w[o.first_move + k]
-    while w[o.move_target + e] != d:
+    e = w[o.first_transfer + k]
+    while w[o.transfer_target + e] != d:
         e += 1
     return x[o.event_s + o.m + e]  # type: ignore[no-any-return]

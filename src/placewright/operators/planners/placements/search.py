@@ -24,7 +24,7 @@ from placewright.operators.planners.placements.moves import (
     wander,
 )
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.simulation.batches import NO_ORDER
+from placewright.operators.simulation.inputs import NO_ORDER
 from placewright.operators.structure.groups import Groups
 
 CHUNK = 48
@@ -94,7 +94,7 @@ def improve(
     heat
         First temperature, in mean operator times. It falls to a hundredth along the walk.
     """
-    scene, board = _scene(judge, groups, start), judge.board
+    scene, board = _scene(judge, groups, start), judge.full
     score = (start.score.value_s, start.score.over_bytes)
     walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
@@ -121,7 +121,7 @@ def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
     position = np.empty(problem.n, dtype=np.int64)
     position[problem.topology.order] = np.arange(problem.n)
     return Scene(
-        swift=judge.swift,
+        fast=judge.fast,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
         throughput=problem.objective is Objective.THROUGHPUT,
         group=groups.group,

@@ -1,37 +1,41 @@
-"""The order in which ready operators are chosen, compiled: upward rank and its sorting."""
+"""Order of the operators in the fast simulator, compiled: upward ranks, and sorting by them.
+
+Sorting takes as long as simulating if it compares; ranks are spread over n cells of equal width
+instead, and only what shares a cell is compared.
+"""
 
 from __future__ import annotations
 
 from placewright.numerics.arrays import IntArray
 from placewright.numerics.njit import index, inlined, inner
 from placewright.operators.queues.heaps import pop, push
-from placewright.operators.simulation.fast.state import FastState, Seat
+from placewright.operators.simulation.fast.state import FastState, Offsets
 
 MOST_IN_CELL = 24
-"""Operators of nearly one rank that are sorted one by one."""
+"""Operators of one cell that are sorted by insertion; more are spread once more."""
 
 SMALLEST_WIDTH = 1e-280
-"""Seconds below which ranks are not told apart by dividing them."""
+"""Seconds; a range of ranks below it is one cell, since dividing by it might overflow."""
 
 
 @inlined
-def rank_upward(s: FastState, handle: Seat, placement: IntArray) -> float:
-    """Operators on their devices and their ranks, minus the longest way to the end from there.
+def rank_upward(s: FastState, base: Offsets, placement: IntArray) -> float:
+    """Place all operators and set `rank` to minus their upward rank (rule O2).
 
-    Returns the least, that of the first to be chosen; -inf where a device cannot run one.
+    Returns the least, that of the first operator; -inf where a device cannot run one.
     """
     least = 0.0
     for at in range(s.n - 1, -1, -1):
         i = s.topological[index(at)]
-        took_s, facts = put(s, handle, i, index(placement[i])), s.facts[i]
+        took_s, facts = place_operator(s, base, i, index(placement[i])), s.facts[i]
         here = index(placement[i] * s.m)
         tail = 0.0
         for e in range(facts.first, facts.last):
             edge = s.edges[e]
             j = edge.consumer
-            pair = s.pairs[here + s.ops[handle.op + j].place]
-            way = pair.latency_s + edge.bytes * pair.seconds_per_byte - s.rank[j]
-            tail = max(tail, way)
+            pair = s.pairs[here + s.ops[base.op + j].place]
+            path = pair.latency_s + edge.bytes * pair.seconds_per_byte - s.rank[j]
+            tail = max(tail, path)
         rank = -(took_s + tail)
         s.rank[i] = rank
         least = min(least, rank)
@@ -39,23 +43,23 @@ def rank_upward(s: FastState, handle: Seat, placement: IntArray) -> float:
 
 
 @inlined
-def put(s: FastState, handle: Seat, i: int, d: int) -> float:
-    """An operator on a device, where nothing has come to it yet; its seconds there."""
+def place_operator(s: FastState, base: Offsets, i: int, d: int) -> float:
+    """Put an operator on a device, with nothing sent to it yet; returns its seconds there."""
     took_s = s.compute_s[index(i * s.m + d)]
-    op = s.ops[handle.op + i]
+    op = s.ops[base.op + i]
     op.ready_s = 0.0
     op.took_s = took_s
     op.place = d
     op.waiting = s.facts[i].inputs
-    s.devices[handle.device + d].end += 1
+    s.devices[base.device + d].end += 1
     return took_s  # type: ignore[no-any-return]
 
 
 @inlined
-def line_up(s: FastState, handle: Seat, least: float) -> None:
-    """`ranked` by (priority, operator): into n cells of equal width, then within each."""
-    n, ops = s.n, handle.op
-    _into_cells(s, handle, least, _scale(n, -least))
+def sort_by_rank(s: FastState, base: Offsets, least: float) -> None:
+    """Sort `ranked` by (rank, operator): into n cells of equal width, then within each."""
+    n, ops = s.n, base.op
+    _into_cells(s, base, least, _scale(n, -least))
     begin = 0
     for cell in range(n):
         end = s.cell_end[cell]
@@ -63,12 +67,12 @@ def line_up(s: FastState, handle: Seat, least: float) -> None:
             _sort_many(s, ops, begin, end)
         begin = end
     for at in range(1, n):
-        _settle(s, ops, at)
+        _sink(s, ops, at)
 
 
 @inlined
-def _into_cells(s: FastState, handle: Seat, least: float, per_second: float) -> None:
-    """`ranked` by cell, within a cell by operator; `cell_end` says where each ends."""
+def _into_cells(s: FastState, base: Offsets, least: float, per_second: float) -> None:
+    """Sort `ranked` by cell, within a cell by operator; `cell_end` is where each cell ends."""
     n = s.n
     for cell in range(n + 1):
         s.cell_end[cell] = 0
@@ -80,14 +84,14 @@ def _into_cells(s: FastState, handle: Seat, least: float, per_second: float) -> 
         s.cell_end[cell + 1] += s.cell_end[cell]
     for i in range(n):
         at = s.cell_end[s.cell[i]]
-        s.ranked[handle.op + at] = i
+        s.ranked[base.op + at] = i
         s.ranked_key[at] = s.rank[i]
         s.cell_end[s.cell[i]] = at + 1
 
 
 @inner
 def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
-    """One crowded cell: into cells of its own; what crowds again passes through a heap."""
+    """Sort a crowded cell into cells of its own; what is crowded again goes through a heap."""
     count, least, most = end - begin, s.ranked_key[begin], s.ranked_key[begin]
     for at in range(begin, end):
         least = min(least, s.ranked_key[at])
@@ -97,7 +101,7 @@ def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
     _into_cells_again(s, ops, begin, end, least, _scale(count, most - least))
     first = begin
     for cell in range(count):
-        last = begin + s.crowd_end[cell]
+        last = begin + s.subcell_end[cell]
         if last - first > MOST_IN_CELL:
             _sort_by_heap(s, ops, first, last)
         first = last
@@ -105,7 +109,7 @@ def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
 
 @inlined
 def _scale(cells: int, width: float) -> float:
-    """Cells per second; none where the width is next to nothing."""
+    """Cells per second of rank, 0 for one cell."""
     return cells / width if width > SMALLEST_WIDTH else 0.0
 
 
@@ -113,38 +117,38 @@ def _scale(cells: int, width: float) -> float:
 def _into_cells_again(
     s: FastState, ops: int, begin: int, end: int, least: float, per_second: float
 ) -> None:
-    """As `_into_cells`, for a part of `ranked`; `crowd_end` counts from its begin."""
+    """As `_into_cells`, for a part of `ranked`; `subcell_end` counts from its begin."""
     count = end - begin
     for cell in range(count + 1):
-        s.crowd_end[cell] = 0
+        s.subcell_end[cell] = 0
     for at in range(begin, end):
         cell = min(count - 1, int((s.ranked_key[at] - least) * per_second))
         s.cell[at] = cell
-        s.crowd_end[cell + 1] += 1
-        s.early[ops + at] = s.ranked[ops + at]
+        s.subcell_end[cell + 1] += 1
+        s.pending_heap[ops + at] = s.ranked[ops + at]
     for cell in range(count):
-        s.crowd_end[cell + 1] += s.crowd_end[cell]
+        s.subcell_end[cell + 1] += s.subcell_end[cell]
     for at in range(begin, end):
-        to = s.crowd_end[s.cell[at]]
-        i = s.early[ops + at]
+        to = s.subcell_end[s.cell[at]]
+        i = s.pending_heap[ops + at]
         s.ranked[ops + begin + to] = i
         s.ranked_key[begin + to] = s.rank[i]
-        s.crowd_end[s.cell[at]] = to + 1
+        s.subcell_end[s.cell[at]] = to + 1
 
 
 @inlined
 def _sort_by_heap(s: FastState, ops: int, begin: int, end: int) -> None:
-    """`early` is idle before a play."""
+    """Sort through `pending_heap`, which is not used before a simulation."""
     for at in range(begin, end):
-        push(s.early, ops, at - begin, s.rank, 0, s.ranked[ops + at])
+        push(s.pending_heap, ops, at - begin, s.rank, 0, s.ranked[ops + at])
     for at in range(begin, end):
-        i = pop(s.early, ops, end - at, s.rank, 0)
+        i = pop(s.pending_heap, ops, end - at, s.rank, 0)
         s.ranked[ops + at] = i
         s.ranked_key[at] = s.rank[i]
 
 
 @inlined
-def _settle(s: FastState, ops: int, at: int) -> None:
+def _sink(s: FastState, ops: int, at: int) -> None:
     """Sink the operator at `at` to its place among those before it; equals stay as they are."""
     i, mine = s.ranked[ops + at], s.ranked_key[at]
     while at > 0 and s.ranked_key[at - 1] > mine:
@@ -156,11 +160,11 @@ def _settle(s: FastState, ops: int, at: int) -> None:
 
 
 @inlined
-def follow(s: FastState, handle: Seat, placement: IntArray, order: IntArray) -> float:
-    """Operators on their devices, `ranked` as an order has it; the most seconds of one."""
+def follow_order(s: FastState, base: Offsets, placement: IntArray, order: IntArray) -> float:
+    """Place all operators, `ranked` in the order given; returns the most seconds of one."""
     longest = 0.0
     for at in range(len(order)):
         i = index(order[index(at)])
-        s.ranked[handle.op + index(at)] = i
-        longest = max(longest, put(s, handle, i, index(placement[i])))
+        s.ranked[base.op + index(at)] = i
+        longest = max(longest, place_operator(s, base, i, index(placement[i])))
     return longest

@@ -1,74 +1,158 @@
-"""Rows of what the judge's fast path plays on (`placewright.operators.simulation.fast.state`)."""
+"""Rows of the fast simulator's state, and those that a problem alone determines.
+
+All that an event needs of one operator, device or channel stands in one row of a structured
+array, so that one cache line serves it. Indices are unsigned and have 32 bits.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-FACTS = np.dtype([("first", "u4"), ("last", "u4"), ("inputs", "u4"), ("alone", "u4")])
-"""An operator's edges, its inputs, and whether no two of its requests can be for one channel: it
-makes one tensor at most, and no device sends to two others over one channel."""
+from placewright.numerics.arrays import IntArray
+from placewright.operators.structure.costs import Costs
+
+# What a problem determines.
+
+FACTS = np.dtype(
+    [
+        ("first", "u4"),  # its edges: first to last - 1
+        ("last", "u4"),
+        ("inputs", "u4"),  # how many tensors it reads
+        ("apart", "u4"),  # 1 where no two of its transfers can be for one channel, see `_apart`
+    ]
+)
+"""An operator, beside `OPERATOR`."""
 
 EDGE = np.dtype([("bytes", "f8"), ("consumer", "u4"), ("tensor", "u4")])
-"""One use of a tensor; tensors are counted from 1."""
+"""One use of a tensor; tensors are counted from 1, since 0 is a device's `last_tensor` at first."""
 
-PAIR = np.dtype([("latency_s", "f8"), ("seconds_per_byte", "f8"), ("lane", "u4")], align=True)
+PAIR = np.dtype([("latency_s", "f8"), ("seconds_per_byte", "f8"), ("channel", "u4")], align=True)
 """From a device to a device."""
 
 TENSOR = np.dtype(
-    [("first", "u4"), ("last", "u4"), ("maker", "u4"), ("home_bytes", "i8"), ("kept_bytes", "i8")],
+    [
+        ("first", "u4"),  # its edges: first to last - 1
+        ("last", "u4"),
+        ("maker", "u4"),  # its producer
+        ("home_bytes", "i8"),  # where it is made
+        ("kept_bytes", "i8"),  # where it is received
+    ],
     align=True,
 )
-"""A tensor's edges, its producer, and the bytes that it takes there and elsewhere."""
 
 VIEW = np.dtype([("tensor", "u4"), ("of", "u4"), ("edge", "u4")])
 """A view, what it is a view of, and the edge over which its producer reads that."""
 
+# What a simulation writes.
+
 OPERATOR = np.dtype(
     [
-        ("ready_s", "f8"),
-        ("took_s", "f8"),
-        ("position", "u4"),
-        ("place", "u4"),
-        ("waiting", "u4"),
-        ("spare", "u4"),
+        ("ready_s", "f8"),  # when all inputs that were sent so far have come
+        ("took_s", "f8"),  # seconds on its device
+        ("position", "u4"),  # in the order
+        ("place", "u4"),  # its device
+        ("waiting", "u4"),  # inputs that have not been sent
+        ("spare", "u4"),  # 32 bytes: two rows to a cache line
     ]
 )
-"""When all inputs that were sent so far have come, seconds on its device, its place in the order,
-its device, and how many inputs have not been sent."""
 
 DEVICE = np.dtype(
     [
-        ("next_s", "f8"),
-        ("arrival_s", "f8"),
-        ("running", "u4"),
-        ("seen", "u4"),
-        ("request", "u4"),
-        ("begin", "u4"),
+        ("next_s", "f8"),  # when it ends its operator or, idle, when it may start one
+        ("arrival_s", "f8"),  # when the last tensor that was sent there comes
+        ("running", "u4"),  # its operator, n if idle
+        ("last_tensor", "u4"),  # that was sent there, 0 for none
+        ("request", "u4"),  # which request of its producer, or which copy, that was
+        ("begin", "u4"),  # its part of `pending` and `pending_heap`
         ("end", "u4"),
-        ("known_end", "u4"),
-        ("early", "i8"),
-        ("held", "i8"),
-        ("all", "i8"),
+        ("pending_end", "u4"),  # of its list in `pending`
+        ("heap_size", "i8"),  # in `pending_heap`; in order, how many operators it has started
+        ("held", "i8"),  # resident bytes
+        ("all", "i8"),  # and all bytes that ever come there
     ],
     align=True,
 )
-"""When it ends its operator (`running`) or, idle, when it may start one; which tensor was sent
-there last, when that comes and which request it was; its part of `known` and `early`, how
-full that is (in order, how many it has started); resident bytes, and all that ever
-comes there."""
 
-LANE = np.dtype([("free_s", "f8"), ("asked_s", "f8")])
-"""When a channel is free, and when it was last asked for."""
+CHANNEL = np.dtype([("free_s", "f8"), ("requested_s", "f8")])
+"""When it is free, and when it was last asked for."""
 
-KNOWN = np.dtype([("ready_s", "f8"), ("position", "u4"), ("op", "u4")])
-"""An operator in the list of its device."""
+PENDING = np.dtype([("ready_s", "f8"), ("position", "u4"), ("op", "u4")])
+"""An operator all of whose inputs have been sent, in the list of its device."""
 
-REQUEST = np.dtype([("at_s", "f8"), ("position", "u4"), ("edge", "u4"), ("turn", "u4")], align=True)
-"""When it comes, its best consumer's place in the order, an edge; `turn` is the request that has
-this turn."""
+REQUEST = np.dtype(
+    [
+        ("at_s", "f8"),  # when it arrives
+        ("position", "u4"),  # of its best reader in the order
+        ("edge", "u4"),  # one of its edges
+        ("turn", "u4"),  # of row x: the request that is served as number x
+    ],
+    align=True,
+)
+"""A transfer of what one operator made."""
 
 CHANGE = np.dtype([("at_s", "f8"), ("bytes", "i8"), ("next", "u4")], align=True)
-"""Bytes that come or, negative, go; `next` in the same cell."""
+"""Bytes that come or, negative, go; `next` in the same cell, 0 for none."""
 
 CELL = np.dtype([("net", "i8"), ("gain", "i8"), ("first", "u4")], align=True)
 """A stretch of time on a device: the sum of its changes, of what comes, and the first of them."""
+
+
+def tensors_and_edges(costs: Costs) -> tuple[Any, Any]:
+    """Tensors by producer and, by tensor, their edges."""
+    tensors = np.zeros(len(costs.producer), dtype=TENSOR)
+    k = costs.out_tensors
+    length = np.diff(costs.offsets)[k]
+    tensors["last"] = np.cumsum(length)
+    tensors["first"] = tensors["last"] - length
+    tensors["maker"] = costs.producer[k]
+    tensors["home_bytes"], tensors["kept_bytes"] = costs.home_bytes[k], costs.kept_bytes[k]
+    edges = np.zeros(len(costs.consumers), dtype=EDGE)
+    at = np.repeat(costs.offsets[k] - tensors["first"], length) + np.arange(len(edges))
+    edges["consumer"] = costs.consumers[at]
+    edges["tensor"] = np.repeat(np.arange(len(k)) + 1, length)
+    edges["bytes"] = np.repeat(costs.tensor_bytes[k], length)
+    return tensors, edges
+
+
+def facts_of(costs: Costs, tensors: Any) -> Any:
+    """One row per operator, and one for none."""
+    facts = np.zeros(len(costs.order) + 1, dtype=FACTS)
+    ends = np.append(0, tensors["last"])[costs.out_offsets]
+    facts["first"][:-1], facts["last"][:-1] = ends[:-1], ends[1:]
+    facts["inputs"][:-1] = np.diff(costs.in_offsets)
+    facts["apart"] = _apart(costs.channel)
+    facts["apart"][:-1] &= np.diff(costs.out_offsets) <= 1
+    return facts
+
+
+def _apart(channel: IntArray) -> bool:
+    """Whether every device sends to each other device over another channel."""
+    linked = (np.sort(row[row >= 0]) for row in channel)
+    return all((np.diff(row) > 0).all() for row in linked)
+
+
+def pairs_of(costs: Costs, channels: int) -> Any:
+    """From each device to each; within one no time, and a channel of its own."""
+    m = len(costs.channel)
+    off = ~np.eye(m, dtype=np.bool_)
+    pairs = np.zeros(m * m, dtype=PAIR)
+    channel = np.where(off, costs.channel, channels + np.arange(m)[:, None])
+    pairs["latency_s"] = np.where(off, costs.latency_s, 0.0).ravel()
+    pairs["seconds_per_byte"] = np.where(off, costs.seconds_per_byte, 0.0).ravel()
+    pairs["channel"] = np.where(channel < 0, 0, channel).ravel()
+    return pairs
+
+
+def views_of(costs: Costs, tensors: Any, edges: Any) -> Any:
+    """Each view, what it is a view of, and the edge over which its producer reads that."""
+    at, n = np.empty(len(tensors), dtype=np.int64), len(costs.order)
+    at[costs.out_tensors] = np.arange(len(at))
+    views = np.zeros(len(costs.views), dtype=VIEW)
+    views["tensor"], views["of"] = at[costs.views], at[costs.alias[costs.views]]
+    uses = edges["tensor"].astype(np.int64) * n + edges["consumer"]
+    by_use = np.argsort(uses, kind="stable")
+    wanted = (views["of"].astype(np.int64) + 1) * n + tensors["maker"][views["tensor"]]
+    views["edge"] = by_use[np.searchsorted(uses[by_use], wanted)]
+    return views

@@ -1,8 +1,16 @@
-"""What the judge's fast path plays on: a problem laid out for it, and the state of some plays.
+"""State of the fast simulator: a problem in rows, and some simulations of it side by side.
 
-Run by `placewright.operators.simulation.fast.simulate`. All that is asked of one operator, device
-or channel stands in one row of a structured array, so that one line of the cache serves it.
-Indices are unsigned and stand in 32 bits: a signed index costs a test for wrapping around.
+Every array of the simulations has the rows of the first, then those of the second, and so on;
+`Offsets` says where those of one begin::
+
+    ops      | op 0 | op 1 | ... | op n-1 | none | op 0 | ... | none |
+               ^ offsets 0: op = 0                 ^ offsets 1: op = n + 1
+    devices  | dev 0 | ... | dev m-1 | dev 0 | ... | dev m-1 |
+    pending  |. dev 0's operators .|. dev 1's .| ... |. dev 0's .| ...      (. is a spare row)
+
+Row n of ``ops`` stands for no operator: it makes nothing, and idle devices run it, so that no
+branch is needed for them. A device's stretch of ``pending`` has room for all of its operators and a
+spare row at each end, since a row is written before it is known whether it counts.
 """
 
 from __future__ import annotations
@@ -12,118 +20,116 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.simulation.fast.problem_rows import (
+from placewright.operators.simulation.fast.rows import (
+    CELL,
+    CHANGE,
+    CHANNEL,
+    DEVICE,
+    OPERATOR,
+    PENDING,
+    REQUEST,
     facts_of,
     pairs_of,
     tensors_and_edges,
     views_of,
 )
-from placewright.operators.simulation.fast.rows import (
-    CELL,
-    CHANGE,
-    DEVICE,
-    KNOWN,
-    LANE,
-    OPERATOR,
-    REQUEST,
-)
 from placewright.operators.structure.costs import Costs
 
 LINE_BYTES = 64
-"""Of a line of the cache."""
+"""Of a cache line."""
 
 WORD = 64
 """Bits of a word of a ready set."""
 
-SEATS = 2
-"""Placements that are played side by side: where one waits for its last number, another goes on."""
+INTERLEAVED = 2
+"""Placements that are simulated side by side, one event of each in turn: while one waits for the
+result of its last instruction, the processor goes on with the other."""
 
-MOST_SEATED = 20_000
-"""Operators above which they are played one by one: their state would not fit a cache."""
+MOST_INTERLEAVED = 20_000
+"""Operators above which placements are simulated one by one: two states would not fit the cache."""
 
 
-class Seat(NamedTuple):
-    """Where one of several plays has its state: its first row in each array."""
+class Offsets(NamedTuple):
+    """First row of one simulation in each array, as drawn at the top of this file."""
 
     op: int
     device: int
-    lane: int
-    known: int
+    channel: int
+    pending: int
     edge: int
 
 
 class FastState(NamedTuple):
-    """A problem and the state of some plays, one after the other in each array (`Seat`).
+    """A problem, and the state of `INTERLEAVED` simulations of it.
 
-    Rows are described in `placewright.operators.simulation.fast.rows`. Operator n of each
-    simulation stands for none: it makes nothing, and idle devices run it.
+    Rows are described in `placewright.operators.simulation.fast.rows`.
 
     Attributes
     ----------
-    sure
-        Every pair of devices is linked.
+    all_linked
+        Every pair of devices is linked; else nothing is simulated here.
     edges
         By producer, then tensor.
     pairs
         Flat (m * m); within a device no time, and a channel of its own that never waits.
-    known
-        By device, what has all its inputs coming and is not known to be ready.
-    early
-        Where much is known on a device, a heap of it. In order, each device's sequence.
+    pending
+        By device, operators all of whose inputs have been sent, until they are ready.
+    pending_heap
+        Where many are pending on a device, a heap of them. In order, each device's sequence.
     bits, tops
-        What is ready, by device (`placewright.operators.queues.ready_sets`).
+        Operators that are ready, by device (`placewright.operators.queues.ready_sets`).
     ranked
         The operator at each place in the order.
-    rank, ranked_key, cell, cell_end, crowd_end
-        Of one placement, before it is played: what `placewright.operators.simulation.fast.ranking`
-        needs.
+    rank, ranked_key, cell, cell_end, subcell_end
+        Of one placement, before it is simulated: scratch of
+        `placewright.operators.simulation.fast.ranking`.
     ready_s, change_s
         Columns of `ops` and `changes`, keys of heaps.
-    left, last_s
-        Operators of each play that have not ended, and when the last one did.
-    start_s, came_s
+    unfinished, makespan_s
+        Operators of each simulation that have not ended, and when the last one did.
+    start_s, arrival_s
         When each operator started and each edge's tensor came, where bytes are counted.
     copy, until_s
         Which copy of its tensor an edge reads, and how long each copy is held: those sent over an
         edge, then, one per tensor, those where they are made.
     """
 
-    sure: bool
+    all_linked: bool
     n: int
     m: int
-    lanes: int
+    channels: int
     facts: Any
     edges: Any
     pairs: Any
     sources: IntArray
     topological: IntArray
     compute_s: FloatArray
-    # the play
+    # the simulations
     ops: Any
     devices: Any
-    lane: Any
-    known: Any
-    early: IntArray
+    channel: Any
+    pending: Any
+    pending_heap: IntArray
     bits: Any
     tops: Any
     ranked: IntArray
     requests: Any
     request_of: IntArray
-    left: IntArray
-    last_s: FloatArray
+    unfinished: IntArray
+    makespan_s: FloatArray
     ready_s: FloatArray
     rank: FloatArray
     ranked_key: FloatArray
     cell: IntArray
     cell_end: IntArray
-    crowd_end: IntArray
-    # bytes
+    subcell_end: IntArray
+    # bytes, counted after a simulation
     tensors: Any
     views: Any
     resident_bytes: IntArray
     memory_bytes: IntArray
     start_s: FloatArray
-    came_s: FloatArray
+    arrival_s: FloatArray
     copy: IntArray
     until_s: FloatArray
     changes: Any
@@ -133,7 +139,7 @@ class FastState(NamedTuple):
 
 
 def make_fast_state(costs: Costs, channels: int) -> FastState:
-    """A problem laid out for `placewright.operators.simulation.fast.simulate.play`."""
+    """A problem in rows, with room for simulations of it."""
     n, m = costs.compute_s.shape
     tensors, edges = tensors_and_edges(costs)
     linked = (costs.channel >= 0) | np.eye(m, dtype=np.bool_)
@@ -149,16 +155,16 @@ def make_fast_state(costs: Costs, channels: int) -> FastState:
         "resident_bytes": costs.resident_bytes.copy(),
         "memory_bytes": costs.memory_bytes.copy(),
     }
-    sizes = {"sure": bool(linked.all()), "n": n, "m": m, "lanes": channels + m}
+    sizes = {"all_linked": bool(linked.all()), "n": n, "m": m, "channels": channels + m}
     facts = problem["facts"]
     most = int((facts["last"] - facts["first"]).max())
     state = _state(n, m, channels + m, most) | _byte_state(n, m, len(tensors), len(edges))
     return _with_columns(sizes | problem | state)
 
 
-def copy_fast_state(swift: FastState) -> FastState:
+def copy_fast_state(state: FastState) -> FastState:
     """A state of its own for another thread."""
-    parts = swift._asdict().items()
+    parts = state._asdict().items()
     return _with_columns({k: _copy(v) if isinstance(v, np.ndarray) else v for k, v in parts})
 
 
@@ -167,41 +173,41 @@ def _with_columns(parts: dict[str, Any]) -> FastState:
     return FastState(**parts | {"ready_s": ops["ready_s"], "change_s": changes["at_s"]})
 
 
-def _seats(n: int) -> int:
-    return SEATS if n <= MOST_SEATED else 1
+def _interleaved(n: int) -> int:
+    return INTERLEAVED if n <= MOST_INTERLEAVED else 1
 
 
-def _state(n: int, m: int, lanes: int, most: int) -> dict[str, Any]:
-    """What plays write; `most` is how many edges one operator has at most."""
-    handles = _seats(n)
-    room, words = handles * (n + 2 * m), -(-n // WORD)
+def _state(n: int, m: int, channels: int, most: int) -> dict[str, Any]:
+    """What simulations write; `most` is how many edges one operator has at most."""
+    count = _interleaved(n)
+    room, words = count * (n + 2 * m), -(-n // WORD)
     return {
-        "ops": _rows(handles * (n + 1), OPERATOR),
-        "devices": _rows(handles * m, DEVICE),
-        "lane": _rows(handles * lanes, LANE),
-        "known": _rows(room, KNOWN),
-        "early": _indices(room),
-        "bits": np.zeros((handles * m, words), dtype=np.uint64),
-        "tops": np.zeros((handles * m, -(-words // WORD)), dtype=np.uint64),
-        "ranked": _indices(handles * (n + 1)),
+        "ops": _rows(count * (n + 1), OPERATOR),
+        "devices": _rows(count * m, DEVICE),
+        "channel": _rows(count * channels, CHANNEL),
+        "pending": _rows(room, PENDING),
+        "pending_heap": _indices(room),
+        "bits": np.zeros((count * m, words), dtype=np.uint64),
+        "tops": np.zeros((count * m, -(-words // WORD)), dtype=np.uint64),
+        "ranked": _indices(count * (n + 1)),
         "rank": np.zeros(n),
         "ranked_key": np.zeros(n),
         "cell": _indices(n),
         "cell_end": _indices(n + 1),
-        "crowd_end": _indices(n + 1),
+        "subcell_end": _indices(n + 1),
         "requests": _rows(most, REQUEST),
         "request_of": _indices(most),
-        "left": np.zeros(handles, dtype=np.int64),
-        "last_s": np.zeros(handles),
+        "unfinished": np.zeros(count, dtype=np.int64),
+        "makespan_s": np.zeros(count),
     }
 
 
 def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
-    """What plays write, and what is written after them, where bytes are counted."""
+    """What simulations write, and what is written after them, where bytes are counted."""
     copies = tensors + edges
     return {
-        "start_s": np.zeros(_seats(n) * (n + 1)),
-        "came_s": np.zeros(_seats(n) * edges),
+        "start_s": np.zeros(_interleaved(n) * (n + 1)),
+        "arrival_s": np.zeros(_interleaved(n) * edges),
         "copy": _indices(edges),
         "until_s": np.zeros(copies),
         "changes": _rows(2 * copies + 1, CHANGE),
@@ -211,7 +217,7 @@ def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
 
 
 def _rows(count: int, dtype: Any) -> Any:
-    """Zeros that begin with a line of the cache, so that no row stands in more than it must."""
+    """Zeros that begin with a cache line, so that no row lies in more lines than it must."""
     room = np.zeros(count * dtype.itemsize + LINE_BYTES, dtype=np.uint8)
     begin = -room.ctypes.data % LINE_BYTES
     return room[begin : begin + count * dtype.itemsize].view(dtype)
@@ -228,5 +234,5 @@ def _indices(count: int) -> Any:
 
 
 def _index(values: Any) -> Any:
-    """As unsigned 32 bits; typed as any whole array, since only kernels see it."""
+    """As unsigned 32 bits; typed as a whole array of any kind, since only kernels see it."""
     return np.ascontiguousarray(values).astype(np.uint32)

@@ -1,4 +1,9 @@
-"""Bytes held by devices over time, compiled: part of the judge's general play."""
+"""Bytes held by devices during a full simulation, compiled.
+
+Every copy of a tensor counts its readers that have not ended: ``home_readers`` where it is made
+(its producer, consumers there, outgoing transfers, and views made there that are still held),
+``copy_readers`` where it is received. At zero its bytes are released.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,8 @@ from placewright.operators.simulation.full.state import Layout
 
 
 @inner
-def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
-    """Change the bytes held from `now` on; a level counts once time has passed over it."""
+def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
+    """Change the bytes held from `now` on; a level counts once time has passed over it (M4)."""
     if now > x[o.changed_s + d]:
         w[o.peak + d] = max(w[o.peak + d], w[o.held + d])
         x[o.changed_s + d] = now
@@ -17,62 +22,70 @@ def hold(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float)
 
 
 @inlined
-def _copy_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
-    """Where the readers of the copy of tensor `k` on device `d` are counted."""
-    if place[w[o.producer + k]] == d:
-        return o.refs + k
-    e = w[o.first_move + k]
-    while w[o.move_target + e] != d:
+def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
+    """The transfer of tensor `k` to device `d`; there is one."""
+    e = w[o.first_transfer + k]
+    while w[o.transfer_target + e] != d:
         e += 1
-    return o.move_refs + e  # type: ignore[no-any-return]
+    return e  # type: ignore[no-any-return]
+
+
+@inlined
+def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
+    """Where in ``w`` the readers of the copy of tensor `k` on device `d` are counted."""
+    if place[w[o.producer + k]] == d:
+        return o.home_readers + k
+    return o.copy_readers + _transfer_to(w, o, k, d)
 
 
 @inner
-def share_copies(w: IntArray, o: Layout, place: IntArray) -> None:
-    """A view counts, until it has no reader left, as a reader of what it is a view of."""
+def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
+    """Count every view as a reader of what it is a view of (rule M5)."""
     for a in range(o.shared):
         k = w[o.views + a]
-        w[_copy_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
+        w[_readers_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
 
 
 @inner
-def _let_go(
+def _release_viewed(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int, now: float
 ) -> None:
-    """A view of tensor `k` on device `d` has no reader left; neither may `k`, perhaps a view."""
+    """A view of tensor `k` on device `d` has no reader left; `k` may be a view itself."""
     while k >= 0:
-        at = _copy_at(w, o, place, k, d)
+        at = _readers_at(w, o, place, k, d)
         w[at] -= 1
         if w[at] > 0:
             return
         home = place[w[o.producer + k]] == d
-        hold(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
+        change_held(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
         k = w[o.alias + k] if home else -1
 
 
 @inner
-def drop_sender(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float) -> None:
-    """One reader less of tensor `k` where it was made; a view lets go of what it is a view of."""
-    w[o.refs + k] -= 1
-    if w[o.refs + k] == 0:
+def release_home(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
+) -> None:
+    """One reader less of tensor `k` where it is made; a view releases what it is a view of."""
+    w[o.home_readers + k] -= 1
+    if w[o.home_readers + k] == 0:
         d = place[w[o.producer + k]]
-        hold(w, x, o, d, -w[o.home_bytes + k], now)
+        change_held(w, x, o, d, -w[o.home_bytes + k], now)
         if o.shared > 0:
-            _let_go(w, x, o, place, w[o.alias + k], d, now)
+            _release_viewed(w, x, o, place, w[o.alias + k], d, now)
 
 
 @inner
-def drop_inputs(w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float) -> None:
+def release_inputs(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
+) -> None:
     """Operator `i` has ended and reads its inputs no more."""
     d = place[i]
     for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
         k = w[o.in_tensors + a]
         if place[w[o.producer + k]] == d:
-            drop_sender(w, x, o, place, k, now)
+            release_home(w, x, o, place, k, now)
             continue
-        e = w[o.first_move + k]
-        while w[o.move_target + e] != d:
-            e += 1
-        w[o.move_refs + e] -= 1
-        if w[o.move_refs + e] == 0:
-            hold(w, x, o, d, -w[o.kept_bytes + k], now)
+        e = _transfer_to(w, o, k, d)
+        w[o.copy_readers + e] -= 1
+        if w[o.copy_readers + e] == 0:
+            change_held(w, x, o, d, -w[o.kept_bytes + k], now)

@@ -1,4 +1,4 @@
-"""The judge's word on a plan whose transfers go through host memory (star)."""
+"""Judgement of a plan whose transfers go through host memory (star)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.simulation.star.latency import star_latency
-from placewright.operators.simulation.star.loads import (
+from placewright.operators.simulation.loads import (
     StarLoads,
     host_rates,
     stages,
     star_loads,
     star_value,
 )
-from placewright.operators.simulation.star.transfers import Halves, in_turn, through_host
+from placewright.operators.simulation.star.latency import (
+    Halves,
+    in_turn,
+    star_latency,
+    through_host,
+)
 from placewright.operators.whole_bytes import room_bytes
 
 
 def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
-    """One period of the pipeline, or one sample, its transfers through host memory."""
+    """Judge one period of a pipeline (throughput) or one sample (latency)."""
     p, place = problem, plan.placement
     loads = star_loads(p, plan)
     held = np.bincount(place, np.ceil(p.resident_bytes), minlength=p.m).astype(np.int64)
     peak = held[stages(p, plan)[0]]
     over = np.maximum(0, peak - room_bytes(p))
-    value, (start, end, transfers) = _played(problem, plan, loads)
+    value, (start, end, transfers) = _simulated(problem, plan, loads)
     return OperatorJudgement(
         problem=p,
         placement=place,
@@ -43,7 +47,7 @@ def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgemen
     )
 
 
-def _played(
+def _simulated(
     problem: OperatorProblem, plan: OperatorPlan, loads: StarLoads
 ) -> tuple[float, tuple[FloatArray, FloatArray, Transfers]]:
     """The value; start and end of each operator, and the transfers."""
@@ -56,7 +60,7 @@ def _played(
 def _period(
     p: OperatorProblem, place: IntArray, loads: StarLoads
 ) -> tuple[FloatArray, FloatArray, Transfers]:
-    """Each device takes in its tensors, runs its operators, and brings out its tensors."""
+    """Each device takes in its tensors, runs its operators, and sends out its tensors (rule L7)."""
     clock, rates = np.zeros(p.m), host_rates(p, place)
     taken = _moved(p, loads.entering, rates, clock)
     start, end = np.empty(p.n), np.empty(p.n)
@@ -68,6 +72,6 @@ def _period(
 
 
 def _moved(p: OperatorProblem, crossing: BoolArray, rates: FloatArray, clock: FloatArray) -> Halves:
-    """What crosses between a device that pays for it and host memory."""
+    """Transfers between host memory and devices that pay for them."""
     tensor, device = np.nonzero(crossing & (rates > 0))
     return in_turn(tensor, device, p.tensor_bytes[tensor] * rates[tensor, device], clock)

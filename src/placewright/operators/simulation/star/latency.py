@@ -1,14 +1,6 @@
-"""Latency where accelerators are called through host memory (Tarnawski et al., section 5.1).
+"""Latency where accelerators are called through host memory (rules A1 to A6).
 
-A device with ``host_seconds_per_byte`` of zero is a CPU: it works in host memory, has as many
-cores as it takes, and runs each operator as soon as its inputs are there. Any other device is an
-accelerator. It is called up to ``calls`` times, one after another; a call waits until all that it
-needs from outside is in host memory, takes each of these tensors in, computes its operators, and
-brings out each tensor that anything outside needs, one thing after another. Outside is every
-other call, of the same accelerator too. What lives on an accelerator counts over all its calls.
-
-A call that would wait for itself, directly (it is not contiguous) or through other calls, cannot
-be made: the plan is infeasible.
+The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1.
 """
 
 from __future__ import annotations
@@ -19,16 +11,15 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.judgement import Transfers
+from placewright.operators.judgement import HOST, Transfers
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, Objective, OperatorProblem
-from placewright.operators.simulation.star.kernels import calls_of, most_calls, play
-from placewright.operators.simulation.star.transfers import Halves, in_turn, through_host
+from placewright.operators.simulation.star.calls import calls_of, most_calls, simulate_calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StarSimulation:
-    """The last finish, when each operator computes, shape (n,), and what calls send."""
+    """When the last operator is finished, when each computes, shape (n,), and what calls send."""
 
     value_s: float
     op_start_s: FloatArray
@@ -37,13 +28,13 @@ class StarSimulation:
 
 
 def is_star_latency(problem: OperatorProblem) -> bool:
-    """Whether the problem asks for this model."""
+    """Whether the problem asks for latency through host memory."""
     star = problem.communication is Communication.STAR
     return star and problem.objective is Objective.LATENCY
 
 
 def accelerators(problem: OperatorProblem) -> BoolArray:
-    """Shape (m,): which devices are called."""
+    """Shape (m,): which devices are accelerators (rule A1)."""
     return problem.host_seconds_per_byte > 0
 
 
@@ -82,10 +73,9 @@ def _without_gaps(place: IntArray, call: IntArray) -> IntArray:
 
 
 def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
-    """Shape (n,): the earliest call for each operator, where a plan does not say.
+    """Shape (n,): the earliest call for each operator, where a plan does not say (rule A5).
 
-    A path that leaves a device and comes back comes back to a later call. Calls past the last
-    one allowed become the last one: the judge then says that they cannot be made.
+    Calls past the last one allowed become the last one, which is then refused (rule A6).
     """
     call = np.zeros((problem.n, problem.m), dtype=np.int64)
     if problem.calls == 1:
@@ -101,7 +91,7 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
 
 
 def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation:
-    """Play a plan that `check_plan` has passed.
+    """Simulate a plan that `check_plan` has passed.
 
     Raises
     ------
@@ -109,7 +99,7 @@ def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation
         A call would wait for itself.
     """
     place, unit = plan.placement, units(problem, plan)
-    ready_s, begin_s, _ = play(calls_of(problem), place, unit)
+    ready_s, begin_s, _ = simulate_calls(calls_of(problem), place, unit)
     stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
     if len(stuck):
         raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
@@ -133,7 +123,7 @@ def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError
 def _inside(
     p: OperatorProblem, place: IntArray, unit: IntArray, ready_s: FloatArray, clock_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Start and end of every operator; in a call one by one, from where its clock is."""
+    """Start and end of every operator; those of a call one by one, from its clock on."""
     start_s, end_s = np.empty(p.n), np.empty(p.n)
     for i in p.topology.order.tolist():
         took, u = p.compute_s[i, place[i]], unit[i]
@@ -147,7 +137,7 @@ def _inside(
 def _crossing(
     p: OperatorProblem, unit: IntArray
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
-    """Tensor and call of all that calls take in, and of all that they bring out; by tensor."""
+    """Tensor and call of all that calls take in, and of all that they send out; by tensor."""
     tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
     maker, reader = unit[p.tensor_producer], unit[p.consumers]
     away = reader != maker[tensor]
@@ -159,7 +149,53 @@ def _crossing(
 
 
 def _moved(p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray) -> Halves:
-    """Transfers of calls, one after another from where their clocks are."""
+    """Transfers of calls, one after another from their clocks on."""
     device = unit // most_calls(p)
     took_s = p.tensor_bytes[tensor] * p.host_seconds_per_byte[device]
     return in_turn(tensor, device, took_s, clock_s, unit)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Halves:
+    """Transfers between devices and host memory, all in one direction."""
+
+    tensor: IntArray
+    device: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+
+
+def in_turn(
+    tensor: IntArray,
+    device: IntArray,
+    took_s: FloatArray,
+    clock_s: FloatArray,
+    turn: IntArray | None = None,
+) -> Halves:
+    """One after another, in the order given.
+
+    Parameters
+    ----------
+    clock_s
+        When each sequence of transfers may go on; moved on by this function.
+    turn
+        Index into `clock_s` of each transfer: its device by default.
+    """
+    start, end = np.empty(len(tensor)), np.empty(len(tensor))
+    turns = (device if turn is None else turn).tolist()
+    for x, (at, took) in enumerate(zip(turns, took_s.tolist(), strict=True)):
+        start[x] = clock_s[at]
+        end[x] = clock_s[at] = clock_s[at] + took
+    return Halves(tensor, device, start, end)
+
+
+def through_host(taken: Halves, brought: Halves) -> Transfers:
+    """Transfers into devices and out of them, by start time."""
+    host = np.full(len(taken.tensor), HOST), np.full(len(brought.tensor), HOST)
+    tensor = np.concatenate([taken.tensor, brought.tensor])
+    source = np.concatenate([host[0], brought.device])
+    target = np.concatenate([taken.device, host[1]])
+    start = np.concatenate([taken.start_s, brought.start_s])
+    end = np.concatenate([taken.end_s, brought.end_s])
+    by = np.lexsort((target, tensor, end, start))
+    return Transfers(tensor[by], source[by], target[by], start[by], end[by])

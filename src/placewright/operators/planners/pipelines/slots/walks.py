@@ -15,7 +15,7 @@ from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.loads import star_loads
+from placewright.operators.simulation.loads import star_loads
 
 HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 """First temperatures, in turn; a device at the largest load has energy 1."""

@@ -1,32 +1,22 @@
-"""Throughput of a plan whose transfers go through host memory (star).
+"""Throughput: what each device has to do per sample (rules L1 to L7).
 
-The load of device d is its compute plus, for every tensor that some operators on d and some
-elsewhere touch (make or read), bytes * host_seconds_per_byte[d], once: a tensor that leaves d
-leaves once, one that enters enters once, and none does both. Sums run over operators, then over
-tensors, in input order. Resident bytes are what a device must hold.
-
-**Clusters.** Where all devices that touch a tensor are in one cluster, it costs device d bytes *
-cluster_seconds_per_byte[d] instead, where that is less; a tensor that anything outside the cluster
-touches goes through host memory for all.
-
-**Copies.** A stage on r devices: each copy has 1/r of the load, and 2 (r - 1) / r *
-sync_seconds_per_byte * resident bytes for a ring of all copies that averages what they learned
-(PipeDream, doi 10.1145/3341301.3359646).
-
-**Passes.** Where forward and backward passes do not mix (diffmaxima), a pass has the compute of
-its operators and the transfers of the tensors that they make; synchronisation is backward. The
-value is the largest forward load plus the largest backward load.
+Over links, a device pays for its compute and for every transfer on either of its ends; through
+host memory (star), for its compute and for every tensor that enters or leaves it. Pipelines may
+have stages on several devices and passes that do not mix (`OperatorProblem.pipeline`). The plain
+loads over links are compiled: `placewright.operators.simulation.full.simulate.largest_load`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.judgement import OperatorJudgement, violation_words
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.whole_bytes import room_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +36,7 @@ class StarLoads:
 
 
 def star_value(problem: OperatorProblem, plan: OperatorPlan) -> float:
-    """What a plan is worth: the largest load, or the sum of the largest of each pass."""
+    """The largest load, or the sum of the largest of each pass (rule L4)."""
     if not problem.pipeline.diffmaxima:
         return float(star_loads(problem, plan).load_s.max())
     passes = (star_loads(problem, plan, late=late) for late in (False, True))
@@ -56,7 +46,7 @@ def star_value(problem: OperatorProblem, plan: OperatorPlan) -> float:
 def star_loads(
     problem: OperatorProblem, plan: OperatorPlan, *, late: bool | None = None
 ) -> StarLoads:
-    """What each device has to do per sample; of the backward pass (`late`) or the other alone."""
+    """Loads through host memory; with `late`, those of the backward or the forward pass alone."""
     p, place = problem, plan.placement
     entering, leaving = _crossings(p, place)
     took = p.compute_s[np.arange(p.n), place]
@@ -78,7 +68,7 @@ def star_loads(
 
 
 def stages(problem: OperatorProblem, plan: OperatorPlan) -> tuple[IntArray, IntArray]:
-    """Shape (m,) each: the device that each has copies of, and how many devices do."""
+    """Shape (m,) each: the device whose stage each has, and on how many devices that stage is."""
     own = np.arange(problem.m)
     leader = own if plan.replica_of is None else plan.replica_of
     copies = np.bincount(leader, minlength=problem.m)[leader]
@@ -86,7 +76,7 @@ def stages(problem: OperatorProblem, plan: OperatorPlan) -> tuple[IntArray, IntA
 
 
 def sync_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
-    """Shape (m,): seconds per sample for keeping copies equal."""
+    """Shape (m,): seconds per sample to keep copies equal (rule L5)."""
     leader, copies = stages(problem, plan)
     held = np.bincount(plan.placement, np.ceil(problem.resident_bytes), problem.m)[leader]
     ring: FloatArray = 2.0 * (copies - 1) / copies
@@ -94,7 +84,7 @@ def sync_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
 
 
 def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
-    """Shape (t, m): seconds per byte of each tensor on each device."""
+    """Shape (t, m): seconds per byte of each tensor on each device (rules L2 and L6)."""
     host = np.broadcast_to(p.host_seconds_per_byte, (p.t, p.m))
     if not p.pipeline.cluster:
         return host
@@ -110,7 +100,7 @@ def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
 
 
 def cluster_rates(problem: OperatorProblem) -> FloatArray:
-    """Shape (m,): seconds per byte of what stays in a device's cluster, if it is in one."""
+    """Shape (m,): seconds per byte of tensors that stay in a device's cluster, if it is in one."""
     p, asked = problem, problem.pipeline
     if not asked.cluster:
         return p.host_seconds_per_byte
@@ -128,3 +118,62 @@ def _crossings(p: OperatorProblem, placement: IntArray) -> tuple[BoolArray, Bool
     leaving = np.zeros((p.t, p.m), dtype=np.bool_)
     leaving[tensor[away], home[tensor[away]]] = True
     return entering, leaving
+
+
+def pair_value(problem: OperatorProblem, plan: OperatorPlan) -> float:
+    """As `star_value`, over links."""
+    if not problem.pipeline.diffmaxima:
+        return float(pair_loads(problem, plan).max())
+    return float(sum(pair_loads(problem, plan, late=late).max() for late in (False, True)))
+
+
+def pair_loads(
+    problem: OperatorProblem, plan: OperatorPlan, *, late: bool | None = None
+) -> FloatArray:
+    """Shape (m,): loads over links; with `late`, those of the backward or the forward pass alone.
+
+    Sums run in the order of rule L3, so that without copies they are those of `largest_load`.
+    """
+    p, place = problem, plan.placement
+    leader, copies = stages(p, plan)
+    took = p.compute_s[np.arange(p.n), place]
+    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    pairs, first = np.unique(tensor * p.m + place[p.consumers], return_index=True)
+    sent = pairs[np.argsort(first)]  # each tensor once per target, the first reader's first
+    tensor, target = sent // p.m, sent % p.m
+    source = place[p.tensor_producer[tensor]]
+    moved = source != target
+    if late is not None:
+        took = np.where(p.is_backward == late, took, 0.0)
+        moved &= p.is_backward[p.tensor_producer[tensor]] == late
+    load = (np.bincount(place, took, p.m) / copies)[leader].astype(np.float64)
+    for k, a, b in zip(tensor[moved], source[moved], target[moved], strict=True):
+        givers, takers = np.flatnonzero(leader == a), np.flatnonzero(leader == b)
+        link = np.ix_(givers, takers)
+        share = (p.latency_s[link] + p.tensor_bytes[k] * p.seconds_per_byte[link]) / (
+            len(givers) * len(takers)
+        )
+        load[givers] += share.sum(axis=1)
+        load[takers] += share.sum(axis=0)
+    return load if late is False else load + sync_s(p, plan)
+
+
+def is_pipeline(problem: OperatorProblem) -> bool:
+    """Whether throughput is the objective, with copies of stages or passes that do not mix."""
+    return problem.objective is Objective.THROUGHPUT and not problem.pipeline.plain
+
+
+def as_pipeline(judgement: OperatorJudgement, plan: OperatorPlan) -> OperatorJudgement:
+    """A judgement with the value of the pipeline; copies need the memory of their stage."""
+    p = judgement.problem
+    leader, _ = stages(p, plan)
+    peak = judgement.peak_bytes[leader]
+    over = np.maximum(0, peak - room_bytes(p))
+    return replace(
+        judgement,
+        value=pair_value(p, plan),
+        peak_bytes=peak,
+        feasible=not over.any(),
+        violation=violation_words(p, over),
+        violation_bytes=int(over.sum()),
+    )

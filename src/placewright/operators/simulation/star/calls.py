@@ -1,4 +1,9 @@
-"""Calls of accelerators through host memory, played in one pass over operators and tensors."""
+"""Calls of accelerators through host memory (rules A1 to A6), compiled.
+
+One pass over operators and tensors. What waits is an operator on a CPU (0 to n - 1) or a call
+(n + unit, unit = device * per_device + call), and it waits for tensors and, a call after the
+first, for the call before it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from placewright.operators.problem import OperatorProblem
 
 
 class Calls(NamedTuple):
-    """A problem as the kernel takes it; see `OperatorProblem` for what each array says."""
+    """The arrays of a problem that the kernel reads, named as in `OperatorProblem`."""
 
     order: IntArray
     in_offsets: IntArray
@@ -53,8 +58,10 @@ def most_calls(problem: OperatorProblem) -> int:
 
 
 @compiled
-def play(c: Calls, place: IntArray, unit: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Play a plan.
+def simulate_calls(
+    c: Calls, place: IntArray, unit: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Simulate a plan.
 
     Parameters
     ----------
@@ -101,7 +108,7 @@ def play(c: Calls, place: IntArray, unit: IntArray) -> tuple[FloatArray, FloatAr
         head += 1
         if x < n:
             ready_s[x] = input_s[x] + c.compute_s[x, place[x]]
-            tail = _tell(c, x, ready_s[x], unit, waits, input_s, queue, tail)
+            tail = _deliver(c, x, ready_s[x], unit, waits, input_s, queue, tail)
             continue
         u = x - n
         begin_s[u] = input_s[x]
@@ -109,7 +116,7 @@ def play(c: Calls, place: IntArray, unit: IntArray) -> tuple[FloatArray, FloatAr
         for a in range(member_offsets[u], member_offsets[u + 1]):
             i = members[a]
             ready_s[i] = end_s[u]
-            tail = _tell(c, i, end_s[u], unit, waits, input_s, queue, tail)
+            tail = _deliver(c, i, end_s[u], unit, waits, input_s, queue, tail)
         if u % q < q - 1:
             input_s[x + 1] = max(input_s[x + 1], end_s[u])
             waits[x + 1] -= 1
@@ -129,7 +136,7 @@ def _charge(
     load_s: FloatArray,
     waits: IntArray,
 ) -> None:
-    """Put the transfers of tensor k on the calls that pay, and say who waits for it."""
+    """Add the transfers of tensor k to the calls that pay for them, and count who waits for it."""
     maker = c.producer[k]
     home = unit[maker]
     leaves = False
@@ -167,7 +174,7 @@ def _members(unit: IntArray, units: int) -> tuple[IntArray, IntArray]:
 
 
 @compiled
-def _tell(
+def _deliver(
     c: Calls,
     i: int,
     ready_s: float,
@@ -177,7 +184,7 @@ def _tell(
     queue: IntArray,
     tail: int,
 ) -> int:
-    """Hand what operator i made to all that wait for it."""
+    """Deliver what operator i made to all that wait for it."""
     n = len(unit)
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
         k = c.out_tensors[a]

@@ -1,9 +1,10 @@
-"""Batches of placements: checked, and shared among the cores."""
+"""What simulators are asked, how they answer, and batches of placements."""
 
 from __future__ import annotations
 
 import os
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +13,42 @@ from placewright.errors import InputError
 from placewright.numerics.arrays import IntArray, frozen_int, thawed
 from placewright.operators.problem import OperatorProblem
 
+DONE, NO_LINK, NO_KERNEL, STUCK = 0, 1, 2, 3
+"""Simulated to the end; a pair of devices without a link; an operator on a device that cannot run
+it; an order that contradicts the graph."""
+
 NO_ORDER = np.zeros(0, dtype=np.int64)
+"""Asks for the upward rank under each placement (rule O2)."""
 
 PARALLEL_WORK = 1_000_000
 """Placements times (operators + tensor uses) from which a batch is shared among the cores."""
 
 
+class Mode(NamedTuple):
+    """What is simulated.
+
+    Attributes
+    ----------
+    contended
+        Channels carry one transfer at a time (rule C3), else any number (rule C5).
+    serial
+        One operator or transfer at a time in the whole system (rules S1 to S3).
+    in_order
+        Devices wait for the next operator of the order (rule D3).
+    memory
+        Peaks are wanted.
+    """
+
+    contended: bool
+    serial: bool
+    in_order: bool
+    memory: bool
+
+
 def checked_batch(
     p: OperatorProblem, placements: npt.ArrayLike, order: npt.ArrayLike | None
 ) -> tuple[IntArray, IntArray]:
-    """Placements and order as arrays that cannot lead a kernel astray."""
+    """Placements and order as arrays with which no kernel reads outside its arrays."""
     rows = np.atleast_2d(thawed(frozen_int(placements)))
     if rows.shape[1] != p.n or (rows.size and (rows.min() < 0 or rows.max() >= p.m)):
         raise InputError(

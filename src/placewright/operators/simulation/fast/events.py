@@ -1,0 +1,219 @@
+"""What happens at an event of the fast simulator, compiled: outputs are sent, a device starts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.numerics.njit import index, inlined
+from placewright.operators.queues.heaps import pop, push
+from placewright.operators.queues.ready_sets import include, take_first
+from placewright.operators.simulation.fast.state import FastState, Offsets
+from placewright.operators.simulation.inputs import Mode
+
+MOST_LISTED = 32
+"""Pending operators of a device that are looked through one by one; more of them form a heap."""
+
+
+@inlined
+def add_pending(
+    s: FastState, device: int, i: int, position: int, ready_s: float, pending: bool
+) -> None:
+    """List an operator all of whose inputs have been sent; keep the row only if `pending`."""
+    its = s.devices[device]
+    end = its.pending_end
+    row = s.pending[end]
+    its.pending_end = end + pending
+    row.ready_s = ready_s
+    row.position = position
+    row.op = i
+
+
+@inlined
+def start_in_order(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
+    """Start the next operator of a free device in its sequence, or note when it may start."""
+    its = s.devices[base.device + device]
+    its.next_s = np.inf
+    at = index(its.begin + its.heap_size)
+    if at < its.end:
+        i = s.pending_heap[at]
+        op = s.ops[base.op + i]
+        if op.waiting == 0:
+            if op.ready_s <= now:
+                its.heap_size += 1
+                its.running = i
+                its.next_s = now + op.took_s
+                if mode.memory:
+                    s.start_s[base.op + i] = now
+            else:
+                its.next_s = op.ready_s
+
+
+@inlined
+def start_ready(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
+    """Start the first ready operator of a free device, or note when there will be one."""
+    row = base.device + device
+    its = s.devices[row]
+    soonest_s = _move_ready(s, base, row, now)
+    first = take_first(s.bits, s.tops, row)
+    found = first >= 0
+    i = s.ranked[base.op + index(max(first, 0))]
+    its.running = i if found else index(s.n)
+    its.next_s = now + s.ops[base.op + i].took_s if found else soonest_s
+    if mode.memory and found:
+        s.start_s[base.op + i] = now
+
+
+@inlined
+def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
+    """Move pending operators that are ready by now to the ready set; soonest time of the rest.
+
+    The rows that stay are moved to the front of the list without a branch.
+    """
+    its = s.devices[device]
+    begin, soonest_s = its.begin, np.inf
+    if its.heap_size > 0:
+        soonest_s = _pop_ready(s, base, device, now)
+    kept = begin
+    for x in range(begin, its.pending_end):
+        row, hole = s.pending[x], s.pending[kept]
+        its_s, at, i = row.ready_s, row.position, row.op
+        late = its_s > now
+        include(s.bits, s.tops, device, at, not late)
+        hole.ready_s = its_s
+        hole.position = at
+        hole.op = i
+        kept = index(kept + late)
+        soonest_s = its_s if late & (its_s < soonest_s) else soonest_s
+    its.pending_end = kept
+    if kept - begin > MOST_LISTED:
+        _push_pending(s, base, device)
+    return soonest_s
+
+
+@inlined
+def _pop_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
+    """As `_move_ready`, for the heap."""
+    its = s.devices[device]
+    while its.heap_size > 0 and s.ready_s[base.op + s.pending_heap[its.begin]] <= now:
+        i = pop(s.pending_heap, its.begin, its.heap_size, s.ready_s, base.op)
+        its.heap_size -= 1
+        include(s.bits, s.tops, device, s.ops[base.op + i].position, True)
+    return s.ready_s[base.op + s.pending_heap[its.begin]] if its.heap_size > 0 else np.inf
+
+
+@inlined
+def _push_pending(s: FastState, base: Offsets, device: int) -> None:
+    """Move the list into the heap."""
+    its = s.devices[device]
+    for x in range(its.begin, its.pending_end):
+        push(s.pending_heap, its.begin, its.heap_size, s.ready_s, base.op, s.pending[x].op)
+        its.heap_size += 1
+    its.pending_end = its.begin
+
+
+@inlined
+def send(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send what operator `i`, which has ended on device `d`, made; note when it comes.
+
+    False where this simulator cannot tell (see `placewright.operators.simulation.fast.simulate`):
+    a transfer takes no time, or another operator has requested its channel at this instant.
+    """
+    if s.facts[i].apart == 1 or not mode.contended:
+        return _send_apart(s, mode, base, i, d, now)
+    return _send_contended(s, mode, base, i, d, now)
+
+
+@inlined
+def _send_apart(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send where the order does not matter: no two requests for one channel, or none waits."""
+    here, certain = index(d * s.m), True
+    for e in range(s.facts[i].first, s.facts[i].last):
+        edge = s.edges[e]
+        tensor, target = edge.tensor, s.ops[base.op + edge.consumer].place
+        pair, to = s.pairs[here + target], s.devices[base.device + target]
+        channel = s.channel[base.channel + pair.channel]
+        free_s, requested_s = channel.free_s, channel.requested_s
+        new, sent_s = to.last_tensor != tensor, to.arrival_s  # a tensor goes once to a device
+        start_s = max(now, free_s)
+        at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
+        certain &= ((at_s > start_s) | (target == d)) & (not (new & (requested_s == now)))
+        at_s = at_s if new else sent_s
+        _deliver(s, mode, base, e, at_s)
+        channel.free_s = at_s if new & mode.contended else free_s
+        channel.requested_s = now if mode.contended else -1.0
+        to.last_tensor = tensor
+        to.arrival_s = at_s
+    return certain
+
+
+@inlined
+def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> None:
+    """Note that the tensor of an edge comes at `at_s`; its reader may be pending from now on."""
+    j = s.edges[e].consumer
+    op = s.ops[base.op + j]
+    row = base.device + op.place
+    to = s.devices[row]
+    ready_s, left, position = max(op.ready_s, at_s), op.waiting - 1, op.position
+    pending, idle, next_s = left == 0, to.running == s.n, to.next_s
+    if mode.in_order:
+        if pending & idle and s.pending_heap[index(to.begin + to.heap_size)] == j:
+            to.next_s = ready_s
+    else:
+        add_pending(s, row, j, position, ready_s, pending)
+        to.next_s = ready_s if pending & idle & (ready_s < next_s) else next_s
+    if mode.memory:
+        s.arrival_s[base.edge + e] = at_s
+    op.ready_s = ready_s
+    op.waiting = left
+
+
+@inlined
+def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send where requests can be for one channel, best reader first (rule C4)."""
+    first, last = s.facts[i].first, s.facts[i].last
+    here, count = index(d * s.m), _requests(s, base, first, last)
+    certain = True
+    for r in range(count):
+        pair = s.pairs[here + s.ops[base.op + s.edges[s.requests[r].edge].consumer].place]
+        certain &= s.channel[base.channel + pair.channel].requested_s != now
+    for x in range(count):
+        request = s.requests[s.requests[x].turn]
+        edge = s.edges[request.edge]
+        target = s.ops[base.op + edge.consumer].place
+        pair = s.pairs[here + target]
+        channel = s.channel[base.channel + pair.channel]
+        start_s = max(now, channel.free_s)
+        at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
+        certain &= (at_s > start_s) | (target == d)
+        channel.free_s = at_s
+        channel.requested_s = now
+        request.at_s = at_s
+    for e in range(first, last):
+        _deliver(s, mode, base, e, s.requests[s.request_of[e - first]].at_s)
+    return certain
+
+
+@inlined
+def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
+    """List one request per tensor and target, sorted by best reader; returns how many."""
+    count = 0
+    for e in range(first, last):
+        edge = s.edges[e]
+        reader = s.ops[base.op + edge.consumer]
+        to = s.devices[base.device + reader.place]
+        if to.last_tensor != edge.tensor:
+            to.last_tensor = edge.tensor
+            to.request = count
+            new = s.requests[count]
+            new.edge, new.position = e, reader.position
+            count += 1
+        s.request_of[e - first] = to.request
+        its = s.requests[to.request]
+        its.position = min(its.position, reader.position)
+    for r in range(count):
+        at, mine = r, s.requests[r].position
+        while at > 0 and s.requests[s.requests[at - 1].turn].position > mine:
+            s.requests[at].turn = s.requests[at - 1].turn
+            at -= 1
+        s.requests[at].turn = r
+    return count
