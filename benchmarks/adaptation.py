@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import load_model
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order

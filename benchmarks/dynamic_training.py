@@ -7,10 +7,11 @@ Three clusters as testbeds on this machine (root): two unlike boards; one strong
 weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
 steps each, so that all of them meet the same noise; there are more rounds where steps are short.
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
-tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
-was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
-(`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
-plan beside those of that board and of CEFT+PBQP in two turns or more (`placewright.adapt.finals`).
+plan trials are over and another --adapt-steps steps are done. All plans are made from a profile
+that was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of
+several (`placewright.profiling.interference`). `auto` may find that one board alone is faster, and
+tries its plan beside those of that board and of CEFT+PBQP in two turns or more
+(`placewright.operators.adaptive.trials`).
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
@@ -35,23 +36,23 @@ from typing import TypeAlias
 import numpy as np
 from scipy.stats import spearmanr
 
-from placewright.adapt.decide import Policy
-from placewright.adapt.finals import finals
-from placewright.adapt.rivals import rivals
-from placewright.adapt.run import AdaptiveRun, Job
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import load_model
 from placewright.capturing.state import initial_state
 from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
+from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.trials import challengers, try_plans
+from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
 from placewright.planning.solving import compare, solve
 from placewright.profiling.build import profile
 from placewright.profiling.calibration import calibrated
-from placewright.profiling.interference import InterferenceProfile, interference
+from placewright.profiling.interference import interference
 from placewright.profiling.table import ProfileTable
 from placewright.runtime.engines.local import Local
 from placewright.runtime.session import Session
@@ -70,7 +71,7 @@ HOPELESS = 10.0
 """Times as long as the best plan, predicted: not carried out."""
 
 COLD = 2
-"""Steps after a plan was loaded that do not count: memory is new, as in a run's tryout."""
+"""Steps after a plan was loaded that do not count: memory is new, as in a run's plan trials."""
 
 NAN = float("nan")
 
@@ -120,7 +121,7 @@ def plans_of(
             print(f"  {name}: {error}", flush=True)
     several = solve(known.together, "auto", time_limit_s=seconds)
     better, other = sorted((several, single), key=lambda result: result.value)
-    found = finals(session, known, [better.plan, other.plan, plans["ceft+pbqp"]])
+    found = try_plans(session, known, [better.plan, other.plan, plans["ceft+pbqp"]])
     print(f"  auto tried: {found}", flush=True)
     plans["auto"] = found.plan
     return plans
@@ -141,14 +142,14 @@ def dynamic_plan(
         Plans to try in the first steps, beside those of the quick planners.
     """
     policy = Policy(sample_every=5)
-    others = rivals(known, plan, asked.run_steps, at_hand=at_hand)
+    others = challengers(known, plan, asked.run_steps, at_hand=at_hand)
     with (
         tempfile.TemporaryDirectory() as folder,
         AdaptiveRun(
             job,
             Path(folder),
             plan=plan,
-            rivals=others,
+            challengers=others,
             interference=known,
             policy=policy,
             snapshot_every=10**6,
@@ -157,7 +158,7 @@ def dynamic_plan(
     ):
         run.step()
         assert run.adaptation is not None
-        while run.adaptation.tryout is not None:
+        while run.adaptation.trials is not None:
             run.step()
         for _ in range(asked.adapt_steps):
             run.step()

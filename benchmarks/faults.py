@@ -4,8 +4,8 @@
 
 As root each schedule runs on a testbed of three nodes whose links are cut and restored; without
 root workers of this machine are killed only. Shots come at random moments; those that must hit a
-snapshot, a migration or a recovery are in `tests/adapt/test_run.py`. At the end testbeds that were
-left behind are counted. `--first` goes on with later schedules.
+snapshot, a migration or a recovery are in `tests/operators/adaptive/test_run.py`. At the end
+testbeds that were left behind are counted. `--first` goes on with later schedules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pathlib import Path
 import torch
 
 from placewright.adapt.connectivity import all_talk
-from placewright.adapt.run import AdaptiveRun, Job
 from placewright.adapt.timeline import Kind
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines.local import Local

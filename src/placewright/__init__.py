@@ -9,9 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright.adapt.decide import Policy
     from placewright.adapt.timeline import Timeline
-    from placewright.adapt.trainer import Trainer
     from placewright.capturing.model import capture
     from placewright.capturing.source import ModelSource, load_model, mean_square
     from placewright.capturing.state import initial_state
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from placewright.graph.graph import Graph
+    from placewright.operators.adaptive.policy import Policy
+    from placewright.operators.adaptive.trainer import Trainer
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import Links, Objective, OperatorProblem
     from placewright.operators.readers.dag import read_dag
@@ -69,7 +69,7 @@ _HOME = {
     "PlacedModel": "placewright.placed_model",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
-    "Policy": "placewright.adapt.decide",
+    "Policy": "placewright.operators.adaptive.policy",
     "ProfileTable": "placewright.profiling.table",
     "Result": "placewright.planning.result",
     "RunError": "placewright.errors",
@@ -78,7 +78,7 @@ _HOME = {
     "Status": "placewright.planning.result",
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
-    "Trainer": "placewright.adapt.trainer",
+    "Trainer": "placewright.operators.adaptive.trainer",
     "UnsupportedError": "placewright.errors",
     "best_single": "placewright.operators.run",
     "bounds": "placewright.planning.wings",

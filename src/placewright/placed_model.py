@@ -16,15 +16,15 @@ from placewright.planning.result import Measurement, Result, Status
 from placewright.planning.solving import AUTO
 
 if TYPE_CHECKING:
-    from placewright.adapt.decide import Policy
     from placewright.adapt.timeline import Timeline
-    from placewright.adapt.trainer import Trainer
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
+    from placewright.operators.adaptive.policy import Policy
+    from placewright.operators.adaptive.trainer import Trainer
+    from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.profiling.build import Method
-    from placewright.profiling.interference import InterferenceProfile
     from placewright.runtime.engines.engine import Engine
 
 MEASURED_STEPS = 10
@@ -157,7 +157,7 @@ def deploy(
     See `place` for the parameters. The workers are closed where it fails.
     """
     from placewright.deployment.planning import judged, measured_interference, planned, tried
-    from placewright.profiling.interference import InterferenceProfile
+    from placewright.operators.interference import InterferenceProfile
 
     try:
         known = InterferenceProfile.alike(workload.problem)
@@ -389,7 +389,7 @@ class PlacedModel:
             Snapshots; one that already holds some of this model continues that run. They are
             removed with the trainer where none is given.
         steps, adapt, policy, snapshot_every, patience_s
-            As of `placewright.Trainer`.
+            As of `placewright.operators.adaptive.run.AdaptiveRun`.
         rejoin_every
             Steps before a device that was lost once is looked for.
         seed
@@ -401,9 +401,9 @@ class PlacedModel:
             The model was not placed with ``training=True``; or the folder holds another model's
             snapshots, or another run is using it.
         """
-        from placewright.adapt.decide import Policy
-        from placewright.adapt.trainer import Trainer
         from placewright.deployment.adaptive import adaptive_run
+        from placewright.operators.adaptive.policy import Policy
+        from placewright.operators.adaptive.trainer import Trainer
         from placewright.runtime.scratch import Scratch
 
         if not self.workload.graph.program.training:
@@ -432,7 +432,7 @@ class PlacedModel:
             seed=self._seed if seed is None else seed,
         )
         self.timeline = run.timeline
-        trainer = Trainer.of_run(self.workload.source.model, run)
+        trainer = Trainer(self.workload.source.model, run)
         if passing is not None:
             weakref.finalize(trainer, passing.cleanup)
         return trainer

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from placewright.adapt.membership import TRIES, Membership
+from placewright.adapt.membership import FORGIVEN, TRIES, Membership, RejoinBackoff
 from placewright.errors import InputError, RunError, WorkerError
 
 ERROR = WorkerError("no answer in time")
@@ -16,12 +14,10 @@ ERROR = WorkerError("no answer in time")
 
 def asking(reachable: Callable[[Sequence[str]], Collection[str]]) -> Membership:
     """Of four devices; the function says which of those it is given can talk to each other."""
-    cluster = SimpleNamespace(device_names=("d", "a", "c", "b"))
-    job: Any = SimpleNamespace(cluster=cluster, reachable=reachable)
-    return Membership(job, rejoin_every=5)
+    return Membership(("d", "a", "c", "b"), reachable, rejoin_every=5)
 
 
-def membership(reached: set[str]) -> Membership:
+def members_among(reached: set[str]) -> Membership:
     """One whose devices in the set, which may change, can talk to each other."""
     return asking(lambda names: reached & set(names))
 
@@ -29,71 +25,96 @@ def membership(reached: set[str]) -> Membership:
 def test_the_dead_and_the_unreached_are_lost() -> None:
     """Those who are left keep the cluster's order; who is due and answers again may come back."""
     reached = {"a", "c", "d"}
-    device_group = membership(reached)
-    assert device_group.missed({"c"}, ERROR, 3) == {"b", "c"}
+    members = members_among(reached)
+    assert members.strike({"c"}, ERROR, 3) == {"b", "c"}
     assert (
-        device_group.told({"b", "c"})
+        members.losses({"b", "c"})
         == "lost b (looked for after step 8), c (looked for after step 8)"
     )
-    assert device_group.alive() == ("d", "a")
-    assert device_group.back(7) == set()
-    assert device_group.back(8) == {"c"}
+    assert members.alive() == ("d", "a")
+    assert members.back(7) == set()
+    assert members.back(8) == {"c"}
     reached.add("b")
-    assert device_group.back(12) == {"c"}
-    assert device_group.back(13) == {"b", "c"}
-    device_group.rejoin({"b"}, 13)
-    assert device_group.alive() == ("d", "a", "b")
-    assert device_group.missed({"b"}, ERROR, 14) == {"b"}
-    assert device_group.back(23) == {"c"}
-    assert device_group.back(24) == {"b", "c"}
+    assert members.back(12) == {"c"}
+    assert members.back(13) == {"b", "c"}
+    members.rejoin({"b"}, 13)
+    assert members.alive() == ("d", "a", "b")
+    assert members.strike({"b"}, ERROR, 14) == {"b"}
+    assert members.back(23) == {"c"}
+    assert members.back(24) == {"b", "c"}
 
 
 def test_those_who_come_back_must_reach_those_who_take_part() -> None:
     """Where no two can talk the first one named is said to be reached: it is no way back."""
     for found, expected in (("d", ""), ("da", ""), ("", ""), ("b", ""), ("ba", "a")):
-        device_group = membership(set(found))
-        device_group.lost = {"d", "a", "c"}
-        assert device_group.back(5) == set(expected)
+        members = members_among(set(found))
+        members.lost = {"d", "a", "c"}
+        assert members.back(5) == set(expected)
 
 
 def test_where_all_are_dead_it_is_asked_whether_anything_is_left() -> None:
     """A testbed that was taken down says so; a job without one has lost its devices."""
-    device_group = membership({"a", "b", "c", "d"})
-    assert device_group.missed(set("abcd"), ERROR, 1) == set("abcd")
-    assert device_group.alive() == ()
+    members = members_among({"a", "b", "c", "d"})
+    assert members.strike(set("abcd"), ERROR, 1) == set("abcd")
+    assert members.alive() == ()
 
     def down(names: Sequence[str]) -> set[str]:
         raise RunError(f"taken down: {', '.join(names)}")
 
     with pytest.raises(RunError, match="taken down: d, a, c, b"):
-        asking(down).missed(set("abcd"), ERROR, 1)
+        asking(down).strike(set("abcd"), ERROR, 1)
 
 
 def test_newcomers_are_to_blame_where_nobody_is_gone() -> None:
     """Once: after a start that succeeded they are like the others."""
-    device_group = membership({"a", "b", "c", "d"})
-    device_group.missed({"a", "b"}, ERROR, 0)
-    device_group.rejoin({"a"}, 5)
-    assert device_group.missed({"c"}, ERROR, 5) == {"c"}
-    assert device_group.missed((), InputError("no machine"), 5) == {"a"}
-    device_group.tries = 0
-    assert device_group.missed((), ERROR, 5) == set()
-    device_group.rejoin({"b"}, 6)
-    device_group.started()
-    assert device_group.missed((), ERROR, 6) == set()
-    assert device_group.alive() == ("d", "b")
+    members = members_among({"a", "b", "c", "d"})
+    members.strike({"a", "b"}, ERROR, 0)
+    members.rejoin({"a"}, 5)
+    assert members.strike({"c"}, ERROR, 5) == {"c"}
+    assert members.strike((), InputError("no machine"), 5) == {"a"}
+    members.tries = 0
+    assert members.strike((), ERROR, 5) == set()
+    members.rejoin({"b"}, 6)
+    members.started()
+    assert members.strike((), ERROR, 6) == set()
+    assert members.alive() == ("d", "b")
 
 
 def test_a_fault_of_nobodys_is_tried_a_few_times() -> None:
     """Then it is raised as it was; the tries begin anew when workers do what they are told."""
-    device_group = membership({"a", "b", "c", "d"})
+    members = members_among({"a", "b", "c", "d"})
     for _ in range(2):
         for _ in range(TRIES):
-            assert device_group.missed((), ERROR, 1) == set()
-        device_group.tries = 0
+            assert members.strike((), ERROR, 1) == set()
+        members.tries = 0
     for _ in range(TRIES):
-        device_group.missed((), ERROR, 1)
+        members.strike((), ERROR, 1)
     with pytest.raises(WorkerError) as caught:
-        device_group.missed((), ERROR, 1)
+        members.strike((), ERROR, 1)
     assert caught.value is ERROR
-    assert device_group.missed({"a"}, ERROR, 1) == {"a"}
+    assert members.strike({"a"}, ERROR, 1) == {"a"}
+
+
+def test_every_loss_doubles_the_wait() -> None:
+    """A device that dies as soon as it is back costs a restart after 5, 10, 20, ... steps."""
+    backoff, step, waits = RejoinBackoff(5), 100, []
+    for _ in range(6):
+        backoff.lost(step)
+        waits.append(backoff.until - step)
+        step = backoff.until + 1
+        backoff.returned(step)
+    assert waits == [5, 10, 20, 40, 80, 160]
+
+
+def test_a_node_that_stays_for_long_starts_afresh() -> None:
+    """Longer than so many times its wait; and a look that finds nothing is repeated."""
+    backoff = RejoinBackoff(5)
+    backoff.lost(0)
+    backoff.returned(7)
+    backoff.lost(7 + FORGIVEN * 5)
+    assert backoff.until == 7 + FORGIVEN * 5 + 10
+    backoff.unanswered(80)
+    assert backoff.until == 85
+    backoff.returned(90)
+    backoff.lost(91 + FORGIVEN * 10)
+    assert backoff.until == 91 + FORGIVEN * 10 + 5

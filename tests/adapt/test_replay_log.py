@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -32,15 +31,15 @@ class Workers:
         """As drawn so far."""
         return b"seed"
 
+    def placement(self) -> dict[str, str]:
+        """As planned."""
+        return {"f": "b", "g": "a"}
+
 
 JOB: Any = SimpleNamespace(
     state_bytes=4,
     changing={"w": TensorSpec((1,), "float32", (1,))},
-    graph=SimpleNamespace(name="net", operator_names=("f", "g")),
-)
-ADAPTATION: Any = SimpleNamespace(
-    problem=SimpleNamespace(device_names=("a", "b")),
-    plan=SimpleNamespace(placement=np.array([1, 0])),
+    name="net",
 )
 
 
@@ -51,7 +50,7 @@ def after(steps: int, folder: Path, every: int = 3) -> tuple[ReplayLog, Any]:
         past.take(step, {"x": torch.tensor([float(step)])})
         past.counted, workers.value = step, float(step)
         if step % every == 0:
-            past.save(JOB, workers, ADAPTATION, step)  # type: ignore[arg-type]
+            past.save(workers, step)
     return past, workers
 
 
@@ -110,7 +109,7 @@ def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path)
     past, workers = after(8, tmp_path)
     workers.full = True
     with pytest.raises(OSError, match="No space left"):
-        past.save(JOB, workers, ADAPTATION, 8)
+        past.save(workers, 8)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000003", "step-00000006"]
     assert [step for step, _ in past.counted_after(3)] == [4, 5, 6, 7, 8]
 
@@ -118,7 +117,7 @@ def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path)
 def test_a_folder_that_cannot_be_gone_on_from_is_let_go(tmp_path: Path) -> None:
     """Who mends it need not end the process first."""
     past, _ = after(3, tmp_path)
-    past.claim.release()
+    past.lock.release()
     (tmp_path / "step-00000003" / "snapshot.json").unlink()
     with pytest.raises(InputError, match="no snapshot is undamaged"):
         ReplayLog.of(tmp_path, JOB)

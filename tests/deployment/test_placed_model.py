@@ -19,7 +19,7 @@ from placewright.placed_model import PlacedModel
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
 from placewright.testbed.requirements import missing
-from tests.adapt.jobs import TRIO
+from tests.operators.adaptive.jobs import TRIO
 
 DUO = """
 devices:

@@ -16,11 +16,11 @@ import pytest
 from placewright.deployment import planning
 from placewright.deployment.planning import judged, planned, tried
 from placewright.errors import WorkerError
+from placewright.operators.interference import InterferenceProfile
 from placewright.placed_model import deploy
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result, Status
 from placewright.planning.solving import solve
-from placewright.profiling.interference import InterferenceProfile
 from placewright.runtime.step_record import StepRecord
 from placewright.testing.instances import tiny
 

@@ -11,7 +11,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.profiling.calibration import LEAST_STEPS, LONGEST_S, calibrated
 from placewright.runtime.session import Session
 from placewright.testing.instances import tiny
-from tests.adapt.jobs import job
+from tests.operators.adaptive.jobs import job
 
 
 class Paced:
@@ -42,7 +42,7 @@ def test_factors_are_measured_over_profiled_seconds() -> None:
     found = calibrated(problem(), cast("Session", workers))
     assert problem().compute_s[:, 2].sum() > LONGEST_S
     assert workers.asked == [0, 1, 1, 0]
-    assert found.asked == found.problem.device_names[:2]
+    assert found.measured == found.problem.device_names[:2]
     assert np.allclose(found.factors, [1.1, 1.5, 1.3])
     assert np.allclose(found.problem.compute_s, problem().compute_s * found.factors)
 
@@ -73,7 +73,7 @@ def test_nothing_changes_where_nobody_can_be_asked() -> None:
     """Nowhere is there room for the whole step."""
     short = problem(memory_bytes=np.full(3, 4.0))
     found = calibrated(short, cast("Session", Paced({})))
-    assert found.asked == ()
+    assert found.measured == ()
     assert np.array_equal(found.problem.compute_s, short.compute_s)
 
 
@@ -82,6 +82,6 @@ def test_real_workers_are_calibrated() -> None:
     _, work = job()
     with work.open(work.graph, work.cluster, work.state) as session:
         found = calibrated(work.problem, session, seconds=0.0)
-        assert found.asked == work.problem.device_names
+        assert found.measured == work.problem.device_names
         assert (found.factors > 0).all()
         assert len(session.run(LEAST_STEPS)) == LEAST_STEPS

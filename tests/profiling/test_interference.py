@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
-from placewright.profiling.interference import InterferenceProfile, interference
+from placewright.profiling.interference import interference
 from placewright.runtime.device_group import StepLog
 from placewright.runtime.step_record import StepRecord
 from placewright.testing.instances import tiny

@@ -1,54 +1,95 @@
-"""Who takes part in a run: devices that are lost, devices that come back."""
+"""Membership: which nodes take part in a run, which are lost, and when lost ones are looked for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from placewright.adapt.job import Job
-from placewright.adapt.rejoin_backoff import RejoinBackoff
 from placewright.errors import PlacewrightError
 
 TRIES = 3
-"""Times that one step is tried again when nobody seems to be gone."""
+"""Times that one step is tried again when no node seems to be gone."""
+
+FORGIVEN = 10
+"""A node that has stayed for so many times the steps that it had to wait starts afresh."""
+
+
+@dataclass(slots=True)
+class RejoinBackoff:
+    """Exponential back-off of one node that is lost again and again.
+
+    A worker that is killed for its memory whenever it returns costs ever fewer restarts.
+
+    Attributes
+    ----------
+    every
+        Steps before it is looked for after a first loss, and between two looks that find nothing.
+    until
+        The step from which it is looked for.
+    """
+
+    every: int
+    until: int = 0
+    _wait: int = 0
+    _returned: float = -math.inf
+
+    def lost(self, step: int) -> None:
+        """Start waiting, twice as long as before unless the node had stayed for long."""
+        stayed = step - self._returned
+        self._wait = self.every if stayed > FORGIVEN * self._wait else 2 * self._wait
+        self.until = step + self._wait
+
+    def unanswered(self, step: int) -> None:
+        """Wait on: the node was looked for and does not answer."""
+        self.until = step + self.every
+
+    def returned(self, step: int) -> None:
+        """Note that the node is back."""
+        self._returned = step
 
 
 @dataclass(slots=True)
 class Membership:
-    """The job's devices.
+    """The nodes of a run, by name.
 
     Attributes
     ----------
+    names
+        All nodes, in the cluster's order.
+    reachable
+        Which of the named nodes can all talk to each other now; all by default.
     rejoin_every
-        Steps before a lost device is looked for (`placewright.adapt.rejoin_backoff`).
+        Steps before a lost node is looked for (`RejoinBackoff`).
     lost
-        Devices that take no part.
+        Nodes that take no part.
     newcomers
-        Devices that have come back and have not yet been started with.
+        Nodes that have come back and have not yet been started with.
     tries
-        Faults in a row since workers last did what they were told.
+        Faults in a row since workers last completed an order.
     """
 
-    job: Job
+    names: Sequence[str]
+    reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
     rejoin_every: int = 20
     lost: set[str] = field(default_factory=set)
     newcomers: set[str] = field(default_factory=set)
     tries: int = 0
-    _absences: dict[str, RejoinBackoff] = field(default_factory=dict)
+    _backoffs: dict[str, RejoinBackoff] = field(default_factory=dict)
 
     def alive(self) -> tuple[str, ...]:
-        """Devices that are not lost, in the cluster's order."""
-        return tuple(n for n in self.job.cluster.device_names if n not in self.lost)
+        """Nodes that are not lost, in the cluster's order."""
+        return tuple(n for n in self.names if n not in self.lost)
 
-    def missed(self, dead: Collection[str], error: PlacewrightError, step: int) -> set[str]:
-        """Strike out who is gone: the `dead`, and whoever the others cannot reach.
+    def strike(self, dead: Collection[str], error: PlacewrightError, step: int) -> set[str]:
+        """Remove the nodes that are gone: the `dead`, and those that the others cannot reach.
 
-        Where that is nobody, those who have just come back are to blame.
+        Where that is none, the newcomers are removed.
 
         Parameters
         ----------
         dead
-            Devices whose worker has ended.
+            Nodes whose worker has ended.
         error
             What made the run look.
         step
@@ -57,49 +98,47 @@ class Membership:
         Raises
         ------
         PlacewrightError
-            `error` itself: nobody is gone, more than `TRIES` times in a row.
+            `error` itself: no node is gone, more than `TRIES` times in a row.
         """
         left = [n for n in self.alive() if n not in dead]
-        reached = self.job.reachable(left or self.alive())  # all dead: is there anything at all?
+        # Where all are dead, `reachable` is asked all the same: a testbed may be gone altogether.
+        reached = self.reachable(left or self.alive())
         gone = set(dead) | (set(left) - set(reached)) or set(self.newcomers)
         self.tries += 1
         if not gone and self.tries > TRIES:
             raise error
         for name in gone:
-            self._absence(name).begin(step)
+            self._backoff(name).lost(step)
         self.newcomers -= gone
         self.lost |= gone
         return gone
 
     def back(self, step: int) -> set[str]:
-        """Lost devices that are due and answer again, to whoever takes part now."""
-        due = [n for n in self.job.cluster.device_names if self._due(n, step)]
+        """Lost nodes that are due and can talk to all that take part."""
+        due = [n for n in self.names if n in self.lost and step >= self._backoff(n).until]
         if not due:
             return set()
-        found = set(self.job.reachable((*self.alive(), *due)))
+        found = set(self.reachable((*self.alive(), *due)))
         back = found.intersection(due) if found.issuperset(self.alive()) else set()
         for name in set(due) - back:
-            self._absence(name).go_on(step)
+            self._backoff(name).unanswered(step)
         return back
 
     def rejoin(self, names: Collection[str], step: int) -> None:
-        """They take part from the next start on."""
+        """Let nodes take part from the next start on."""
         for name in names:
-            self._absence(name).end(step)
+            self._backoff(name).returned(step)
         self.lost -= set(names)
         self.newcomers |= set(names)
 
     def started(self) -> None:
-        """Workers are up on all who take part: nobody is new any more."""
+        """Note that workers are up on all nodes that take part: none is new any more."""
         self.newcomers.clear()
 
-    def told(self, gone: Collection[str]) -> str:
-        """Who is lost, and for how long each is left alone, in words."""
-        each = [f"{n} (looked for after step {self._absence(n).until})" for n in sorted(gone)]
+    def losses(self, gone: Collection[str]) -> str:
+        """The lost nodes in words, and when each is looked for."""
+        each = [f"{n} (looked for after step {self._backoff(n).until})" for n in sorted(gone)]
         return f"lost {', '.join(each)}"
 
-    def _due(self, name: str, step: int) -> bool:
-        return name in self.lost and step >= self._absence(name).until
-
-    def _absence(self, name: str) -> RejoinBackoff:
-        return self._absences.setdefault(name, RejoinBackoff(self.rejoin_every))
+    def _backoff(self, name: str) -> RejoinBackoff:
+        return self._backoffs.setdefault(name, RejoinBackoff(self.rejoin_every))

@@ -1,26 +1,64 @@
-"""What a run can go back to: its snapshots, and the batch of every step since the oldest one."""
+"""Replay log: a run's snapshots, and the batch of every step since the oldest of them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
-from placewright.adapt.adaptation import Adaptation
+import torch
+
 from placewright.adapt.folder_lock import FolderLock
-from placewright.adapt.job import Batch, Job
 from placewright.adapt.snapshot import SnapshotFolder
-from placewright.errors import RunError
-from placewright.runtime.session import Session
+from placewright.adapt.timeline import Kind, Timeline
+from placewright.errors import RunError, WorkerError
+from placewright.graph.graph import TensorSpec
+
+Batch = Mapping[str, torch.Tensor]
+"""Inputs and targets by program input."""
+
+TRIES = 2
+"""Times that one snapshot is begun where workers are lost over it."""
+
+
+class TrainingJob(Protocol):
+    """What snapshots need to know of the model that is trained."""
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+
+    @property
+    def changing(self) -> Mapping[str, TensorSpec]:
+        """What steps change, by program input."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of `changing`."""
+
+
+class RunningJob(Protocol):
+    """What a snapshot takes from the workers of a run."""
+
+    def save_state(self, folder: Path) -> object:
+        """Write everything that steps have changed into safetensors files."""
+
+    def random_state(self) -> bytes:
+        """State of the generator that draws the steps' random numbers."""
+
+    def placement(self) -> Mapping[str, str]:
+        """The plan in force, by name."""
 
 
 @dataclass(slots=True)
 class ReplayLog:
-    """Enough to be again where the run was.
+    """Restores a run after a fault: load the latest snapshot, repeat the steps counted after it.
 
     Attributes
     ----------
-    claim
+    lock
         On the folder.
     counted
         Steps that have been counted; after a fault they are repeated and not counted again.
@@ -28,39 +66,40 @@ class ReplayLog:
         The step of the last snapshot.
     """
 
+    job: TrainingJob
     snapshots: SnapshotFolder
-    claim: FolderLock
+    lock: FolderLock
     counted: int = 0
     saved: int = 0
     _batches: dict[int, Batch | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folder: Path, job: Job) -> Self:
-        """The past of a run in `folder`, which goes on where the last snapshot there was.
+    def of(cls, folder: Path, job: TrainingJob) -> Self:
+        """Open the log of a run in `folder`, which continues from the last snapshot there.
 
         Raises
         ------
         InputError
-            The folder is another run's, or another model's, or nothing in it is undamaged.
+            The folder is another run's, or another model's, or every snapshot in it is damaged.
         """
-        claim = FolderLock(folder)
-        snapshots = SnapshotFolder(folder, job.graph.name, job.changing)
+        lock = FolderLock(folder)
+        snapshots = SnapshotFolder(folder, job.name, job.changing)
         try:
             found = snapshots.latest()
         except BaseException:
-            claim.release()
+            lock.release()
             raise
         step = 0 if found is None else found.step
-        return cls(snapshots, claim, step, step)
+        return cls(job, snapshots, lock, step, step)
 
     def take(self, step: int, batch: Batch | None) -> None:
-        """Remember the batch of a step that is about to be done: a copy, buffers are reused."""
+        """Keep a copy of the batch of a step that is about to be done: buffers are reused."""
         if batch is not None:
             batch = {n: t.detach().to("cpu", copy=True) for n, t in batch.items()}
         self._batches[step] = batch
 
     def batch(self, step: int) -> Batch | None:
-        """What the step takes."""
+        """The batch of a step."""
         return self._batches[step]
 
     def counted_after(self, step: int) -> list[tuple[int, Batch | None]]:
@@ -82,8 +121,8 @@ class ReplayLog:
             )
         return [(s, self._batches[s]) for s in steps]
 
-    def save(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:
-        """Write down where the run stands; steps before the oldest snapshot are forgotten.
+    def save(self, running: RunningJob, step: int) -> None:
+        """Write a snapshot; the batches before the oldest snapshot are forgotten.
 
         Raises
         ------
@@ -93,21 +132,82 @@ class ReplayLog:
             A worker was lost meanwhile.
         """
         try:
-            self._write(job, session, adaptation, step)
+            folder = self.snapshots.begin(step, self.job.state_bytes)
+            running.save_state(folder)
+            self.snapshots.commit(
+                folder,
+                step=step,
+                random_state=running.random_state(),
+                placement=running.placement(),
+            )
         except OSError:
             self.snapshots.give_up()
             raise
         self.saved, oldest = step, self.snapshots.oldest()
         self._batches = {s: batch for s, batch in self._batches.items() if s > oldest}
 
-    def _write(self, job: Job, session: Session, adaptation: Adaptation, step: int) -> None:
-        folder = self.snapshots.begin(step, job.state_bytes)
-        session.save_state(folder)
-        names = adaptation.problem.device_names
-        placement = [names[d] for d in adaptation.plan.placement]
-        self.snapshots.commit(
-            folder,
-            step=step,
-            random_state=session.random_state(),
-            placement=dict(zip(job.graph.operator_names, placement, strict=True)),
-        )
+
+@dataclass(slots=True)
+class SnapshotSchedule:
+    """Writes the snapshots of a run; one that cannot be written is an event, not an error.
+
+    Attributes
+    ----------
+    every
+        Steps between two snapshots.
+    """
+
+    log: ReplayLog
+    timeline: Timeline
+    every: int
+    _tries: int = 0
+
+    def stepped(self) -> None:
+        """Take in that a step has been counted; a snapshot may be due."""
+        if self.log.counted % self.every == 0:
+            self._tries = TRIES
+
+    def catch_up(self, running: RunningJob) -> None:
+        """Write the snapshot that is due, if one is; after a fault try again, `TRIES` times in all.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost meanwhile.
+        """
+        if self._tries == 0:
+            return
+        self._tries -= 1
+        try:
+            self.save(running)
+        except WorkerError as error:
+            if self._tries == 0:
+                self._note_unsaved(error.what)
+            raise
+        self._tries = 0
+
+    def save(self, running: RunningJob) -> bool:
+        """Write a snapshot of the last counted step unless there is one; whether it is written.
+
+        Where the disk does not take it the run goes on, and later steps can still be repeated from
+        the last snapshot.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost meanwhile.
+        """
+        step, start = self.log.counted, time.perf_counter()
+        if self.log.saved == step:
+            return True
+        try:
+            self.log.save(running, step)
+        except OSError as error:
+            self._note_unsaved(str(error.strerror or error))
+            return False
+        self.timeline.note(step, Kind.SNAPSHOT, "", seconds=time.perf_counter() - start)
+        return True
+
+    def _note_unsaved(self, why: str) -> None:
+        folder = self.log.snapshots.path
+        self.timeline.note(self.log.counted, Kind.UNSAVED, f"{folder}: {why}")

@@ -1,8 +1,8 @@
-"""Snapshots: all that a training run needs to go on elsewhere, written whole or not at all.
+"""Snapshots: all that a training run needs to go on elsewhere, written atomically.
 
 A snapshot is a folder ``step-00000042`` with one safetensors file per worker and a
 ``snapshot.json``. It is written under another name, forced to the disk and renamed: a run that
-is killed at any moment leaves the last whole one behind.
+is killed at any moment leaves the last complete one behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from placewright.adapt.same_model import check_same_model
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 
@@ -33,7 +32,7 @@ NOTE = "snapshot.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Where a run stood after a step.
+    """The state of a run after a step.
 
     Attributes
     ----------
@@ -78,7 +77,7 @@ class SnapshotFolder:
         path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, step: int, needed_bytes: int = 0) -> Path:
-        """A fresh folder that does not count yet: state goes there, then `commit`.
+        """Create a folder that does not count yet: write the state there, then `commit`.
 
         Raises
         ------
@@ -93,7 +92,7 @@ class SnapshotFolder:
         return folder
 
     def give_up(self) -> None:
-        """Remove what was begun and not committed."""
+        """Remove snapshots that were begun and not committed."""
         for stale in self._named("unfinished"):
             shutil.rmtree(stale)
 
@@ -105,7 +104,7 @@ class SnapshotFolder:
         random_state: bytes,
         placement: Mapping[str, str],
     ) -> Path:
-        """Make the state in `folder` the run's last snapshot, in one move."""
+        """Make the state in `folder` the run's last snapshot by one rename."""
         files = sorted(folder.glob("*.safetensors"))
         note = {
             "schema_version": SCHEMA_VERSION,
@@ -184,9 +183,43 @@ class SnapshotFolder:
         return snapshot
 
     def _named(self, word: str) -> list[Path]:
-        """Folders of ours, by step; what somebody else has put beside them is left alone."""
+        """Snapshot folders by step; all other files are left alone."""
         ours = (p for p in self.path.iterdir() if re.fullmatch(word + r"-\d{8,}", p.name))
         return sorted(ours, key=_number)
+
+
+def check_same_model(
+    state: Mapping[str, torch.Tensor], changing: Mapping[str, TensorSpec], where: str
+) -> None:
+    """Raise unless a snapshot holds exactly what this model's steps change, shape by shape.
+
+    Parameters
+    ----------
+    state
+        Of the snapshot.
+    changing
+        Of the model: parameters, buffers and optimizer state by program input.
+
+    Raises
+    ------
+    InputError
+        The first tensor that only one of them has, or that differs.
+    """
+    for name in sorted(state.keys() | changing.keys()):
+        theirs, ours = _described(state.get(name)), _described(changing.get(name))
+        if theirs != ours:
+            raise InputError(
+                "the snapshot is of another model or optimizer",
+                where=where,
+                by=f"{name!r}: {theirs} in the snapshot, {ours} in the model",
+                hint="give every model a snapshot folder of its own",
+            )
+
+
+def _described(tensor: torch.Tensor | TensorSpec | None) -> str:
+    if tensor is None:
+        return "not there"
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _number(folder: Path) -> int:
@@ -194,7 +227,7 @@ def _number(folder: Path) -> int:
 
 
 def _plain_names(note: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """File names and sums; a name with a path in it is refused."""
+    """File names and checksums; a name with a path in it is refused."""
     names = sorted(note["files"].items())
     if any(Path(name).name != name for name, _ in names):
         raise ValueError("a snapshot's files lie in its folder")

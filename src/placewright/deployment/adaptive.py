@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.adapt.rivals import rivals
-from placewright.adapt.run import AdaptiveRun, Job
 from placewright.deployment.workers import reachability
-from placewright.operators.judge import judge
+from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.trials import challengers
 from placewright.planning.monitor import STEPS
 from placewright.report.history import QUIET, event_text
 from placewright.report.text import seconds
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
+    from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.planning.monitor import Meter, Monitor
-    from placewright.profiling.interference import InterferenceProfile
 
 
 def adaptive_run(
@@ -64,9 +63,9 @@ def adaptive_run(
         **reachability(workers.engine),
     )
     plan, *at_hand = plans
-    others = rivals(known, plan, steps, at_hand=at_hand) if try_plans else ()
+    others = challengers(known, plan, steps, at_hand=at_hand) if try_plans else ()
     return AdaptiveRun(
-        job, folder, plan=plan, rivals=others, interference=known, steps=steps, **settings
+        job, folder, plan=plan, challengers=others, interference=known, steps=steps, **settings
     )
 
 
@@ -111,9 +110,7 @@ def _steps(run: AdaptiveRun, steps: int, meter: Meter, monitor: Monitor) -> None
 
 def _predicted_s(run: AdaptiveRun) -> float:
     """Predicted step time of the plan in force, with the costs observed so far."""
-    if run.adaptation is None:
-        return float("nan")
-    return judge(run.adaptation.watch.problem(), run.adaptation.plan).value
+    return float("nan") if run.adaptation is None else run.adaptation.predicted_s()
 
 
 def _note_plan(run: AdaptiveRun, predicted_s: float, monitor: Monitor) -> None:
@@ -132,9 +129,9 @@ def _note_plan(run: AdaptiveRun, predicted_s: float, monitor: Monitor) -> None:
 def _phase(run: AdaptiveRun) -> str:
     """Why the plan is in force, if it is not yet for good."""
     adaptation = run.adaptation
-    if adaptation is not None and adaptation.tryout is not None:
+    if adaptation is not None and adaptation.trials is not None:
         return " (plans take turns)"
-    if adaptation is not None and adaptation.trial is not None:
+    if adaptation is not None and adaptation.pending is not None:
         return " (on trial)"
     return " (watched)" if adaptation is not None and adaptation.watches_next else ""
 
@@ -144,7 +141,7 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
 
     The answer is in the run's ``timeline.check``; the run is closed.
     """
-    from placewright.adapt.check import check_run
+    from placewright.operators.adaptive.check import check_run
 
     if run.session is None or not run.done:
         monitor.note("not compared with eager PyTorch: the run was broken off")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import PlacewrightError
+from placewright.operators.interference import InterferenceProfile
 from placewright.operators.run import SINGLE, best_single
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.result import Result, Status
 from placewright.planning.solving import AUTO, solve
-from placewright.profiling.interference import InterferenceProfile
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def measured_interference(
         known = InterferenceProfile.alike(found.problem)
         if single is not None:
             known = interference(found.problem, session, first, single.plan)
-    if found.asked:
+    if found.measured:
         monitor.note(f"whole steps take, beside the profile: {found}")
     if known.together is not known.alone:
         monitor.note(f"operators take, side by side beside alone: {known}")
@@ -139,19 +139,19 @@ def _tried(
     *,
     robust: bool,
 ) -> Result:
-    from placewright.adapt.finals import finalists, finals
+    from placewright.operators.adaptive.trials import closest, try_plans
 
     if robust:
         with suppress(PlacewrightError):
             results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
-    plans = finalists(known, [result.plan for result in results])
+    plans = closest(known, [result.plan for result in results])
     if len(plans) == 1:
         return results[0]
     with (
         monitor.meter("trying the closest plans") as meter,
         workers.session(workload.graph, workload.state) as session,
     ):
-        found = finals(session, known, plans, progress=meter.step)
+        found = try_plans(session, known, plans, progress=meter.step)
     of_plan = {id(result.plan): result for result in results}
     taking_part = [of_plan[id(plan)] for plan in found.plans]
     taken = taking_part[found.best]

@@ -1,8 +1,8 @@
-"""Calibration: what whole steps take on each device's own worker, beside what the profile says.
+"""Calibration: correct a profile by whole steps on each device's own worker.
 
 A profile is measured on the machine that plans and scaled by ``speed``. The device itself may be
-another machine, whose speed is somebody's word, or a CPU quota, which takes more than its share
-away: after every pause caches are cold.
+another machine, whose speed is only declared, or a CPU quota, which takes more than its share away:
+after every pause caches are cold.
 """
 
 from __future__ import annotations
@@ -11,57 +11,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewright.adapt.device_factors import device_factor, filled
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.interference import LONGEST_S
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.runtime.session import Session
-
-LONGEST_S = 6.0
-"""Of a step by the profile; a device that takes longer is not asked to take three of them."""
 
 LEAST_STEPS = 3
 SECONDS = 1.5
 """Of a turn: so many steps at least, and more of them until so much time is spent."""
 
 TURNS = 2
-"""Of every device, the second ones in the opposite order; the least counts: what else a machine
-does can only add."""
+"""Of every device, the second ones in the opposite order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """How many times as long as profiled each device takes.
+    """The calibrated problem, and how many times as long as profiled each device takes.
 
     Attributes
     ----------
     factors
-        Shape (m,), seconds measured over seconds profiled. Devices that were not asked have the
-        median of the others, 1 where none was.
-    asked
-        Names of the devices that were measured.
+        Shape (m,), measured over profiled seconds (`placewright.adapt.device_factors`).
+    measured
+        Names of the devices that were measured; the others have the median factor.
     """
 
     problem: OperatorProblem
     factors: FloatArray
-    asked: tuple[str, ...]
+    measured: tuple[str, ...]
 
     def __str__(self) -> str:
-        p = self.problem
-        shown = zip(p.device_names, self.factors, strict=True)
-        return ", ".join(f"{name} {factor:.2f}x" for name, factor in shown if name in self.asked)
+        factors = zip(self.problem.device_names, self.factors, strict=True)
+        return ", ".join(f"{n} {factor:.2f}x" for n, factor in factors if n in self.measured)
 
 
 def calibrated(
-    problem: OperatorProblem,
-    session: Session,
-    *,
-    seconds: float = SECONDS,
+    problem: OperatorProblem, session: Session, *, seconds: float = SECONDS
 ) -> Calibration:
-    """The problem at the pace of the workers: a few whole steps on every device alone.
+    """Measure a few whole steps on every device alone and correct the problem by them.
 
-    Devices that cannot hold the whole step, or would take longer than `LONGEST_S` for it, are not
-    asked.
+    Devices that cannot hold the whole step, or are predicted to take longer than `LONGEST_S` for
+    it, are not measured.
 
     Parameters
     ----------
@@ -73,32 +66,33 @@ def calibrated(
     WorkerError
         A worker died or raised.
     """
-    expected = [_alone_s(problem, device) for device in range(problem.m)]
-    asked = [device for device in range(problem.m) if expected[device] <= LONGEST_S]
-    found = dict.fromkeys(asked, float("inf"))
+    predicted_s = [_alone_s(problem, device) for device in range(problem.m)]
+    devices = [device for device in range(problem.m) if predicted_s[device] <= LONGEST_S]
+    turns: dict[int, list[list[float]]] = {device: [] for device in devices}
     for turn in range(TURNS):
-        for device in asked if turn % 2 == 0 else reversed(asked):
-            step_s = _measured_s(problem, session, device, seconds)
-            found[device] = min(found[device], step_s / expected[device])
-    usual = float(np.median(list(found.values()))) if found else 1.0
-    factors = np.array([found.get(device, usual) for device in range(problem.m)])
-    names = tuple(problem.device_names[device] for device in found)
+        for device in devices if turn % 2 == 0 else reversed(devices):
+            turns[device].append(_step_times_s(problem, session, device, seconds))
+    found = {d: device_factor(times, predicted_s[d]) for d, times in turns.items()}
+    factors = filled(found, problem.m)
+    names = tuple(problem.device_names[device] for device in devices)
     return Calibration(problem.replace(compute_s=problem.compute_s * factors), factors, names)
 
 
 def _alone_s(problem: OperatorProblem, device: int) -> float:
-    """Seconds of a step on one device by the profile, ``inf`` where it cannot be had."""
+    """Predicted seconds of a whole step on one device, ``inf`` where it does not fit."""
     if not problem.allowed()[:, device].all():
         return float("inf")
     judgement = judge(problem, OperatorPlan(np.full(problem.n, device)))
     return float(judgement.busy_s[device]) if judgement.feasible else float("inf")
 
 
-def _measured_s(problem: OperatorProblem, session: Session, device: int, seconds: float) -> float:
-    """Median seconds of a step."""
+def _step_times_s(
+    problem: OperatorProblem, session: Session, device: int, seconds: float
+) -> list[float]:
+    """Seconds of every step of one turn."""
     session.load([device] * problem.n, problem.topology.order.tolist())
     session.run(1)
     times: list[float] = []
     while len(times) < LEAST_STEPS or sum(times) < seconds:
         times += [record.duration_s for record in session.run(1)]
-    return float(np.median(times))
+    return times

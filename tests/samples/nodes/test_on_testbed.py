@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.samples.adaptive.replanning import Adaptive, Trouble
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import audit
 from placewright.samples.measuring.speeds import measure
 from placewright.samples.nodes.on_testbed import SPARE_CORES, cluster_of, nodes_up
 from placewright.samples.plan import SamplePlan
-from placewright.samples.replanning import Adaptive, Trouble
 from placewright.samples.run import run
 from placewright.samples.training.recipe import Recipe
 from placewright.testbed.requirements import missing

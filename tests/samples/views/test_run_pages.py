@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from placewright.planning.solving import solve
+from placewright.samples.adaptive.replanning import Step
 from placewright.samples.moving.move import Moved
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.greedy import Greedy
 from placewright.samples.problem import SampleProblem
-from placewright.samples.replanning import Step
 from placewright.samples.run import SampleRun
 from placewright.samples.run_trace import run_trace
 from placewright.samples.training.train import Trained

@@ -12,9 +12,9 @@ from placewright.samples.commands.run import PartialRun
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.samples.adaptive.replanning import Step, Trouble
     from placewright.samples.nodes.on_testbed import Nodes
     from placewright.samples.problem import SampleProblem
-    from placewright.samples.replanning import Step, Trouble
     from placewright.samples.training.recipe import Recipe
 
 
@@ -32,9 +32,9 @@ def run_adaptively(
 ) -> tuple[list[Step], PartialRun]:
     """Run all epochs, noting each as it ends; and what ended the run early, if anything did."""
     from placewright.runtime.scratch import Scratch
+    from placewright.samples.adaptive.replanning import PLANNING_S, Adaptive
     from placewright.samples.data.dealing import deal
     from placewright.samples.data.pictures import pictures
-    from placewright.samples.replanning import PLANNING_S, Adaptive
 
     data, test = pictures(problem, images, recipe.seed)
     size = problem.sample_bytes if up is not None else 0.0
@@ -95,7 +95,7 @@ def troubles(
 
 
 def _trouble(problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]) -> Trouble:
-    from placewright.samples.replanning import Trouble
+    from placewright.samples.adaptive.replanning import Trouble
 
     name, *given = written.rsplit(":", len(parts))
     numbers = [_number(part) for part in given]

@@ -27,7 +27,7 @@ from placewright.samples.views.pages import MOST_TRACKS, moves_sections
 from placewright.samples.views.tables import ENGINE, emulated, loss_to_reach, total_s
 
 if TYPE_CHECKING:
-    from placewright.samples.replanning import Step
+    from placewright.samples.adaptive.replanning import Step
     from placewright.samples.run import SampleRun
 
 WIDTH, LEFT, RIGHT, BAR, GAP = 1100.0, 90.0, 150.0, 18.0, 8.0

@@ -11,7 +11,7 @@ from placewright.samples.judge import judge
 from placewright.samples.plan import nothing
 
 if TYPE_CHECKING:
-    from placewright.samples.replanning import Step
+    from placewright.samples.adaptive.replanning import Step
     from placewright.samples.run import SampleRun
 
 ENGINE = "torch.distributed gloo, one process per node"

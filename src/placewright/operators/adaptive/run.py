@@ -1,0 +1,165 @@
+"""A run of wing 1 that survives faults and migrates when devices change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+
+from placewright.adapt.replay_log import Batch
+from placewright.adapt.run import FaultTolerantRun
+from placewright.adapt.timeline import Kind
+from placewright.errors import RunError
+from placewright.operators.adaptive.adaptation import Adaptation
+from placewright.operators.adaptive.job import Job
+from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
+from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.replanner import Replanner
+from placewright.operators.adaptive.survivors import problem_of
+from placewright.operators.adaptive.trials import affordable
+from placewright.operators.interference import InterferenceProfile
+from placewright.operators.judge import judge
+from placewright.operators.measuring import execution_order
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.runtime.session import Session
+from placewright.runtime.step_record import StepRecord
+
+__all__ = ["AdaptiveRun", "Batch", "Job"]
+
+
+@dataclass
+class AdaptiveRun(FaultTolerantRun):
+    """A context manager; `step` does one training step, whatever happens meanwhile.
+
+    Attributes
+    ----------
+    plan
+        In force at first; afterwards the run plans for itself.
+    challengers
+        Plans to try beside it in the first steps (`placewright.operators.adaptive.trials`); those
+        that the run is too short for are left out.
+    interference
+        What each kind of plan is judged by when these are chosen, where the kinds differ.
+    adapt
+        Whether to migrate when a better plan appears.
+    steps
+        How many are planned in all: what a migration can gain depends on it.
+    scalars
+        The loss of the last step, by output.
+    """
+
+    job: Job
+    plan: OperatorPlan | None = None
+    challengers: Sequence[OperatorPlan] = ()
+    interference: InterferenceProfile | None = None
+    policy: Policy = field(default_factory=Policy)
+    adapt: bool = True
+    steps: float = float("inf")
+    seed: int = 0
+    scalars: dict[str, float] = field(default_factory=dict)
+    session: Session | None = None
+    adaptation: Adaptation | None = None
+    replanner: Replanner = field(default_factory=Replanner)
+    observed: Observed = field(default_factory=Observed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the steps have changed, by program input."""
+        return self._survive(self.done, lambda: self._active()[0].state())
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last step; none where the workers were started after it."""
+        return self._survive(self.done, lambda: self._active()[0].outputs())
+
+    def _running(self) -> Adaptation | None:
+        return None if self.session is None else self.adaptation
+
+    def _lost(self) -> Collection[str]:
+        return set() if self.session is None else self.session.lost()
+
+    def _dismiss(self) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.__exit__(RunError, None, None)
+
+    def _start(self) -> None:
+        start = time.perf_counter()
+        problem = problem_of(self.job.problem, self.alive())
+        plan = self._first_plan(OnlineProfile(problem, self.observed).problem())
+        snapshot = self.snapshots.latest()
+        state = snapshot.state if snapshot else {}
+        session = self.job.session(self.alive(), state)
+        self.session = session
+        order = execution_order(problem, judge(problem, plan))
+        serial = problem.overlap is Overlap.SERIAL
+        session.load(plan.placement.tolist(), order, self.seed, serial=serial)
+        if snapshot is not None:
+            session.set_random_state(snapshot.random_state)
+        step = 0 if snapshot is None else snapshot.step
+        self.timeline.plans += 1
+        if self.timeline.plans > 1:
+            seconds = time.perf_counter() - start
+            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
+        candidates = self._candidates(problem, plan)
+        self.adaptation = Adaptation(
+            session,
+            problem,
+            plan,
+            self.policy,
+            self.timeline,
+            self.replanner,
+            candidates,
+            self.observed,
+        )
+        self._replay(session, step)
+        self.adaptation.recovery_probe.baseline()
+
+    def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
+        """The given plan on the whole cluster, else a new one."""
+        if self.plan is not None and not self.membership.lost:
+            return self.plan
+        return self.replanner.whole(problem)
+
+    def _candidates(self, problem: OperatorProblem, plan: OperatorPlan) -> Sequence[OperatorPlan]:
+        """Plans to try: only at the beginning, as many as the remaining steps pay for."""
+        if not self.adapt or not self.challengers or self.timeline.plans > 1:
+            return ()
+        interference = self.interference or InterferenceProfile.alike(problem)
+        return affordable(interference, (plan, *self.challengers), self.steps - self.done)
+
+    def _replay(self, session: Session, step: int) -> None:
+        """Repeat the steps that were counted after the snapshot, which was made after `step`."""
+        for _, batch in self.log.counted_after(step):
+            self.scalars = self._execute(session, batch, watched=False).scalars
+
+    def _advance(self, batch: Batch | None) -> None:
+        session, adaptation = self._active()
+        watched = self.adapt and adaptation.watches_next
+        record = self._execute(session, batch, watched=watched)
+        self._counted()
+        self.scalars = record.scalars
+        self.timeline.stepped(record.duration_s, record.scalars)
+        if self.adapt:
+            adaptation.stepped(record, watched, self.done, self.steps - self.done)
+            if self.challengers and adaptation.trials is None and not self.membership.lost:
+                self.plan, self.challengers = adaptation.plan, ()
+
+    def _execute(self, session: Session, batch: Batch | None, *, watched: bool) -> StepRecord:
+        """Do one step."""
+        if batch is not None:
+            session.feed(batch)
+        limit_s = self.timeout.step_limit_s(self.timeline, self._active()[1].predicted_s)
+        (record,) = session.run(1, watched=watched, limit_s=limit_s)
+        return record
+
+    def _active(self) -> tuple[Session, Adaptation]:
+        """The active session and its controller."""
+        if self.session is None or self.adaptation is None:
+            raise RunError("the run has not begun", hint="call step() first")
+        return self.session, self.adaptation

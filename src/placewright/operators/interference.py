@@ -1,0 +1,49 @@
+"""Interference: how much longer operators take while other devices compute too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+
+LONGEST_S = 6.0
+"""Of a step, predicted: plans that take longer are not executed to learn something about them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InterferenceProfile:
+    """The same problem twice: one device computes, and several do.
+
+    `placewright.profiling.interference` measures it.
+
+    Attributes
+    ----------
+    alone
+        Costs of a device that computes alone.
+    together
+        Costs of devices that compute at the same time.
+    factors
+        Shape (m,), `together` over `alone`.
+    """
+
+    alone: OperatorProblem
+    together: OperatorProblem
+    factors: FloatArray
+
+    @classmethod
+    def alike(cls, problem: OperatorProblem) -> Self:
+        """Without interference, or where none was measured."""
+        return cls(problem, problem, np.ones(problem.m))
+
+    def of(self, plan: OperatorPlan) -> OperatorProblem:
+        """The problem that a plan is to be judged by."""
+        return self.alone if len(np.unique(plan.placement)) == 1 else self.together
+
+    def __str__(self) -> str:
+        factors = zip(self.alone.device_names, self.factors, strict=True)
+        return ", ".join(f"{name} {factor:.2f}x" for name, factor in factors)

@@ -1,0 +1,35 @@
+"""A small training job for the tests of adapt."""
+
+from __future__ import annotations
+
+import torch
+
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.operators.adaptive.run import Job
+from placewright.profiling.build import profile
+
+LINKS = tuple(Link(a, b, 1e9, 5e-5) for a in "abc" for b in "abc" if a != b)
+TRIO = Cluster(tuple(Device(n, node=n) for n in "abc"), LINKS, name="trio")
+
+
+def net() -> torch.nn.Module:
+    """Linear layers with a batch norm (buffers) and dropout (random numbers)."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8),
+        torch.nn.BatchNorm1d(8),
+        torch.nn.Dropout(0.5),
+        torch.nn.Linear(8, 3),
+    )
+
+
+def job(cluster: Cluster = TRIO) -> tuple[ModelSource, Job]:
+    """Its training step on the cluster, costs by formula."""
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    source = ModelSource(net(), (x,), mean_square, None, "small")
+    graph = capture_source(source, training=True)
+    problem = profile(graph, cluster, method="analytic")
+    return source, Job(graph, cluster, problem, initial_state(source, graph.program))

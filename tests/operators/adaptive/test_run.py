@@ -1,0 +1,409 @@
+"""A run loses nothing: killed workers, at any moment, leave the same numbers behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from placewright.adapt.replay_log import ReplayLog
+from placewright.adapt.timeline import Kind
+from placewright.capturing.source import ModelSource
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InfeasibleError, InputError, RunError
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.operators.adaptive.adaptation import Adaptation
+from placewright.operators.adaptive.check import check_run
+from placewright.operators.adaptive.run import AdaptiveRun, Batch, Job
+from placewright.operators.plan import OperatorPlan
+from placewright.runtime.eager import run_eager
+from placewright.runtime.engines import piped
+from placewright.runtime.session import Session
+from tests.operators.adaptive.jobs import job
+
+
+def equal_to_eager(run: AdaptiveRun, source: ModelSource, given: Job, steps: int) -> None:
+    """Every parameter and buffer equals plain PyTorch's after as many steps."""
+    assert isinstance(given.graph.program, Program)
+    expected = run_eager(source, training=True, steps=steps)
+    state = run.state()
+    for item in given.graph.program.inputs:
+        if item.role in ("parameter", "buffer") and item.name in state:
+            assert torch.equal(state[item.name], expected.state[item.key]), item.key
+
+
+def kill(run: AdaptiveRun, rank: int) -> None:
+    """SIGKILL one worker."""
+    assert run.session is not None
+    os.kill(run.session.group.processes[rank].pid or 0, signal.SIGKILL)
+
+
+def test_a_run_without_events_is_eager_training(tmp_path: Path) -> None:
+    """Seven steps equal eager bit for bit, dropout included, and the timeline has them all."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3) as run:
+        for _ in range(7):
+            run.step()
+        equal_to_eager(run, source, given, 7)
+    assert len(run.timeline.step_s) == 7
+    assert run.timeline.count(Kind.SNAPSHOT) == 2
+
+
+def test_a_run_is_held_against_eager_when_it_is_over(tmp_path: Path) -> None:
+    """Every loss and the last state, also of a continued run; a wrong loss is found in its step."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3) as run:
+        for _ in range(3):
+            run.step()
+        run.finish()
+    with AdaptiveRun(given, tmp_path) as run:
+        for _ in range(3):
+            run.step()
+        check = check_run(run, source)
+    assert check.passed, check
+    assert (check.steps, check.max_abs_error) == (6, 0.0)
+    assert check.compared["output"] == 1
+    assert check.compared["parameter"] > 1
+    assert "steps 1 to 3 belong to the run that was continued" in check.note
+    with AdaptiveRun(given, tmp_path / "wrong") as run:
+        for _ in range(3):
+            run.step()
+        losses = dict(run.timeline.scalars[1])
+        run.timeline.scalars[1] = {name: loss * (1 + 1e-6) for name, loss in losses.items()}
+        check = check_run(run, source)
+    assert check.first is not None
+    assert (check.first.step, check.first.role) == (2, "output")
+
+
+def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for the second snapshot and a worker killed: repeated from the first, bit for bit;
+    only a last snapshot that cannot be written is an error.
+    """
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
+        for _ in range(4):
+            run.step()
+        monkeypatch.setattr(Job, "state_bytes", 1 << 62)
+        for _ in range(4):
+            run.step()
+        kill(run, 0)
+        run.step()
+        equal_to_eager(run, source, given, 9)
+        assert run.timeline.count(Kind.SNAPSHOT) == 1
+        assert run.timeline.count(Kind.UNSAVED) == 2
+        with pytest.raises(RunError, match="No space left"):
+            run.finish()
+
+
+def test_two_of_three_workers_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Training goes on with who is left and ends with eager's parameters."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
+        for step in range(9):
+            run.step()
+            if step in (3, 6):
+                kill(run, 0)
+        equal_to_eager(run, source, given, 9)
+        processes = run.session.group.processes if run.session else []
+    assert run.alive() == ("c",)
+    assert run.timeline.count(Kind.FAULT) == 2
+    assert not any(p.is_alive() for p in processes)
+
+
+def test_a_lost_device_comes_back_ever_later(tmp_path: Path) -> None:
+    """Killed whenever it has joined again it is left alone for 2, 4 and 8 steps; the numbers stay
+    eager's.
+    """
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=4, rejoin_every=2) as run:
+        joins = -1
+        for _ in range(14):
+            run.step()
+            if run.session is not None and joins < run.timeline.count(Kind.JOIN):
+                joins = run.timeline.count(Kind.JOIN)
+                kill(run, 1)
+        equal_to_eager(run, source, given, 14)
+    lost = [event.text for event in run.timeline.events if event.kind is Kind.FAULT]
+    assert [text.partition(")")[0] for text in lost] == [
+        f"lost b (looked for after step {step}" for step in (3, 7, 15)
+    ]
+    assert joins == 2
+
+
+def test_a_device_that_cannot_be_started_with_is_left_alone_again(tmp_path: Path) -> None:
+    """It answers, but its engine finds no place for it: the others go on, and it is told."""
+    source, given = job()
+    starts = []
+
+    def start(graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> Session:
+        starts.append(len(cluster.devices))
+        if starts.count(3) > 1 and len(cluster.devices) == 3:
+            raise InputError("no machine for a device", where="trio")
+        return Session(graph, cluster, state)
+
+    job_there = replace(given, open=start)
+    with AdaptiveRun(job_there, tmp_path, snapshot_every=4, rejoin_every=2) as run:
+        for step in range(6):
+            run.step()
+            if step == 0:
+                kill(run, 1)
+        equal_to_eager(run, source, given, 6)
+        assert run.alive() == ("a", "c")
+    faults = [event.text for event in run.timeline.events if event.kind is Kind.FAULT]
+    assert starts == [3, 2, 3, 2]
+    assert faults[1] == "lost b (looked for after step 7) (trio: no machine for a device)"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
+    """A killer that shoots at any time, during snapshots and recoveries too, changes no bit."""
+    source, given = job()
+    chance = random.Random(seed)
+    over = threading.Event()
+    with AdaptiveRun(given, tmp_path, snapshot_every=2, rejoin_every=2) as run:
+        killer = threading.Thread(target=_shoot, args=(run, chance, over))
+        killer.start()
+        try:
+            for _ in range(12):
+                run.step()
+                time.sleep(0.02)
+        finally:
+            over.set()
+            killer.join()
+        equal_to_eager(run, source, given, 12)
+
+
+def _shoot(run: AdaptiveRun, chance: random.Random, over: threading.Event) -> None:
+    for _ in range(3):
+        if over.wait(chance.uniform(0.02, 0.5)):
+            return
+        session = run.session
+        if session is not None and len(session.group.processes) > 1:
+            victim = chance.choice(session.group.processes)
+            if victim.pid is not None and victim.is_alive():
+                os.kill(victim.pid, signal.SIGKILL)
+
+
+def test_a_run_is_continued_from_its_folder(tmp_path: Path) -> None:
+    """A second run in the same folder goes on where the first one's last snapshot was."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path, snapshot_every=2) as run:
+        for _ in range(5):
+            run.step()
+    with AdaptiveRun(given, tmp_path, snapshot_every=2) as again:
+        assert again.done == 4
+        for _ in range(3):
+            again.step()
+        equal_to_eager(again, source, given, 7)
+
+
+def test_no_device_left_says_so(tmp_path: Path) -> None:
+    """When the last device is gone the error names the cluster."""
+    _, given = job()
+    with AdaptiveRun(given, tmp_path) as run:
+        for _ in range(3):
+            run.step()
+            kill(run, 0)
+        with pytest.raises(InfeasibleError, match="no device is left"):
+            run.step()
+
+
+class Shot(Session):
+    """A session in which, once, a worker is killed at a precise moment: see `moment`."""
+
+    moment = ""
+
+    def save_state(self, folder: Path) -> None:
+        """As ever, perhaps with a worker less."""
+        self._shoot("snapshot")
+        super().save_state(folder)
+
+    def migrate(
+        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
+    ) -> int:
+        """As ever, perhaps with a worker less."""
+        self._shoot("migration")
+        return super().migrate(placement, order, limit_s=limit_s)
+
+    def load(
+        self,
+        placement: Sequence[int],
+        order: Sequence[int],
+        seed: int = 0,
+        *,
+        serial: bool = False,
+    ) -> None:
+        """As ever, perhaps with a worker less."""
+        self._shoot("recovery")
+        super().load(placement, order, seed, serial=serial)
+
+    def _shoot(self, now: str) -> None:
+        if Shot.moment == now:
+            Shot.moment = ""
+            os.kill(self.group.processes[-1].pid or 0, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", ["snapshot", "migration", "recovery"])
+def test_a_fault_at_the_worst_moment(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies as a snapshot, a migration or a recovery begins: the numbers stay eager's."""
+    source, given = job()
+    migrations = []
+
+    def stepped(self: Adaptation, *_: object) -> None:
+        """Move everything to the next device after the fourth step."""
+        if run.done == 4 and not migrations:
+            migrations.append(run.done)
+            to = (self.plan.placement + 1) % self.problem.m
+            self._switch(OperatorPlan(to), 0.0)
+
+    monkeypatch.setattr(Adaptation, "stepped", stepped)
+    monkeypatch.setattr(Shot, "moment", moment if moment != "recovery" else "")
+    with AdaptiveRun(replace(given, open=Shot), tmp_path, snapshot_every=4) as run:
+        for step in range(8):
+            run.step()
+            if moment == "recovery" and step == 4:
+                Shot.moment = moment
+                kill(run, 0)
+        equal_to_eager(run, source, given, 8)
+    assert migrations
+    assert Shot.moment == ""
+    assert run.timeline.count(Kind.FAULT) == (2 if moment == "recovery" else 1)
+    assert run.timeline.count(Kind.SNAPSHOT) == 2
+
+
+class Unwritable(Session):
+    """A session whose workers find no folder to write into."""
+
+    def save_state(self, folder: Path) -> None:
+        """As ever, elsewhere."""
+        super().save_state(folder / "missing")
+
+
+def test_workers_that_cannot_write_end_no_run(tmp_path: Path) -> None:
+    """Each snapshot is left out and told, and nobody is started again over it."""
+    source, given = job()
+    with AdaptiveRun(replace(given, open=Unwritable), tmp_path, snapshot_every=2) as run:
+        for _ in range(6):
+            run.step()
+        kinds = [event.kind for event in run.timeline.events]
+        assert kinds == [Kind.UNSAVED] * 3
+        assert "could not write" in run.timeline.events[0].text
+        equal_to_eager(run, source, given, 6)
+
+
+class Doomed(Session):
+    """A session that no snapshot survives."""
+
+    def save_state(self, folder: Path) -> None:
+        """A worker is killed for memory."""
+        os.kill(self.group.processes[-1].pid or 0, signal.SIGKILL)
+        super().save_state(folder)
+
+
+def test_a_snapshot_that_kills_is_tried_twice(tmp_path: Path) -> None:
+    """Then it is left out, and the run goes on with who is left."""
+    source, given = job()
+    doomed = replace(given, open=Doomed)
+    with AdaptiveRun(doomed, tmp_path, snapshot_every=2, rejoin_every=1000) as run:
+        for _ in range(3):
+            run.step()
+        assert run.alive() == ("a",)
+        assert run.timeline.count(Kind.FAULT) == 2
+        assert run.timeline.count(Kind.UNSAVED) == 1
+        equal_to_eager(run, source, given, 3)
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    """A second one is refused; a closed one does no more steps."""
+    _, given = job()
+    with AdaptiveRun(given, tmp_path) as run, pytest.raises(InputError, match="another run"):
+        AdaptiveRun(given, tmp_path)
+    with pytest.raises(RunError, match="the run is closed"):
+        run.step()
+
+
+def pressed(times: int) -> Callable[..., Any]:
+    """Waiting for workers; the first time Ctrl-C is pressed as often as that."""
+    left = [signal.SIGINT] * times
+
+    def waited(*asked: Any, **more: Any) -> Any:
+        while left:
+            signal.raise_signal(left.pop())
+        return wait(*asked, **more)
+
+    return waited
+
+
+def test_ctrl_c_ends_a_run_after_the_step_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step counts, the workers stay, the last snapshot can be written."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path) as run:
+        run.step()
+        session = run.session
+        monkeypatch.setattr(piped, "wait", pressed(1))
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+        assert (run.done, run.session) == (2, session)
+        run.finish()
+        assert run.log.saved == 2
+        equal_to_eager(run, source, given, 2)
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step does not count, its answers are nobody's; who goes on goes on from before it."""
+    source, given = job()
+    with AdaptiveRun(given, tmp_path) as run:
+        run.step()
+        monkeypatch.setattr(piped, "wait", pressed(2))
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+        assert (run.done, run.session) == (1, None)
+        run.finish()
+        run.step()
+        equal_to_eager(run, source, given, 2)
+
+
+def test_a_recovery_that_is_broken_off_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the batches of the steps that are repeated, though the next one comes between."""
+    _, given = job()
+    assert isinstance(given.graph.program, Program)
+    (name,) = [item.name for item in given.graph.program.inputs if item.role == "input"]
+    batches = [{name: given.state[name] * factor} for factor in (1, 2, 3, 4)]
+    with AdaptiveRun(given, tmp_path / "whole") as whole:
+        for batch in batches:
+            whole.step(batch)
+        expected = whole.state()
+    with AdaptiveRun(given, tmp_path / "broken") as run:
+        for batch in batches[:3]:
+            run.step(batch)
+        kill(run, 0)
+        with monkeypatch.context() as moment:
+            moment.setattr(ReplayLog, "counted_after", _broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                run.step(batches[3])
+        assert run.done == 3
+        run.step(batches[3])
+        state = run.state()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def _broken_off(past: ReplayLog, step: int) -> Iterator[tuple[int, Batch | None]]:
+    yield step + 1, past.batch(step + 1)
+    raise KeyboardInterrupt
