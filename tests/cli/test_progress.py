@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.cli import progress
-from placewright.cli.progress import Meter
+from placewright.cli import console
+from placewright.cli.console import Meter
 from placewright.planning.monitor import STEPS
 
 
 def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     """No terminal, no line."""
-    with Meter("planning", shown=False) as meter:
+    with Meter("planning", visible=False) as meter:
         meter(what="heft", value=1.0, bound=0.5, elapsed_s=0.1)
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is known so far, and nothing that is not."""
-    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
-    meter = Meter("planning", shown=False)
+    monkeypatch.setattr(console, "VISIBLE_AFTER_S", 0.0)
+    meter = Meter("planning", visible=False)
     meter.step("profiling")
     assert meter._numbers() == ["profiling"]
     meter(what="heft", value=0.015, bound=0.01, elapsed_s=0.1)
@@ -29,14 +29,14 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_running_plan_has_words_of_its_own() -> None:
     """What is measured is no bound's gap."""
-    meter = Meter("running", shown=False, names=STEPS)
+    meter = Meter("running", visible=False, names=STEPS)
     meter(what="step 1", value=0.015, bound=0.01, elapsed_s=0.1)
     assert meter._numbers() == ["a step takes 15 ms", "predicted 10 ms", "step 1"]
 
 
 def test_the_line_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
     """Shown on stderr while it lasts, also when it ends with an error."""
-    meter = Meter("planning", shown=True)
+    meter = Meter("planning", visible=True)
     with pytest.raises(ZeroDivisionError), meter:
         _ = 1 / 0
     assert meter._live.is_started is False

@@ -1,20 +1,24 @@
-"""How a verb speaks: data on stdout in the format asked for, everything else on stderr."""
+"""The console of a verb: data on stdout in the chosen format, progress and notes on stderr."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from placewright.cli.options import Format
-from placewright.cli.progress import Meter
 from placewright.planning.monitor import SEARCH, Names
+
+VISIBLE_AFTER_S = 0.3
+"""Phases that end sooner print nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Console:
     verbose: int = 0
 
     def show(self, data: Callable[[], Any], table: Callable[[], Any]) -> None:
-        """Print the table or the data; only what is asked for is made."""
+        """Print the table or the data; the other one is not computed."""
         if self.format == "table":
             _print_table(table())
         else:
@@ -67,23 +71,23 @@ class Console:
 
     @contextmanager
     def noted(self, kind: type[Warning]) -> Iterator[None]:
-        """Warnings of this kind become notes, once a progress line that was shown is gone."""
+        """Turn warnings of this kind into notes, after the progress line."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", kind)
             yield
-        for told in caught:
-            if issubclass(told.category, kind):
-                self.note(f"warning: {told.message}")
+        for each in caught:
+            if issubclass(each.category, kind):
+                self.note(f"warning: {each.message}")
             else:
-                warnings.showwarning(told.message, told.category, told.filename, told.lineno)
+                warnings.showwarning(each.message, each.category, each.filename, each.lineno)
 
-    def meter(self, title: str, names: Names = SEARCH) -> Meter:
+    def meter(self, title: str, names: Names = SEARCH, unit: str = "s") -> Meter:
         """A progress display with this title, to be used in a ``with`` statement."""
-        return Meter(title, shown=not self.quiet and sys.stderr.isatty(), names=names)
+        return Meter(title, visible=not self.quiet and sys.stderr.isatty(), names=names, unit=unit)
 
 
 def document(data: Any, style: str) -> str:
-    """`data` as JSON or YAML text; numbers that JSON cannot say become null."""
+    """`data` as JSON or YAML text; infinities and NaN become null."""
     if style == "yaml":
         import yaml
 
@@ -122,3 +126,79 @@ def _print_table(table: Any) -> None:
     from rich.console import Console
 
     Console(highlight=False).print(table)
+
+
+class Meter:
+    """One line on stderr that keeps itself up to date; `placewright.planning.contract.Progress`.
+
+    Nothing is printed where stderr is no terminal. The line disappears at the end.
+
+    Parameters
+    ----------
+    names
+        Labels of the value, of the bound and of the gap between them; an empty one is hidden.
+    """
+
+    def __init__(
+        self, title: str, *, visible: bool, names: Names = SEARCH, unit: str = "s"
+    ) -> None:
+        self._title, self._visible, self._names = title, visible, names
+        self._unit = unit
+        self._what, self._value, self._bound = "", math.inf, 0.0
+        self._start = time.perf_counter()
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if self._visible:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False)
+            self._live = Live(
+                get_renderable=self._line, console=console, transient=True, refresh_per_second=8
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, *, what: str, value: float, bound: float, elapsed_s: float) -> None:
+        """Remember how far the search is; the line is redrawn by a thread of its own."""
+        self._what, self._value, self._bound = what, value, bound
+
+    def step(self, what: str) -> None:
+        """Name the current step of something that has no value."""
+        self._what = what
+
+    def _line(self) -> Any:
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        elapsed_s = time.perf_counter() - self._start
+        if elapsed_s < VISIBLE_AFTER_S:
+            return Text("")
+        parts = [self._title, f"{elapsed_s:.1f} s", *self._numbers()]
+        line = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+        return Spinner("dots", text=line)
+
+    def _numbers(self) -> list[str]:
+        from placewright.planning.result import relative_gap
+        from placewright.report.text import amount, percent
+
+        numbers = []
+        value, bound, between = self._names
+        if math.isfinite(self._value):
+            numbers.append(f"{value} {amount(self._value, self._unit)}")
+        if 0 < self._bound < math.inf:
+            numbers.append(f"{bound} {amount(self._bound, self._unit)}")
+            gap = relative_gap(self._value, self._bound)
+            known = bool(between) and math.isfinite(gap)
+            numbers += [f"{between} {percent(gap)}"] if known else []
+        return numbers + ([self._what] if self._what else [])

@@ -43,7 +43,7 @@ long as reading it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Kind:
     """A kind of file and how its page is made: ``page(data, path)``."""
 
     document: Document
@@ -89,7 +89,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
     console.keep(lambda: data)
 
 
-def documents() -> dict[str, Shown]:
+def documents() -> dict[str, Kind]:
     """Every kind of file, those of the wings first: they have keys that others have too."""
     from placewright.cluster.files import ClusterFile
     from placewright.graph.files import GraphFile
@@ -102,13 +102,13 @@ def documents() -> dict[str, Shown]:
     for wing in wings().values():
         files, views = wing.files(), wing_views(wing)
         for document in (files.plan_document, files.problem_document):
-            found[document.kind] = Shown(document, partial(views.saved_page, document.kind))
-    found["cluster"] = Shown(Document("cluster", ("devices",), ClusterFile), _cluster_page)
-    found["graph"] = Shown(Document("graph", ("operators",), GraphFile), graph_page)
+            found[document.kind] = Kind(document, partial(views.saved_page, document.kind))
+    found["cluster"] = Kind(Document("cluster", ("devices",), ClusterFile), _cluster_page)
+    found["graph"] = Kind(Document("graph", ("operators",), GraphFile), graph_page)
     return found
 
 
-def sorted_kinds(known: Mapping[str, Shown]) -> list[str]:
+def sorted_kinds(known: Mapping[str, Kind]) -> list[str]:
     """Clusters and graphs first: what problems are made of."""
     return sorted(known, key=lambda kind: kind not in ("cluster", "graph"))
 
@@ -140,9 +140,9 @@ def document_kind(path: Path) -> str:
 
 def kind_of(data: Data, *, where: str) -> str:
     """The kind of a document, by its keys."""
-    for kind, shown in documents().items():
-        if shown.document.matches(data):
-            return kind
+    for name, kind in documents().items():
+        if kind.document.matches(data):
+            return name
     raise _unknown(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
 
 
@@ -151,8 +151,8 @@ def _refuse_early(text: str, where: str) -> None:
     if re.match(r"\s*\[", text):
         raise _unknown(where, "its top is a list")
     needed = [
-        {part for key in shown.document.keys for part in key.split(".")}
-        for shown in documents().values()
+        {part for key in kind.document.keys for part in key.split(".")}
+        for kind in documents().values()
     ]
     every = sorted(set().union(*needed))
     there = {key for key in every if f'"{key}"' in text}

@@ -77,8 +77,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from placewright import __version__
 
         print(f"placewright {__version__}")
@@ -189,7 +189,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Once; whoever cannot wait for the end has SIGKILL."""
+    """Ignore further signals and unwind; SIGKILL remains for those who cannot wait."""
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     raise _Terminated(128 + number)
@@ -213,7 +213,7 @@ def _system_error(error: OSError) -> PlacewrightError:
 
 
 def _unexpected(error: Exception) -> PlacewrightError:
-    """An error that nobody has put into words."""
+    """An error that no code has foreseen."""
     lines = str(error).strip().splitlines()
     return PlacewrightError(
         f"{UNEXPECTED}: {type(error).__name__}" + (f": {lines[0]}" if lines else ""),
@@ -222,7 +222,7 @@ def _unexpected(error: Exception) -> PlacewrightError:
 
 
 def _interrupted(stopped: BaseException) -> str:
-    """What Ctrl-C left behind, in the words of whoever was interrupted."""
+    """The message of the `KeyboardInterrupt` that caused `stopped`."""
     cause: BaseException | None = stopped
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__

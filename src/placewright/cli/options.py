@@ -87,3 +87,18 @@ TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a Perfetto/Chrome trace (.json.gz)."),
 ]
+OptionalPlannerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--planner", metavar="NAME", help="See `compare`; auto without it. Not with PLAN."
+    ),
+]
+OptionalTimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it. Not with PLAN."
+    ),
+]
+
+TIME_LIMIT_S = 60.0
+"""Default time limit of planning."""

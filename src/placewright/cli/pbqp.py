@@ -133,10 +133,10 @@ def _whole(value: float) -> float | int:
 def _table(data: dict[str, Any]) -> str:
     from placewright.report.text import percent, plain_table
 
-    shown = {key: str(value) for key, value in data.items() if key != "choices"}
-    shown["gap"] = percent(data["gap"])
-    shown["runtime_s"] = f"{data['runtime_s']:.2f}"
-    return str(plain_table(("", ""), list(shown.items()), "  "))
+    cells = {key: str(value) for key, value in data.items() if key != "choices"}
+    cells["gap"] = percent(data["gap"])
+    cells["runtime_s"] = f"{data['runtime_s']:.2f}"
+    return str(plain_table(("", ""), list(cells.items()), "  "))
 
 
 app.command("solve")(console_command(solve))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.console import Console
 from placewright.cli.documents import document_kind
-from placewright.cli.pipelines import DIFFMAXIMA, PipelineOptions
+from placewright.cli.operators.pipelines import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LATER_FILES = (".onnx", ".xml", ".pb")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the options say about the problem; ``None`` leaves it to the source."""
+    """Options that change the problem; ``None`` leaves it to the source."""
 
     source: str
     on: str | None = None
@@ -50,15 +50,15 @@ class SourceOptions:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The fields of a problem that were asked for; contiguous plans are about throughput."""
+        """Fields of the problem that the options set; contiguous plans are about throughput."""
         objective = self.objective or ("throughput" if self.contiguous else None)
         objective = "throughput" if objective == DIFFMAXIMA else objective
         given = {"objective": objective, "links": self.links, "overlap": self.overlap}
-        asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-        return asked | ({"contiguous": True} if self.contiguous else {})
+        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        return changes | ({"contiguous": True} if self.contiguous else {})
 
     def of(self, problem: OperatorProblem) -> OperatorProblem:
-        """The problem that is asked for."""
+        """The problem with these options."""
         return self.pipeline.replace(problem.replace(**self.changes), self.objective)
 
 
@@ -74,7 +74,7 @@ class Loaded:
 
 
 def find_cluster(spec: str | None) -> Cluster:
-    """A file, a preset, or this machine where nothing is said."""
+    """A file, a preset, or this machine where `spec` is ``None``."""
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
 
@@ -87,7 +87,7 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
     Raises
     ------
     InputError
-        No such file, scheme or model; says what is known.
+        No such file, scheme or model; lists what is known.
     """
     scheme, _, rest = ask.source.partition(":")
     if scheme in LATER and rest:
@@ -119,7 +119,7 @@ def load_graph(
 
 
 def is_file(source: str) -> bool:
-    """Whether `source` means a file; one in a format that is not read yet says so."""
+    """Whether `source` means a file; raises for formats that are not read yet."""
     path = Path(source)
     if path.suffix in LATER_FILES:
         raise _unknown_scheme(source, f"{path.suffix} models are not read yet")
@@ -167,7 +167,7 @@ def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[Non
 
 
 def _kept_profile(ask: SourceOptions, console: Console) -> ProfileTable:
-    """The table that was asked for; one that cannot be written is refused before any work."""
+    """The table of ``--table``; one that cannot be written is refused before any work."""
     from placewright.profiling.profile_warnings import OtherMachineWarning
     from placewright.profiling.table import ProfileTable
 
@@ -207,7 +207,7 @@ def _msr(rest: str, ask: SourceOptions) -> OperatorProblem:
 
 
 def _cost_scale(query: str, where: str) -> float:
-    """The number in ``cost_scale=1000``; 1 where nothing is said."""
+    """The number in ``cost_scale=1000``; 1 by default."""
     if not query:
         return 1.0
     key, _, value = query.partition("=")
@@ -252,7 +252,7 @@ def _only_profiled(ask: SourceOptions) -> None:
             raise InputError(
                 f"{flag} is for models and graphs",
                 where=ask.source,
-                hint=f"a problem already says what everything costs; leave {flag} out",
+                hint=f"a problem already has its costs; leave {flag} out",
             )
 
 
@@ -261,7 +261,7 @@ def _no_cluster(ask: SourceOptions) -> None:
         raise InputError(
             "--on is for models and graphs",
             where=ask.source,
-            hint="a problem already says what its devices are; leave --on out",
+            hint="a problem already has its devices; leave --on out",
         )
 
 

@@ -54,7 +54,7 @@ def _find_or_make(spec: str) -> Testbed:
 
 
 def _print(console: Console, beds: list[Testbed]) -> None:
-    """The status of these testbeds, in the format asked for."""
+    """Print the status of these testbeds."""
     from placewright.testbed.status import status
     from placewright.testbed.text import testbed_table
 
@@ -178,7 +178,7 @@ def _refuse_nothing(
         if any(value is not None for value in values) != (name is not None):
             raise typer.BadParameter(f"{what} and {ways} go together")
     if device is None and link is None:
-        raise typer.BadParameter("say what to change: --device NAME or --link A:B")
+        raise typer.BadParameter("name what to change: --device NAME or --link A:B")
 
 
 def _quantity(text: str | None, quantity: Any, option: str) -> float | None:
@@ -201,7 +201,7 @@ def selftest(
     console: Console,
     cluster: ClusterArgument,
 ) -> None:
-    """Measure every link and quota: asked against got. Exit code 1 where one is off.
+    """Measure every link and quota against its setting. Exit code 1 where one is off.
 
     A testbed that is not up is made for it.
 

@@ -55,9 +55,11 @@ def plan(
     Ctrl-C stops the search and gives the best plan so far.
     """
     from placewright.planning.solving import solve
+    from placewright.planning.wings import wing_of
 
     loaded = load()
-    with console.meter(f"planning {loaded.problem.name}") as meter:
+    title, unit = f"planning {loaded.problem.name}", wing_of(loaded.problem).unit
+    with console.meter(title, unit=unit) as meter:
         result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
     print_result(console, result, report=report, trace=trace, graph=loaded.graph)
 
@@ -75,9 +77,11 @@ def compare(
     """Run every planner, value their plans by one judge, and print one table."""
     from placewright.planning.result_text import compare_table
     from placewright.planning.solving import compare as run_all
+    from placewright.planning.wings import wing_of
 
     loaded = load()
-    with console.meter(f"comparing planners on {loaded.problem.name}") as meter:
+    title, unit = f"comparing planners on {loaded.problem.name}", wing_of(loaded.problem).unit
+    with console.meter(title, unit=unit) as meter:
         result = run_all(
             loaded.problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter
         )

@@ -77,12 +77,12 @@ def busy_seconds(trace: Trace) -> list[float]:
 
 def _modules(names: Sequence[str]) -> str:
     """As many names as fit."""
-    shown: list[str] = []
+    listed: list[str] = []
     for name in names:
-        if len(", ".join([*shown, name])) > WIDTH and shown:
-            return f"{', '.join(shown)}, ... ({len(names) - len(shown)} more)"
-        shown.append(name)
-    return shorten(", ".join(shown), WIDTH)
+        if len(", ".join([*listed, name])) > WIDTH and listed:
+            return f"{', '.join(listed)}, ... ({len(names) - len(listed)} more)"
+        listed.append(name)
+    return shorten(", ".join(listed), WIDTH)
 
 
 def _listed(lines: Sequence[str], noun: str) -> list[str]:
@@ -170,7 +170,7 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def problem_table(problem: OperatorProblem) -> str:
-    """What is asked, and each device with what it would take to do everything there."""
+    """The problem's options, and what everything on one device would take."""
     moved = float(np.sum(problem.tensor_bytes))
     head = (
         f"problem {problem.name}: {problem.n} operators, {problem.t} tensors "

@@ -267,7 +267,7 @@ def _graph(result: Result, graph: Graph | None) -> str:
 def coloured_graph(
     problem: OperatorProblem, placement: IntArray, graph: Graph | None = None
 ) -> ColouredGraph:
-    """The problem as a drawing's data; its `graph`, where known, tells phases and modules."""
+    """The problem as a drawing's data; its `graph`, where known, adds phases and modules."""
     operators: tuple[Operator, ...] = ()
     if graph is not None and graph.operator_names == problem.operator_names:
         operators = graph.operators
@@ -304,7 +304,7 @@ def _run_provenance(result: Result, measurement: Measurement | None) -> dict[str
 def saved_trace(data: Data, where: str = "plan") -> Trace:
     """The schedule and the transfers of a saved plan.
 
-    Links are one track per pair of devices: a plan does not tell which of them share a channel.
+    Links are one track per pair of devices: a plan does not record which of them share a channel.
     """
     plan = data["plan"]
     operators, transfers = plan.get("schedule") or [], plan.get("transfers") or []

@@ -50,8 +50,8 @@ def _busy_links(trace: Trace) -> tuple[list[int], int]:
     busy = np.zeros(len(trace.tracks))
     np.add.at(busy, trace.track, trace.end_s - trace.start_s)
     used = [k for k in range(trace.devices, len(trace.tracks)) if busy[k] > 0]
-    shown = sorted(used, key=lambda k: -busy[k])[:MOST_LINKS]
-    return sorted(shown), len(used) - len(shown)
+    drawn = sorted(used, key=lambda k: -busy[k])[:MOST_LINKS]
+    return sorted(drawn), len(used) - len(drawn)
 
 
 def _track(trace: Trace, track: int, y: float, height: float, top: float) -> str:

@@ -62,7 +62,7 @@ def _capacity(capacity: float, top: float) -> str:
 
 
 def _far_capacity(curve: MemoryCurve, limited: bool) -> str:
-    """Where the capacity would flatten the curve, it is said instead of drawn."""
+    """A label for a capacity that would flatten the curve if it was drawn."""
     words = f"far below its {size(curve.capacity_bytes)}" if limited else "no limit"
     return label(LEFT + 4, TOP + 13, words, "tick")
 

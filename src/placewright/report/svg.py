@@ -14,12 +14,12 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
 
     ``class_`` stands for ``class`` and ``_`` for ``-`` in attribute names.
     """
-    shown = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{shown}>{''.join(inside)}</{name}>" if inside else f"<{name}{shown}/>"
+    return f"<{name}{written}>{''.join(inside)}</{name}>" if inside else f"<{name}{written}/>"
 
 
 def text(value: object) -> str:

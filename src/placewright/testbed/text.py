@@ -1,4 +1,4 @@
-"""A testbed as text: what its devices and links get, asked against got."""
+"""A testbed as text: what its devices and links get, and what was requested."""
 
 from __future__ import annotations
 

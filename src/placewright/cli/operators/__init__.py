@@ -8,6 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from placewright.cli.operators.pipelines import (
+    ClustersOption,
+    PipelineOptions,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
+)
 from placewright.cli.operators.run import run
 from placewright.cli.options import (
     BatchOption,
@@ -18,13 +25,6 @@ from placewright.cli.options import (
     OverlapOption,
     Source,
     TrainingOption,
-)
-from placewright.cli.pipelines import (
-    ClustersOption,
-    PipelineOptions,
-    ReplicationOption,
-    SpeedupOption,
-    SyncOption,
 )
 
 if TYPE_CHECKING:

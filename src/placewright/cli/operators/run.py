@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from placewright.cli.answer import keep_pictures
-from placewright.cli.conflicting_options import (
-    TIME_LIMIT_S,
-    AskedPlannerOption,
-    AskedTimeLimitOption,
-    refuse_beside_plan,
-)
 from placewright.cli.console import Console
 from placewright.cli.options import (
+    TIME_LIMIT_S,
     BatchOption,
     LinksOption,
     OnOption,
+    OptionalPlannerOption,
+    OptionalTimeLimitOption,
     OverlapOption,
     ReportOption,
     SeedOption,
@@ -27,6 +24,7 @@ from placewright.cli.options import (
     TrainingOption,
 )
 from placewright.errors import InputError, UnsupportedError
+from placewright.planning.fixed_plan import refuse_beside_plan
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
@@ -91,12 +89,12 @@ def run(
     gpus: GpusOption = None,
     adapt: AdaptOption = False,
     snapshots: SnapshotsOption = None,
-    planner: AskedPlannerOption = None,
+    planner: OptionalPlannerOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
-    time_limit: AskedTimeLimitOption = None,
+    time_limit: OptionalTimeLimitOption = None,
     seed: SeedOption = 0,
     report: ReportOption = None,
     trace: TraceOption = None,
@@ -120,8 +118,8 @@ def run(
     together = None if gpus is None else gpus == "together"
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
-    asked = SourceOptions(source, on, training, batch, links=links, overlap=overlap)
-    workload = _runnable(load(asked, console))
+    options = SourceOptions(source, on, training, batch, links=links, overlap=overlap)
+    workload = _runnable(load(options, console))
     with deploy(
         workload,
         workers,

@@ -1,4 +1,4 @@
-"""Options that say which problem of wing 3 is meant."""
+"""The source of wing 3's verbs: a file of nodes, and options that change it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LARGEST_NODE = 17.0
 
 
 def sample_map(judgement: SampleJudgement) -> str:
-    """The map as SVG; of many flows the largest, and it says how many are left out."""
+    """The map as SVG; of many flows the largest, with a note on how many are left out."""
     plan, n = judgement.plan, judgement.problem.n
     place = [_place(i, n) for i in range(n)]
     order = np.argsort(-plan.count, kind="stable")[:MOST_ARROWS].tolist()

@@ -1,4 +1,4 @@
-"""What the options say about pipelines: copies of stages, clusters, passes that do not mix."""
+"""Options of pipelines: replicated stages, clusters of accelerators, separate passes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SpeedupOption = Annotated[
         min=1.0,
         metavar="X",
         help="What stays in a cluster moves X times as fast as through host memory; "
-        f"{SPEEDUP:g} if not said.",
+        f"{SPEEDUP:g} by default.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -69,7 +69,7 @@ class PipelineOptions:
     speedup: float | None = None
 
     def replace(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
-        """The problem with the pipeline that is asked for.
+        """The problem with these options.
 
         Raises
         ------
@@ -127,7 +127,7 @@ def _clusters(problem: OperatorProblem, count: int, speedup: float) -> dict[str,
         raise UnsupportedError(
             "--clusters is for accelerators around host memory",
             where=problem.name,
-            hint="over links, the cluster file says which are faster",
+            hint="over links, the speeds in the cluster file apply",
         )
     rates = problem.host_seconds_per_byte.tolist()
     accelerators = [d for d, rate in enumerate(rates) if rate > 0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.cli.conflicting_options import refuse_beside_plan
+from placewright.planning.fixed_plan import refuse_beside_plan
 from tests.cli.speak import speak
 
 
