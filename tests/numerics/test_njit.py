@@ -1,7 +1,10 @@
-"""How often numba compiles one function."""
+"""How often numba compiles one function, and what it makes of an older cache."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 from placewright.numerics.njit import inner, lean
@@ -25,3 +28,24 @@ def test_numbers_in_a_call_are_of_one_type() -> None:
     assert sums(5) == 24
     caller.recompile()  # what a former run left on the disk would compile nothing
     assert len(plain.overloads) == 1
+
+
+MODULE = """from typing import NamedTuple
+from placewright.numerics.njit import compiled
+class {name}(NamedTuple):
+    x: int
+@compiled
+def more(a):
+    return a.x + {add}
+print(more({name}(1)))
+"""
+
+
+def test_a_cache_of_types_that_are_gone_counts_as_empty(tmp_path: Path) -> None:
+    """A type of a cached function is renamed: the function is compiled again."""
+    for name, add in (("Before", 1), ("After", 2)):
+        (tmp_path / "kernel.py").write_text(MODULE.format(name=name, add=add))
+        command = [sys.executable, "-c", "import kernel"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{1 + add}\n"
+    assert list((tmp_path / "__pycache__").glob("*.nbi"))

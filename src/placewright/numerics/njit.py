@@ -23,6 +23,7 @@ def _compile(**options: Any) -> Callable[[F], F]:
 
     def compile_plain(function: F) -> F:
         dispatcher: Any = njit(**options)(function)
+        _forget_what_is_gone(dispatcher)
         template, plain = dispatcher.get_call_template, cast(Any, types).unliteral
         dispatcher.get_call_template = lambda args, kws: template(
             tuple(plain(x) for x in args), {name: plain(x) for name, x in kws.items()}
@@ -30,6 +31,25 @@ def _compile(**options: Any) -> Callable[[F], F]:
         return dispatcher  # type: ignore[no-any-return]
 
     return compile_plain
+
+
+def _forget_what_is_gone(dispatcher: Any) -> None:
+    """A cache that names types which an edit has renamed or moved counts as empty.
+
+    Numba unpickles a cache's index before it compares the file's time, and would raise.
+    """
+    file = getattr(dispatcher._cache, "_cache_file", None)
+    if file is None:
+        return
+    load_index = file._load_index
+
+    def load() -> Any:
+        try:
+            return load_index()
+        except (AttributeError, ImportError):
+            return {}
+
+    file._load_index = load
 
 
 def compiled(function: F) -> F:
