@@ -222,10 +222,7 @@ def contraction(arrays: Arrays) -> tuple[Images, IntArray] | None:
 def contract(arrays: Arrays, spans: Spans) -> tuple[Arrays, Spans, list[Images]]:
     """Restrict and contract until nothing changes.
 
-    Raises
-    ------
-    InfeasibleError
-        Forbidden entries leave a node no option.
+    Raises `InfeasibleError` (forbidden entries leave a node no option).
     """
     steps: list[Images] = []
     while True:

@@ -1,6 +1,6 @@
 """The irreducible part of a PBQP with memory: a small PBQP under many knapsack rows.
 
-A row is one moment at which the limit can bind. Moments at which another one asks for at least
+A row is one moment at which the limit can bind. Moments at which another one needs at least
 as much, option by option, and has no more room are left out.
 """
 
@@ -52,10 +52,8 @@ class Core:
 def core_of(d: Draft, limit: int) -> Core:
     """The live nodes of a draft.
 
-    Raises
-    ------
-    InfeasibleError
-        What every assignment uses is above the limit already; says when and by how much.
+    Raises `InfeasibleError`: what every assignment uses is above the limit already; says when and
+    by how much.
     """
     nodes = np.flatnonzero(np.array(d.live, dtype=np.bool_))
     size = np.array([len(d.cost[i]) for i in nodes.tolist()], dtype=np.int64)

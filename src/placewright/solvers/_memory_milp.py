@@ -7,18 +7,16 @@ some of its rows bounds the whole, so every bound is true; an answer counts only
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers._memory_core import Core, loaded
+from placewright.solvers.highs import HighsSolver
 
 ROWS_AT_ONCE = 12
 GOOD_OBJECTIVE = 1e8
@@ -85,12 +83,9 @@ def prove(
 ) -> bool:
     """Solve the core; ``True`` if that ran to its end.
 
-    Parameters
-    ----------
-    start
-        An assignment that fits, costing about `goal`.
-    found, bound
-        Told every assignment (whether it fits is for the caller to check) and every bound.
+    `start`: an assignment that fits, costing about `goal`.
+    `found`, `bound`: called with every assignment (whether it fits is for the caller to check) and
+    with every bound.
     """
     solver = _Solver(core, abs(goal) if math.isfinite(goal) else 0.0, deadline_s)
     while True:
@@ -121,18 +116,12 @@ class _Solver:
     """HiGHS with this core in it."""
 
     def __init__(self, core: Core, size: float, deadline_s: float) -> None:
-        highspy: Any = import_module("highspy")
         self.core, self.deadline_s, self.added = core, deadline_s, set[int]()
         self.program = p = program_of(core)
         self.scale = (size or float(p.cost.max(initial=0.0)) or 1.0) / GOOD_OBJECTIVE
-        self.ended = highspy.HighsModelStatus
-        self.highs: Any = highspy.Highs()
-        self.infeasible = False
-        for key, value in (("output_flag", False), ("threads", 1), ("random_seed", 1)):
-            self.highs.setOptionValue(key, value)
-        self.highs.setOptionValue("mip_rel_gap", 0.0)
-        self.highs.setOptionValue("mip_abs_gap", 0.0)
-        self.highs.HandleKeyboardInterrupt = True
+        self.runner = HighsSolver(random_seed=1, mip_rel_gap=0.0, mip_abs_gap=0.0)
+        self.highs, highspy = self.runner.highs, self.runner.package
+        self.ended, self.infeasible = highspy.HighsModelStatus, False
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(p.cost), len(p.side)
         lp.col_cost_ = p.cost / self.scale
@@ -148,14 +137,10 @@ class _Solver:
         left_s = self.deadline_s - time.perf_counter()
         if left_s <= 0.05:
             return False
-        if math.isfinite(left_s):
-            self.highs.setOptionValue("time_limit", left_s)
         if start is not None:
             self._begin_with(start)
-        with contextlib.redirect_stdout(sys.stderr):  # it speaks when Ctrl-C is pressed
-            self.highs.solve()
-        status = self.highs.getModelStatus()
-        if status == self.ended.kInterrupt:
+        status = self.runner.run(left_s)
+        if self.runner.interrupted:
             raise KeyboardInterrupt
         self.infeasible = status == self.ended.kInfeasible
         return bool(status in (self.ended.kOptimal, self.ended.kInfeasible))
@@ -221,7 +206,7 @@ class _Solver:
 
     def require_whole(self) -> None:
         """From now on options are taken or not."""
-        kind = import_module("highspy").HighsVarType.kInteger
+        kind = self.runner.package.HighsVarType.kInteger
         whole = self.program.option[self.program.option >= 0].astype(np.int32)
         self.highs.changeColsIntegrality(len(whole), whole, np.array([kind] * len(whole)))
 

@@ -1,7 +1,7 @@
 """What a back end answers, and how it is run so that Ctrl-C reaches it.
 
-A solver works in a thread of its own while the main thread waits: the solver is told to stop and
-its best answer so far is taken.
+A solver works in a thread of its own while the main thread waits: on Ctrl-C the
+solver is stopped and its best answer so far is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Answer:
     infeasible
         Whether it claims that there is no solution at all.
     interrupted
-        Whether somebody pressed Ctrl-C.
+        Whether Ctrl-C ended it.
     proved
         Whether it claims that no solution of its model is better.
     """

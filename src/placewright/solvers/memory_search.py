@@ -50,7 +50,7 @@ UNKNOWN: dict[str, Any] = {
     "bound": -math.inf,
     "elapsed_s": 0.0,
 }
-"""What is said while the kernels are compiled."""
+"""Progress while the kernels are compiled."""
 
 MISSING = (
     "highspy is not installed (pip install 'placewright[exact]'): prices and search were used"
@@ -141,7 +141,7 @@ def solve_pbqp_memory(
         try:
             search.go_on(exact, rounds)
         except KeyboardInterrupt:
-            if search.core is None:
+            if not search.ready:
                 raise
             interrupted = True
         return search.answer(interrupted)
@@ -157,9 +157,10 @@ class _Search:
     progress: Progress
     clock: CompileClock
     steps: list[Images] = field(default_factory=list)
-    reduced: Draft | None = None
-    core: Core | None = None
-    prices: Prices | None = None
+    reduced: Draft = field(init=False)
+    core: Core = field(init=False)
+    prices: Prices = field(init=False)
+    ready: bool = False
     best: IntArray | None = None
     nearest: IntArray | None = None
     miss: float = math.inf
@@ -211,12 +212,12 @@ class _Search:
         arrays, spans, self.steps = contract(p.pbqp.arrays, spans)
         self.reduced = reduce(draft(arrays, spans), self.running)
         self.core = core_of(self.reduced, p.limit)
+        self.prices = Prices.of(self.core)
         self.whole = _whole(p.pbqp.cost) and _whole(p.pbqp.pool)
+        self.ready = True
 
     def price(self, steps: int) -> None:
         """Prices, a bound, and assignments that fit."""
-        assert self.core is not None
-        self.prices = self.prices or Prices.of(self.core)
         deadline_s, goal = self.deadline_s, lambda: self.value
         ascend(self.core, self.prices, steps, goal, self.consider, deadline_s, self.pricing)
 
@@ -226,8 +227,6 @@ class _Search:
 
     def consider(self, found: Priced) -> None:
         """Take a priced answer's bound; make its choice fit."""
-        assert self.core is not None
-        assert self.prices is not None
         self.raise_bound(found.bound)
         self.take(found.choice)
         state = state_of(self.core, found.choice, found.load, self.prices.best)
@@ -238,8 +237,6 @@ class _Search:
     def improve(self, moves: int) -> None:
         """Annealing from the best assignment."""
         core, prices = self.core, self.prices
-        assert core is not None
-        assert prices is not None
         if self.best is None or not self.running() or len(core.nodes) == 0:
             return
         self.draws += 1
@@ -260,7 +257,6 @@ class _Search:
 
     def branch(self) -> None:
         """Where memory binds nowhere: branch and bound of the plain engine."""
-        assert self.core is not None
         if len(self.core.moment) or not self.running():
             return
         self.say("branching")
@@ -274,8 +270,6 @@ class _Search:
     def prove(self) -> None:
         """Hand what prices leave open to HiGHS."""
         core, prices = self.core, self.prices
-        assert core is not None
-        assert prices is not None
         if not self.running() or len(core.arrays.pool) > LARGE_POOL:
             return
         if importlib.util.find_spec("highspy") is None:
@@ -302,7 +296,6 @@ class _Search:
 
     def take(self, choice: IntArray) -> None:
         """Keep an assignment if it fits and is cheaper, or misses by less than any so far."""
-        assert self.core is not None
         arrays, loads = self.core.arrays, self.core.loads
         value = float(evaluate(arrays, choice))
         over = float((loaded(arrays, loads, choice) - loads.room).max(initial=0))
@@ -318,7 +311,7 @@ class _Search:
         if now_s - self.told_s < 0.2:
             return
         self.told_s = now_s
-        constant = self.core.constant if self.core is not None else 0.0
+        constant = self.core.constant if self.ready else 0.0
         self.progress(
             what=what,
             value=self.value + constant,
@@ -328,8 +321,6 @@ class _Search:
 
     def answer(self, interrupted: bool) -> MemoryPbqpSolution:
         """The best assignment on the problem as given, counted anew."""
-        assert self.core is not None
-        assert self.reduced is not None
         p, core = self.problem, self.core
         chosen = self.best if self.best is not None else self.nearest
         if chosen is None:

@@ -47,17 +47,9 @@ def min_cut(network: Network) -> tuple[BoolArray, float]:
     Capacities are rounded to integers; the cut is the cheapest for these, so its cost is at most
     ``error`` (one unit of the rounding per arc) above the cheapest for the true ones.
 
-    Returns
-    -------
-    side
-        Shape (nodes,); nothing is on the source's side where every cut is forbidden.
-    error
-        In the unit of the capacities; ``inf`` where every cut is forbidden.
-
-    Raises
-    ------
-    MissingDependencyError
-        OR-tools is not installed.
+    Returns `side`: shape (nodes,); nothing is on the source's side where every cut is forbidden.
+    `error`: In the unit of the capacities; ``inf`` where every cut is forbidden.
+    Raises `MissingDependencyError`: OR-tools is not installed.
     """
     try:
         from ortools.graph.python import max_flow

@@ -15,10 +15,7 @@ def run_scip(program: LinearProgram, *, seed: int, deadline_s: float, tolerance:
 
     By way of `pywraplp`: OR-tools' MathOpt stops SCIP too, but not without printing errors.
 
-    Parameters
-    ----------
-    tolerance
-        By how much a row may be broken, in its unit.
+    `tolerance`: by how much a row may be broken, in its unit.
     """
     from ortools.linear_solver import pywraplp
 
@@ -46,6 +43,7 @@ def run_scip(program: LinearProgram, *, seed: int, deadline_s: float, tolerance:
         bound=max(0.0, bound) if math.isfinite(bound) else 0.0,
         infeasible=status == pywraplp.Solver.INFEASIBLE,
         interrupted=interrupted,
+        proved=status == pywraplp.Solver.OPTIMAL,
     )
 
 

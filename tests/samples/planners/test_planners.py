@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_the_plan_so_far(planner: str, monkeypatch: pytest.MonkeyP
     def pressed(work: Callable[[], object], stop: Callable[[], object]) -> tuple[object, bool]:
         return work(), True
 
-    monkeypatch.setattr("placewright.samples.relaxation.master.waited", pressed)
+    monkeypatch.setattr("placewright.solvers.highs.waited", pressed)
     monkeypatch.setattr("placewright.solvers.cp_sat.waited", pressed)
     result = solve(tiny([20, 3, 1]), planner)
     assert result.status is Status.INTERRUPTED or result.gap <= 1e-6

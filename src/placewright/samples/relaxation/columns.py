@@ -84,12 +84,8 @@ def relaxation(
 
     What an earlier deadline cut goes on where it was; once the time is up it is as it is.
 
-    Raises
-    ------
-    InfeasibleError
-        No plan keeps storage, protection and label mix.
-    MissingDependencyError
-        HiGHS is not installed.
+    Raises `InfeasibleError`: no plan keeps storage, protection and label mix.
+    Raises `MissingDependencyError`: HiGHS is not installed.
     """
     known = _SOLVED.get(problem)
     if isinstance(known, InfeasibleError):
@@ -140,10 +136,7 @@ def _solved(
 def _generated(program: Program, first: Moves, deadline_s: float, progress: Progress) -> Generated:
     """With what the judge allows where half of it is too little.
 
-    Raises
-    ------
-    InfeasibleError
-        That is too little as well.
+    Raises `InfeasibleError` (that is too little as well).
     """
     found = generate_columns(program, first, deadline_s, progress)
     if not found.misses:
@@ -156,10 +149,10 @@ def _generated(program: Program, first: Moves, deadline_s: float, progress: Prog
 
 
 def _in_seconds(progress: Progress, units: float) -> Progress:
-    def told(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
+    def report(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
         progress(what=what, value=value, bound=bound / units, elapsed_s=elapsed_s)
 
-    return told
+    return report
 
 
 def _first_moves(program: Program, deadline_s: float) -> Moves:

@@ -59,15 +59,8 @@ def solve_whole(
 ) -> tuple[IntArray, float] | None:
     """Samples per move and what was proved, seconds; ``None`` where nothing was found in time.
 
-    Parameters
-    ----------
-    flow
-        Shape (moves,): a plan to start from.
-
-    Raises
-    ------
-    MissingDependencyError
-        OR-tools is not installed.
+    `flow`: shape (moves,): a plan to start from.
+    Raises `MissingDependencyError`: OR-tools is not installed.
     """
     if not installed():
         raise MissingDependencyError("ortools", extra="exact", purpose="whole samples by CP-SAT")
@@ -77,7 +70,7 @@ def solve_whole(
         for variable, count in zip(x[master.first_move :], flow.tolist(), strict=True):
             model.add_hint(variable, round(count))
     answer = run_cp_sat(model, seed=seed, deadline_s=deadline_s, workers=WORKERS, gap=gap)
-    master.interrupted = answer.interrupted
+    master.runner.interrupted = answer.interrupted
     if answer.values is None:
         return None
     count = np.array([round(answer.values(v)) for v in x[master.first_move :]], dtype=np.int64)

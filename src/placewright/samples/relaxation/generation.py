@@ -1,4 +1,4 @@
-"""Column generation: what multipliers prove, which columns they ask for, and whether any fit."""
+"""Column generation: bounds by multipliers, columns that pay, and proofs that no plan fits."""
 
 from __future__ import annotations
 
@@ -115,10 +115,7 @@ def _carried(program: Program, y: FloatArray, ranked: float) -> FloatArray:
 def bound_and_columns(pricing: Pricing, per_node: int) -> tuple[float, Moves, float]:
     """Lagrange's bound, the columns that pay most, and the least reduced cost.
 
-    Parameters
-    ----------
-    per_node
-        At most so many columns out of, and into, each node and class.
+    `per_node`: at most so many columns out of, and into, each node and class.
     """
     bound = pricing.constant_s
     found: list[tuple[IntArray, ...]] = []
@@ -191,10 +188,7 @@ def generate_columns(
 ) -> Generated:
     """Begin with `moves`, add those that pay, end when no more than `TOLERANCE` is to be gained.
 
-    Parameters
-    ----------
-    slack, most_missing
-        See `placewright.samples.relaxation.master.Master`.
+    `slack`, `most_missing`: see `placewright.samples.relaxation.master.Master`.
     """
     start = time.perf_counter()
     master = Master(program, slack=slack, most_missing=most_missing)
@@ -219,7 +213,7 @@ def generate_columns(
 
 
 class _Present:
-    """Which columns the master has; reduced costs near zero may ask for one again."""
+    """Which columns the master has; reduced costs near zero may select one again."""
 
     def __init__(self, problem: SampleProblem, moves: Moves) -> None:
         self._here = np.zeros((problem.n, problem.n, problem.k), dtype=np.bool_)
@@ -236,10 +230,7 @@ class _Present:
 def check_possible(program: Program, moves: Moves, deadline_s: float) -> Moves:
     """`moves` and those that it takes to have every sample in its place.
 
-    Raises
-    ------
-    InfeasibleError
-        Proved: no plan has.
+    Raises `InfeasibleError` (proved: no plan has).
     """
     problem = program.problem
     found = generate_columns(program_of(_timeless(problem)), moves, deadline_s, slack=ALLOWED)

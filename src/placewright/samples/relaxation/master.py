@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.relaxation.program import Moves, Program
-from placewright.solvers.answer import waited
-from placewright.solvers.highs import highs
+from placewright.solvers.highs import HighsSolver
 
 PROVED = 1e-6
 """Taken off what branching proves: HiGHS's relative tolerances."""
@@ -84,12 +82,8 @@ class Master:
         most_missing: float = math.inf,
     ) -> None:
         self.program, self.whole = program, whole
-        self.package = highs()
-        self.solver: Any = self.package.Highs()
-        self.solver.setOptionValue("output_flag", False)
-        self.solver.setOptionValue("threads", 1)
-        self.solver.HandleUserInterrupt = whole
-        self.interrupted = False
+        self.runner = HighsSolver(stoppable=whole)
+        self.package, self.solver = self.runner.package, self.runner.highs
         self.inf: float = self.package.kHighsInf
         self.moves = Moves(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
         self._add_times()
@@ -209,14 +203,12 @@ class Master:
     def solve(self, deadline_s: float) -> bool:
         """Run until optimal or the deadline; whether it is optimal."""
         left = deadline_s - time.perf_counter()
-        limit = self.solver.getRunTime() + max(0.01, left) if np.isfinite(left) else self.inf
-        self.solver.setOptionValue("time_limit", limit)
-        if self.whole:
-            _, self.interrupted = waited(self.solver.solve, self.solver.cancelSolve)
-        else:
-            self.solver.run()
-        status = self.solver.getModelStatus()
-        return bool(status == self.package.HighsModelStatus.kOptimal)
+        return bool(self.runner.run(max(0.01, left)) == self.package.HighsModelStatus.kOptimal)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the last run."""
+        return self.runner.interrupted
 
     @property
     def infeasible(self) -> bool:

@@ -17,7 +17,7 @@ from placewright.samples.relaxation.columns import Relaxation
 
 NEARLY_WHOLE = 1e-6
 MOST_STEPS = 100
-"""Per node; nobody has been seen to need more than a few."""
+"""Per node; a few have been enough so far."""
 
 
 def whole_flow(relaxed: Relaxation) -> IntArray:

@@ -35,19 +35,11 @@ def whole_plan(
 ) -> Proposal[SamplePlan]:
     """The best plan of whole samples that uses only `moves`, as good as time and Ctrl-C allow.
 
-    Parameters
-    ----------
-    start
-        Shape (moves,): a plan to start from.
-    every
-        Whether `moves` are all moves there are, so that the solver's bound holds for every plan.
-
-    Raises
-    ------
-    InfeasibleError
-        Nothing was found.
-    MissingDependencyError
-        The engine is not installed.
+    `start`: shape (moves,): a plan to start from.
+    `every`: whether `moves` are all moves there are, so that the solver's bound holds for every
+    plan.
+    Raises `InfeasibleError`: nothing was found.
+    Raises `MissingDependencyError`: the engine is not installed.
     """
     scaled, units = in_units(problem)
     program = program_of(scaled)

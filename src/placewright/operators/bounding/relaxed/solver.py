@@ -14,14 +14,12 @@ times its tolerance.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
-from placewright.solvers.answer import waited
-from placewright.solvers.highs import highs
+from placewright.solvers.highs import HighsSolver
 
 MARGIN = 1e-6
 """Of the whole: taken off what branching proves."""
@@ -34,10 +32,7 @@ BRANCHING = {"solver": "choose", "mip_rel_gap": 0.0, "mip_heuristic_effort": 0.0
 
 
 class Solver:
-    """The program in HiGHS; rows that it does not have yet are added before it is solved.
-
-    `interrupted` says whether Ctrl-C ended its last run: it is up to the caller to pass it on.
-    """
+    """The program in HiGHS; rows that it does not have yet are added before it is solved."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.changed = program, True
@@ -45,12 +40,9 @@ class Solver:
         self.top: FloatArray = np.array(program.top)
         self.cost: FloatArray = np.zeros(len(self.top))
         self.cost[END] = 1.0
-        self.known, self.slowest_s, self.interrupted = 0, 0.0, False
-        self.package = highs()
-        self.highs: Any = self.package.Highs()
-        for key, value in (("output_flag", False), ("threads", 1), ("solver", "ipm")):
-            self.highs.setOptionValue(key, value)
-        self.highs.HandleUserInterrupt = True
+        self.known, self.slowest_s = 0, 0.0
+        self.runner = HighsSolver(solver="ipm")
+        self.package, self.highs = self.runner.package, self.runner.highs
         none = np.zeros(0, dtype=np.int32)
         begin = np.zeros(len(self.top), dtype=np.int32)
         lower = np.zeros(len(self.top))
@@ -68,7 +60,7 @@ class Solver:
         self._add_rows()
         begun = time.perf_counter()
         left_s = max(0.1, deadline_s - begun)
-        self._run(left_s)
+        self.runner.run(left_s)
         self.slowest_s = max(self.slowest_s, time.perf_counter() - begun)
         self.highs.setOptionValue("solver", "simplex")
         self.changed = False
@@ -88,14 +80,14 @@ class Solver:
         for key, value in BRANCHING.items():
             self.highs.setOptionValue(key, value)
         left_s = max(0.1, (deadline_s - time.perf_counter()) / LATE)
-        self._run(left_s)
+        self.runner.run(left_s)
         proved = float(self.highs.getInfo().mip_dual_bound)
         return proved - MARGIN * WHOLE if np.isfinite(proved) else 0.0
 
-    def _run(self, limit_s: float) -> None:
-        """Run HiGHS, which Ctrl-C ends too."""
-        self.highs.setOptionValue("time_limit", self.highs.getRunTime() + limit_s)
-        _, self.interrupted = waited(self.highs.solve, self.highs.cancelSolve)
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the last run: it is up to the caller to pass it on."""
+        return self.runner.interrupted
 
     def proved(self) -> tuple[float, FloatArray]:
         """The bound by the multipliers, and what each group on each device adds to it."""
