@@ -12,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lns import Lns
-from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.planners.sequences.state import VALUE
 from placewright.operators.planners.sequences.window_model import solve_window
@@ -67,13 +67,13 @@ def test_a_window_leaves_the_rest_alone(links: Links) -> None:
         place = random_placement(problem, np.random.default_rng(seed))
         orders = OrderSearch(problem, groups_of(problem))
         sequence = played_sequence(judge(problem, OperatorPlan(place)))
-        line = start_line(orders.field, problem.t, orders.channels, sequence, place, 0)
-        before, low = float(line.score[VALUE]), problem.n // 4
+        state = start_state(orders.instance, problem.t, orders.channels, sequence, place, 0)
+        before, low = float(state.score[VALUE]), problem.n // 4
         high = min(problem.n - 1, low + 8)
         found = solve_window(
-            orders.field, line, low, high, seed=0, work=0.05, deadline_s=float("inf")
+            orders.instance, state, low, high, seed=0, work=0.05, deadline_s=float("inf")
         )
-        assert line.score[VALUE] == before
+        assert state.score[VALUE] == before
         if found is not None:
             assert sorted(found.sequence) == sorted(sequence[low : high + 1])
             place = place.copy()

@@ -15,7 +15,7 @@ from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.moves import anneal_windows
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VALUE, SequenceState
@@ -83,24 +83,24 @@ def test_the_decoder_is_the_judge(links: Links) -> None:
 def test_a_window_sees_the_whole(links: Links) -> None:
     """Wherever it lies, its makespan is that of the sequence, up to rounding; it closes exactly."""
     for seed in range(20):
-        orders, line = a_line(random_problem(seed, most_operators=40, links=links))
-        n, whole = len(line.sequence), float(line.score[VALUE])
+        orders, state = a_line(random_problem(seed, most_operators=40, links=links))
+        n, whole = len(state.sequence), float(state.score[VALUE])
         for low in range(0, n, 3):
-            seen = open_window(orders.field, line, low, min(n - 1, low + 4))
+            seen = open_window(orders.instance, state, low, min(n - 1, low + 4))
             assert seen == pytest.approx(whole, rel=1e-12)
-            assert close_window(orders.field, line, np.inf) == whole
+            assert close_window(orders.instance, state, np.inf) == whole
 
 
 @pytest.mark.parametrize("links", Links)
 def test_windows_forget_what_was_not_taken(links: Links) -> None:
     """After many windows the line's makespan is that of decoding its state afresh."""
     for seed in range(20):
-        orders, line = a_line(random_problem(seed, most_operators=40, links=links))
-        line.score[TEMPERATURE] = 0.1 * line.score[VALUE]
-        anneal_windows(orders.field, line, 20, len(line.sequence), 30, 0.99)
-        again = orders.improve(line.best_sequence, line.best_place, moves=0, heat=0.0, seed=0)
-        assert again.value_s == line.score[BEST]
-        check_plan(orders.problem, OperatorPlan(line.best_place, line.best_sequence))
+        orders, state = a_line(random_problem(seed, most_operators=40, links=links))
+        state.score[TEMPERATURE] = 0.1 * state.score[VALUE]
+        anneal_windows(orders.instance, state, 20, len(state.sequence), 30, 0.99)
+        again = orders.improve(state.best_sequence, state.best_place, moves=0, heat=0.0, seed=0)
+        assert again.value_s == state.score[BEST]
+        check_plan(orders.problem, OperatorPlan(state.best_place, state.best_sequence))
 
 
 def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
@@ -108,8 +108,8 @@ def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
     place = random_placement(problem, np.random.default_rng(0))
     sequence = played_sequence(judge(problem, OperatorPlan(place)))
     orders = OrderSearch(problem, groups_of(problem))
-    field = orders.field
-    return orders, start_line(field, problem.t, orders.channels, sequence, place, 0)
+    field = orders.instance
+    return orders, start_state(field, problem.t, orders.channels, sequence, place, 0)
 
 
 def test_it_starts_from_the_incumbent() -> None:

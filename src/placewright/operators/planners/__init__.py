@@ -66,7 +66,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
 
 
 LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")
-"""What ``auto`` asks after the quick planners: proofs and short searches before long ones."""
+"""What ``auto`` runs after the quick planners: proofs and short searches before long ones."""
 
 
 def portfolio(problem: OperatorProblem) -> Sequence[str]:

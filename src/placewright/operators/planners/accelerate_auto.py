@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -50,13 +50,9 @@ class AccelerateAuto:
         Leave the first GPU as empty as the others allow (``"balanced_low_0"``).
     """
 
+    name: ClassVar[str] = "accelerate-auto"
     balance: bool = True
     low_zero: bool = False
-
-    @property
-    def name(self) -> str:
-        """``accelerate-auto``."""
-        return "accelerate-auto"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Problems that say their modules and kinds of devices, with tensors over links."""
@@ -69,10 +65,7 @@ class AccelerateAuto:
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.
 
-        Raises
-        ------
-        InfeasibleError
-            A group that no device can run; modules that would go to disk.
+        Raises `InfeasibleError` (a group that no device can run; modules that would go to disk).
         """
         assert problem.modules is not None
         sizes = module_sizes(problem.modules)

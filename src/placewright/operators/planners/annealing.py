@@ -22,13 +22,19 @@ def draw(counts: IntArray, state: int, below: int) -> int:
     return int((x * 2654435761 >> 11) % below)
 
 
+def csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
+    """Rows of numbers as offsets and one array."""
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
+
+
 TRIES = 20
-"""Draws until somebody of the fullest device is found, else the last drawn is taken."""
+"""Draws until a node of the fullest device is met; then the last one drawn is taken."""
 
 
 @compiled
-def somebody(place: IntArray, load: FloatArray) -> int:
-    """Anybody, or in half of all calls somebody of the device with the largest load."""
+def pick_node(place: IntArray, load: FloatArray) -> int:
+    """A random node; in half of all calls one on the device with the largest load."""
     v = np.random.randint(len(place))
     worst = load.argmax()
     if np.random.random() < 0.5:

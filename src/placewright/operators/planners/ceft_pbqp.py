@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -18,14 +18,14 @@ from placewright.operators.planners.placements.search import Start, improve, sco
 from placewright.operators.planners.pricing.byte_prices import within_memories
 from placewright.operators.planners.pricing.candidates import (
     least_total,
-    listed,
-    simple,
+    list_starts,
+    simple_placements,
     slack_aware,
     with_devices_exchanged,
     with_paths,
 )
 from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
-from placewright.operators.planners.pricing.priced import PricingContext, by_load, desk
+from placewright.operators.planners.pricing.priced import PricingContext, by_load, pricing_context
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Proposal, last_of
@@ -100,6 +100,7 @@ class CeftPbqp:
         Of the time to the deadline that it takes in ``auto``, where longer searches come after it.
     """
 
+    name: ClassVar[str] = "ceft+pbqp"
     effort: float = 9e6
     starts: int = 8
     price_rounds: int = 6
@@ -110,36 +111,23 @@ class CeftPbqp:
     resolve_effort: float = 2.5e5
     relayed_share: float = 0.4
 
-    @property
-    def name(self) -> str:
-        """``ceft+pbqp``."""
-        return "ceft+pbqp"
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            No placement has a link for every tensor.
-        """
-        d, left_s = self._desk(problem), context.remaining_s()
+        """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""
+        d, left_s = self._context(problem), context.remaining_s()
         if context.incumbent is not None and math.isfinite(left_s):
             kept_s = (1 - self.relayed_share) * max(0.0, left_s)
             context = replace(context, deadline_s=context.deadline_s - kept_s)
-        (best, _), interrupted = last_of(self._finds(d, context))
+        (best, _), interrupted = last_of(self._plans(d, context))
         return Proposal(best.plan(), interrupted=interrupted)
 
     def solve(
         self, problem: OperatorProblem, context: Context
     ) -> tuple[OperatorPlan, CeftPbqpState]:
         """The plan and what `resolve` needs to start from it. Ctrl-C is left to the caller."""
-        d = self._desk(problem)
-        *_, (best, factors) = self._finds(d, context)
+        d = self._context(problem)
+        *_, (best, factors) = self._plans(d, context)
         return self._answer(d, best, factors)
 
     def resolve(
@@ -153,8 +141,8 @@ class CeftPbqp:
         if not _same_graph(problem, state.problem):
             return self.solve(problem, context)
         graph = replace(state.graph, groups=groups_of(problem))
-        d = desk(problem, graph, self.branch_limit, fanout=1.0)
-        places, factors = simple(d), state.factors
+        d = pricing_context(problem, graph, self.branch_limit, fanout=1.0)
+        places, factors = simple_placements(d), state.factors
         places += with_devices_exchanged(state.plan.placement, problem.m)
         try:
             priced, factors = by_load(d, 1, self.price_step, factors, context.deadline_s)
@@ -162,7 +150,7 @@ class CeftPbqp:
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _open(d, p)])
-        first = min(_kept(d, state.plan) + scored, key=lambda s: s.score)
+        first = min(_kept_starts(d, state.plan) + scored, key=lambda s: s.score)
         moves = self._moves(problem, self.resolve_effort)
         best = improve(
             d.judge,
@@ -175,13 +163,13 @@ class CeftPbqp:
         )
         return self._answer(d, best, factors)
 
-    def _desk(self, problem: OperatorProblem) -> PricingContext:
-        return desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+    def _context(self, problem: OperatorProblem) -> PricingContext:
+        return pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
 
-    def _finds(self, d: PricingContext, context: Context) -> Iterator[tuple[Start, FloatArray]]:
+    def _plans(self, d: PricingContext, context: Context) -> Iterator[tuple[Start, FloatArray]]:
         """Ever better plans, with the prices of device time."""
         begun, factors = time.perf_counter(), np.ones(d.problem.m)
-        first = score_all(d.judge, [p for p in simple(d) if _open(d, p)])
+        first = score_all(d.judge, [p for p in simple_placements(d) if _open(d, p)])
         if context.incumbent is not None:
             first.append(score_plan(d.judge, context.incumbent))
         best = min(first, key=lambda s: s.score, default=None)
@@ -227,7 +215,7 @@ class CeftPbqp:
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _open(d, p)])
-        return sorted(first + scored + listed(d, context), key=lambda s: s.score), factors
+        return sorted(first + scored + list_starts(d, context), key=lambda s: s.score), factors
 
     def _byte_priced(self, d: PricingContext, context: Context) -> list[Start]:
         """PBQP with prices of bytes, where memory is short; best first."""
@@ -236,7 +224,7 @@ class CeftPbqp:
             places = within_memories(d, costs, self.halvings, context.deadline_s)
             if not places:
                 return []
-            *_, plain = Pbqp().finds(d.problem, context)
+            *_, plain = Pbqp().plans(d.problem, context)
         except InfeasibleError:
             return []  # no link for some tensor: other candidates may still find a way
         found = [score_plan(d.judge, plain.plan), *score_all(d.judge, places)]
@@ -246,18 +234,18 @@ class CeftPbqp:
         self, d: PricingContext, candidates: list[Start], effort: float, context: Context
     ) -> Iterator[Start]:
         """V3: ends of walks; each round keeps the better half and takes half of the moves left."""
-        field = _apart(candidates, self.starts)
+        walkers = _distinct(candidates, self.starts)
         left, walks = self._moves(d.problem, effort), 0
-        while field:
-            share = left // 2 if len(field) > 1 else left
+        while walkers:
+            share = left // 2 if len(walkers) > 1 else left
             heat = self.heat if walks == 0 else self.heat / 10
             found = []
-            for start in field:
-                found.append(self._walk(d, start, share // len(field), heat, context, walks))
+            for start in walkers:
+                found.append(self._walk(d, start, share // len(walkers), heat, context, walks))
                 yield found[-1]
                 walks += 1
             found.sort(key=lambda s: s.score)
-            left, field = left - share, found[: len(field) // 2]
+            left, walkers = left - share, found[: len(walkers) // 2]
 
     def _walk(
         self, d: PricingContext, start: Start, moves: int, heat: float, context: Context, k: int
@@ -282,7 +270,7 @@ class CeftPbqp:
         return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
 
 
-def _apart(candidates: list[Start], most: int) -> list[Start]:
+def _distinct(candidates: list[Start], most: int) -> list[Start]:
     """The best candidates of which no two agree on nearly all operators."""
     kept: list[Start] = []
     for candidate in candidates:
@@ -293,7 +281,7 @@ def _apart(candidates: list[Start], most: int) -> list[Start]:
     return kept
 
 
-def _kept(d: PricingContext, plan: OperatorPlan) -> list[Start]:
+def _kept_starts(d: PricingContext, plan: OperatorPlan) -> list[Start]:
     """The last plan, with its order and without, where it can still be carried out."""
     if not _open(d, plan.placement):
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -57,15 +57,11 @@ class ChainDp:
         With shrinking budgets.
     """
 
+    name: ClassVar[str] = "chain-dp"
     devices: int = 8
     work: float = 2e8
     judged: int = 6
     rounds: int = 8
-
-    @property
-    def name(self) -> str:
-        """``chain-dp``."""
-        return "chain-dp"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency over links on two devices or more."""
@@ -78,10 +74,7 @@ class ChainDp:
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.
 
-        Raises
-        ------
-        InfeasibleError
-            A group that no device can run; no cuts within the memories.
+        Raises `InfeasibleError` (a group that no device can run; no cuts within the memories).
         """
         groups = groups_of(problem)
         ways = [units_by_group(problem, groups)]
@@ -223,20 +216,12 @@ def best_cuts(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Times of all states, and from which cut and device each is reached.
 
-    Parameters
-    ----------
-    work, early
-        Shape (m, u + 1), seconds of all units before a cut: all of it, and what waits for nothing.
-    low
-        Shape (m, u + 1), of `lowest_cuts`.
-    load
-        Shape (4, u + 1): bytes and number of tensors ahead, bytes and number back.
-
-    Returns
-    -------
-    best, cut, before
-        Shape (2^m, m, u + 1); ``inf`` and -1 where a state cannot be; `before` is -1 also for the
-        first device.
+    `work`, `early`: shape (m, u + 1), seconds of all units before a cut: all of it, and what waits
+    for nothing.
+    `low`: shape (m, u + 1), of `lowest_cuts`.
+    `load`: shape (4, u + 1): bytes and number of tensors ahead, bytes and number back.
+    Returns `best`, `cut`, `before`, shape (2^m, m, u + 1); ``inf`` and -1 where a state cannot be;
+    `before` is -1 also for the first device.
     """
     m, u = work.shape[0], work.shape[1] - 1
     best = np.full((1 << m, m, u + 1), np.inf)

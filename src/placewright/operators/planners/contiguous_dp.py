@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -37,23 +37,12 @@ class LinearisedDp:
     accelerators are kinds of their own.
     """
 
-    @property
-    def name(self) -> str:
-        """``dpl``."""
-        return "dpl"
+    name: ClassVar[str] = "dpl"
 
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Throughput through host memory."""
-        return star_throughput_only(problem)
+    unsupported_reason = staticmethod(star_throughput_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            No cut of either line fits the memories.
-        """
+        """The plan; raises `InfeasibleError`: no cut of either line fits the memories."""
         c = contract(problem, contiguous=True)
         found = best_line(c, context.deadline_s)
         return c.plan(found.stage, found.kinds)
@@ -64,15 +53,8 @@ def best_line(
 ) -> Chain:
     """The best cut of the lines; only the first one where time is short.
 
-    Parameters
-    ----------
-    whatever_it_takes
-        Whether the first line is cut even if that takes longer.
-
-    Raises
-    ------
-    InfeasibleError
-        No cut fits, or none was found in time.
+    `whatever_it_takes`: whether the first line is cut even if that takes longer.
+    Raises `InfeasibleError`: no cut fits, or none was found in time.
     """
     best: Chain | None = None
     first_s = float("inf") if whatever_it_takes else deadline_s
@@ -101,10 +83,7 @@ def best_line(
 def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | None:
     """The best cut, under limits that double: a low one keeps the stages that are tried short.
 
-    Raises
-    ------
-    OutOfTimeError
-        At the deadline.
+    Raises `OutOfTimeError` (at the deadline).
     """
     limit = 1.5 * c.least_s
     while limit < c.most_s:
@@ -143,24 +122,15 @@ class IdealDp:
         More are not tried.
     """
 
+    name: ClassVar[str] = "dp"
     most_ideals: int = 100_000
 
-    @property
-    def name(self) -> str:
-        """``dp``."""
-        return "dp"
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Throughput through host memory."""
-        return star_throughput_only(problem)
+    unsupported_reason = staticmethod(star_throughput_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; a lower bound where the problem asks for contiguous plans.
 
-        Raises
-        ------
-        InfeasibleError
-            No contiguous plan fits.
+        Raises `InfeasibleError` (no contiguous plan fits).
         """
         found, interrupted = last_of(self._finds(problem, context))
         return replace(found, interrupted=interrupted)
@@ -197,19 +167,10 @@ class NoProofError(Exception):
 def over_ideals(c: Contraction, line: Chain | None, most: int, deadline_s: float) -> Chain:
     """The best chain of ideals.
 
-    Parameters
-    ----------
-    line
-        A chain that is known; stages with more work than its largest are not looked at.
-    most
-        Ideals; fewer where the table would grow too large.
-
-    Raises
-    ------
-    NoProofError
-        There are more ideals, or time is up.
-    InfeasibleError
-        No chain fits the memories.
+    `line`: a chain that is known; stages with more work than its largest are not looked at.
+    `most`: ideals; fewer where the table would grow too large.
+    Raises `NoProofError`: there are more ideals, or time is up.
+    Raises `InfeasibleError`: no chain fits the memories.
     """
     states = float(np.prod(np.array(c.counts) + 1.0))
     most = min(most, int(MOST_CELLS / states))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -79,13 +79,9 @@ class Exact:
         Threads of the solver.
     """
 
+    name: ClassVar[str] = "exact"
     few_ideals: int = 20_000
     workers: int = 1
-
-    @property
-    def name(self) -> str:
-        """``exact``."""
-        return "exact"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput, latency through host memory, latency of few operators over links."""
@@ -98,12 +94,8 @@ class Exact:
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
-        Raises
-        ------
-        InfeasibleError
-            No plan fits the memories.
-        MissingDependencyError
-            OR-tools is needed for any plan at all and not installed.
+        Raises `InfeasibleError` (no plan fits the memories) or `MissingDependencyError` (OR-tools
+        is needed for any plan at all and not installed).
         """
         if is_star_latency(problem):
             return ExactLatency()(problem, context)
@@ -245,11 +237,9 @@ def best_of(
 ) -> Proposal[OperatorPlan]:
     """The best of a solver's plans, scored again; a bound above it is an error and is dropped.
 
-    Parameters
-    ----------
-    resolution_s
-        The most that rounding can have taken from the value that the solver proved to be least. Of
-        it the plan keeps what lies between its value and the bound; where more does, nothing.
+    `resolution_s`: the most that rounding can have taken from the value that the solver proved to
+    be least. Of it the plan keeps what lies between its value and the bound; where more does,
+    nothing.
     """
     values = [load_of(problem, plan) for plan in plans]
     if not values or min(values) == math.inf:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -64,18 +64,14 @@ class ExactLatency:
     beam
         Labels that go on from each ideal in all passes but the last.
     operators
-        Larger problems are not taken: who waits for whom is a table of operators x tensors.
+        Larger problems are not taken: reachability is a table of operators x tensors.
     """
 
+    name: ClassVar[str] = "exact-latency"
     ideals: int = 50_000
     coarse_ideals: int = 500
     beam: int = 20
     operators: int = 10_000
-
-    @property
-    def name(self) -> str:
-        """``exact-latency``."""
-        return "exact-latency"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Star latency, with CPUs that hold everything."""
@@ -89,13 +85,7 @@ class ExactLatency:
         return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            No plan fits.
-        """
+        """The plan; raises `InfeasibleError`: no plan fits."""
         search = CallSearch(problem, context, self)
         try:
             search.run()
@@ -139,13 +129,7 @@ class CallSearch:
         return self.value_s <= self.bound_s * (1 + ROUNDING)
 
     def proposal(self) -> Proposal[OperatorPlan]:
-        """The best plan, with its bound.
-
-        Raises
-        ------
-        InfeasibleError
-            There is none.
-        """
+        """The best plan, with its bound; raises `InfeasibleError`: there is none."""
         if self.best is None:
             raise InfeasibleError(
                 "no plan of calls fits",
@@ -230,7 +214,7 @@ class CallSearch:
         return found
 
     def _offer(self, plan: OperatorPlan) -> None:
-        """Keep a plan that is better by the judge's word."""
+        """Keep a plan that is better as judged."""
         value = judged(self.problem, plan)
         if value < self.value_s:
             self.value_s, self.best = value, plan
@@ -243,7 +227,7 @@ class CallSearch:
 
 
 def judged(problem: OperatorProblem, plan: OperatorPlan) -> float:
-    """The judge's word, ``inf`` where memory is short or a call would wait for itself."""
+    """The judge's value, ``inf`` where memory is short or a call would wait for itself."""
     used = np.bincount(plan.placement, np.ceil(problem.resident_bytes), problem.m)
     if (used > np.floor(problem.memory_bytes)).any():
         return math.inf

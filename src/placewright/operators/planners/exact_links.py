@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -57,12 +57,8 @@ class ExactLinks:
         Of annealing, per node.
     """
 
+    name: ClassVar[str] = "exact-links"
     moves: int = 2_000
-
-    @property
-    def name(self) -> str:
-        """``exact-links``."""
-        return "exact-links"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput over links."""
@@ -73,13 +69,7 @@ class ExactLinks:
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The plan, with what was proved.
-
-        Raises
-        ------
-        InfeasibleError
-            No plan fits the memories.
-        """
+        """The plan, with what was proved; raises `InfeasibleError`: no plan fits the memories."""
         tried, bound = _Tried(problem), 0.0
         if context.incumbent is not None and not problem.contiguous:
             context = _sooner(context, 0.5)
@@ -99,7 +89,7 @@ class ExactLinks:
 
 
 class _Tried:
-    """The best plan so far, by the judge's word."""
+    """The best plan so far, as judged."""
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -55,13 +55,9 @@ class ExactSchedule:
         Strategies of the solver, which take turns.
     """
 
+    name: ClassVar[str] = "exact-schedule"
     operators: int = 60
     workers: int = 1
-
-    @property
-    def name(self) -> str:
-        """``exact-schedule``."""
-        return "exact-schedule"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency over links, computing and sending at the same time, few operators."""
@@ -74,12 +70,8 @@ class ExactSchedule:
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
-        Raises
-        ------
-        InfeasibleError
-            No plan fits.
-        MissingDependencyError
-            OR-tools is not installed.
+        Raises `InfeasibleError` (no plan fits) or `MissingDependencyError` (OR-tools is not
+        installed).
         """
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="proofs of latency")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -30,23 +30,12 @@ class TopologicalSplit:
     device that can.
     """
 
-    @property
-    def name(self) -> str:
-        """``topological-split``."""
-        return "topological-split"
+    name: ClassVar[str] = "topological-split"
 
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            A group that no device can run.
-        """
+        """The plan; raises `InfeasibleError`: a group that no device can run."""
         groups = groups_of(problem)
         work = _group_work(problem, groups)
         share_s = _share(work)
@@ -115,23 +104,12 @@ class MTopo:
     decides for it.
     """
 
-    @property
-    def name(self) -> str:
-        """``m-topo``."""
-        return "m-topo"
+    name: ClassVar[str] = "m-topo"
 
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            A group that no device can run.
-        """
+        """The plan; raises `InfeasibleError`: a group that no device can run."""
         groups = groups_of(problem)
         need = np.bincount(groups.group, operator_bytes(problem)).astype(np.float64)
         share = need.sum() / problem.m + need.max()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.sequences.decode import decode, start_line
+from placewright.operators.planners.sequences.decode import decode, start_state
 from placewright.operators.planners.sequences.moves import list_critical
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
@@ -53,16 +53,12 @@ class Lns:
         Windows without a better makespan after which it ends.
     """
 
+    name: ClassVar[str] = "lns"
     windows: int = 400
     smallest: int = 8
     largest: int = 32
     work: float = 0.3
     patience: int = 60
-
-    @property
-    def name(self) -> str:
-        """``lns``."""
-        return "lns"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency in which devices work side by side, every pair of them linked."""
@@ -77,12 +73,8 @@ class Lns:
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan met.
 
-        Raises
-        ------
-        InfeasibleError
-            No start has a link for every tensor.
-        MissingDependencyError
-            OR-tools is not installed.
+        Raises `InfeasibleError` (no start has a link for every tensor) or `MissingDependencyError`
+        (OR-tools is not installed).
         """
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="the planner lns")
@@ -97,71 +89,76 @@ class Lns:
         """Window after window."""
         rng = np.random.default_rng(search_state.context.seed)
         orders = OrderSearch(search_state.problem, search_state.groups)
-        line = _line_of(search_state, orders)
+        state = _state_of(search_state, orders)
         idle = 0
         for w in range(self.windows):
             if idle >= self.patience or search_state.done():
                 return
-            low, high = self._window(search_state, orders, line, rng)
-            before = float(line.score[VALUE])
+            low, high = self._window(search_state, orders, state, rng)
+            before = float(state.score[VALUE])
             better = solve_window(
-                orders.field,
-                line,
+                orders.instance,
+                state,
                 low,
                 high,
                 seed=int(rng.integers(2**31)),
                 work=self.work,
                 deadline_s=search_state.context.deadline_s,
             )
-            _take(orders, line, low, better, before)
-            idle = 0 if line.score[VALUE] < before else idle + 1
+            _take(orders, state, low, better, before)
+            idle = 0 if state.score[VALUE] < before else idle + 1
             if better is not None:
-                _offer(search_state, line)
+                _offer(search_state, state)
             search_state.tell(f"window {w}")
 
     def _window(
         self,
         search_state: SearchState,
         orders: OrderSearch,
-        line: SequenceState,
+        state: SequenceState,
         rng: np.random.Generator,
     ) -> tuple[int, int]:
         """First and last position, about a critical operator."""
         n = search_state.problem.n
-        list_critical(orders.field, line)
+        list_critical(orders.instance, state)
         size = min(n, int(rng.integers(self.smallest, self.largest + 1)))
-        i = line.critical[rng.integers(line.counts[CRITICAL])]
-        low = int(np.clip(line.position[i] - rng.integers(size), 0, n - size))
+        i = state.critical[rng.integers(state.counts[CRITICAL])]
+        low = int(np.clip(state.position[i] - rng.integers(size), 0, n - size))
         return low, low + size - 1
 
 
-def _line_of(search_state: SearchState, orders: OrderSearch) -> SequenceState:
+def _state_of(search_state: SearchState, orders: OrderSearch) -> SequenceState:
     sequence = played_sequence(search_state.judge(search_state.best.plan()))
-    return start_line(
-        orders.field, search_state.problem.t, orders.channels, sequence, search_state.best.place, 0
+    return start_state(
+        orders.instance,
+        search_state.problem.t,
+        orders.channels,
+        sequence,
+        search_state.best.place,
+        0,
     )
 
 
 def _take(
-    orders: OrderSearch, line: SequenceState, low: int, better: Better | None, before: float
+    orders: OrderSearch, state: SequenceState, low: int, better: Better | None, before: float
 ) -> None:
-    """Write a window's new plan into the line; back if the whole is longer then."""
+    """Write a window's new plan into the state; back if the whole is longer then."""
     if better is None:
         return
     stretch = slice(low, low + len(better.sequence))
-    old = line.sequence[stretch].copy()
-    old_place = line.place[old].copy()
+    old = state.sequence[stretch].copy()
+    old_place = state.place[old].copy()
     for sequence, place in ((better.sequence, better.place), (old, old_place)):
-        line.sequence[stretch] = sequence
-        line.place[sequence] = place
-        line.position[sequence] = np.arange(stretch.start, stretch.stop)
-        line.score[VALUE] = decode(orders.field, line, low, float("inf"))
-        if line.score[VALUE] <= before:
+        state.sequence[stretch] = sequence
+        state.place[sequence] = place
+        state.position[sequence] = np.arange(stretch.start, stretch.stop)
+        state.score[VALUE] = decode(orders.instance, state, low, float("inf"))
+        if state.score[VALUE] <= before:
             return
 
 
-def _offer(search_state: SearchState, line: SequenceState) -> None:
-    """Let the judge see the line as it is."""
-    place, sequence = line.place.copy(), line.sequence.copy()
+def _offer(search_state: SearchState, state: SequenceState) -> None:
+    """Let the judge see the state as it is."""
+    place, sequence = state.place.copy(), state.sequence.copy()
     for plan in dispatches(place, sequence):
         search_state.offer(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -34,24 +34,15 @@ class Metis:
     group gets none; a group that its part's device cannot run goes to the fastest device that can.
     """
 
-    @property
-    def name(self) -> str:
-        """``metis``."""
-        return "metis"
+    name: ClassVar[str] = "metis"
 
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.
 
-        Raises
-        ------
-        MissingDependencyError
-            pymetis is not installed.
-        InfeasibleError
-            A group that no device can run.
+        Raises `MissingDependencyError` (pymetis is not installed) or `InfeasibleError` (a group
+        that no device can run).
         """
         groups = groups_of(problem)
         compute = np.where(groups.allowed[groups.group], problem.compute_s, np.nan)

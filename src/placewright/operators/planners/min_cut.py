@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import (
     PricingContext,
-    best_finds,
-    desk,
-    raised,
+    improving,
+    pricing_context,
+    raised_prices,
     serial_bound,
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
@@ -57,14 +57,10 @@ class MinCut:
         Local moves where the prices found nothing that fits.
     """
 
+    name: ClassVar[str] = "min-cut"
     branch_limit: int = 200
     memory_rounds: int = 12
     repair_moves: int = 1_000
-
-    @property
-    def name(self) -> str:
-        """``min-cut``."""
-        return "min-cut"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Serial latency over links, with OR-tools."""
@@ -77,21 +73,17 @@ class MinCut:
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan.
 
-        Raises
-        ------
-        InfeasibleError
-            No placement has a link for every tensor.
-        MissingDependencyError
-            OR-tools is not installed.
+        Raises `InfeasibleError` (no placement has a link for every tensor) or
+        `MissingDependencyError` (OR-tools is not installed).
         """
-        found, interrupted = last_of(self._finds(problem, context))
+        found, interrupted = last_of(self._plans(problem, context))
         return replace(found, interrupted=interrupted)
 
-    def _finds(
+    def _plans(
         self, problem: OperatorProblem, context: Context
     ) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved."""
-        d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        d = pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
         costs, bound_s = serial_costs(problem, groups_of(problem)), 0.0
         if problem.m <= 2:
             exact, bound_s = two_devices(costs)
@@ -99,7 +91,7 @@ class MinCut:
         else:
             first = self._cheaper(d, costs, context)
         places = self._places(d, costs, first, context)
-        for best in best_finds(d, places, self.repair_moves, context):
+        for best in improving(d, places, self.repair_moves, context):
             plan = best.plan()
             yield Proposal(plan, max(0.0, bound_s))
         if problem.m > 2:
@@ -113,12 +105,12 @@ class MinCut:
         for choice in first:
             place = d.place(choice)
             yield place
-        with suppress(InfeasibleError):  # prices may lead the solver astray: what it found stands
+        with suppress(InfeasibleError):  # prices may mislead the solver: what it found stays
             for _ in range(self.memory_rounds):
                 judgement = d.judge(OperatorPlan(place))
                 if judgement.feasible or context.remaining_s() <= 0:
                     return
-                prices = raised(d, prices, judgement)
+                prices = raised_prices(d, prices, judgement)
                 dear = costs.compute_s + d.group_bytes[:, None] * prices
                 for choice in self._cheaper(d, replace(costs, compute_s=dear), context):
                     place = d.place(choice)
@@ -189,12 +181,8 @@ def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
 def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, float]:
     """The best placement in which only groups on `a` or `b` move, and between these two.
 
-    Returns
-    -------
-    place
-        Shape (groups,); unchanged where every exchange is forbidden.
-    error_s
-        How far it can be from the best; ``inf`` where every exchange is forbidden.
+    Returns `place`: shape (groups,); unchanged where every exchange is forbidden. `error_s`: how
+    far it can be from the best; ``inf`` where every exchange is forbidden.
     """
     free = (place == a) | (place == b)
     network = Network()
@@ -219,10 +207,7 @@ def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, 
 def two_devices(costs: Serial) -> tuple[IntArray, float]:
     """The least placement on at most two devices, and what no placement beats.
 
-    Raises
-    ------
-    InfeasibleError
-        Every placement is forbidden.
+    Raises `InfeasibleError` (every placement is forbidden).
     """
     groups, m = costs.compute_s.shape
     place, error = np.zeros(groups, dtype=np.int64), 0.0

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import final
+from typing import ClassVar, final
 
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import (
-    best_finds,
-    desk,
+    improving,
+    pricing_context,
     serial_bound,
     within_memory,
 )
@@ -49,44 +49,32 @@ class Pbqp:
         Of the time to the deadline that it takes in ``auto``, where others come after it.
     """
 
+    name: ClassVar[str] = "pbqp"
     branch_limit: int = 200
     memory_rounds: int = 10
     repair_moves: int = 1_000
     relayed_share: float = 0.1
 
-    @property
-    def name(self) -> str:
-        """``pbqp``."""
-        return "pbqp"
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            No placement has a link for every tensor.
-        """
+        """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""
         left_s = context.remaining_s()
         if context.incumbent is not None and math.isfinite(left_s):
             kept_s = (1 - self.relayed_share) * max(0.0, left_s)
             context = replace(context, deadline_s=context.deadline_s - kept_s)
-        found, interrupted = last_of(self.finds(problem, context))
+        found, interrupted = last_of(self.plans(problem, context))
         return replace(found, interrupted=interrupted)
 
-    def finds(self, problem: OperatorProblem, context: Context) -> Iterator[Proposal[OperatorPlan]]:
+    def plans(self, problem: OperatorProblem, context: Context) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved; raises as a call does."""
-        d = desk(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        d = pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
         costs = d.costs(problem.compute_s)
         rounds = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
         first = next(rounds)
         note = "" if first.proved else "branch limit reached: total time not proved least"
         places = (d.place(solution.choice) for solution in chain([first], rounds))
-        for best in best_finds(d, places, self.repair_moves, context):
+        for best in improving(d, places, self.repair_moves, context):
             plan = best.plan()
             yield Proposal(plan, note=note)
         if problem.overlap is Overlap.SERIAL and problem.objective is Objective.LATENCY:

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import final
+from typing import ClassVar, final
 
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lns import Lns
@@ -23,7 +23,7 @@ from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import installed
 
 ENOUGH = 200
-"""Moves per operator from which a walk may begin as hot as it is told; a shorter one cools less."""
+"""Moves per operator from which a walk begins at full temperature; a shorter one begins cooler."""
 
 LONGEST = 20_000
 """Moves of a walk per operator; more of them is worth less than another walk."""
@@ -71,6 +71,7 @@ class Search:
         ``auto``; less of it above `FEW` operators, of which a window is a small part.
     """
 
+    name: ClassVar[str] = "search"
     effort: float = 1e9
     first: float = 2e7
     growth: float = 3.0
@@ -79,11 +80,6 @@ class Search:
     patience: int = 8
     left_to_lns: float = 0.3
 
-    @property
-    def name(self) -> str:
-        """``search``."""
-        return "search"
-
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Links between pairs of devices, plans that need not be contiguous."""
         if problem.contiguous:
@@ -91,13 +87,7 @@ class Search:
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan met.
-
-        Raises
-        ------
-        InfeasibleError
-            No start has a link for every tensor.
-        """
+        """The best plan met; raises `InfeasibleError`: no start has a link for every tensor."""
         left_s, relayed = context.remaining_s(), context.incumbent is not None
         if (
             relayed
@@ -139,9 +129,7 @@ class Search:
 def _anneal_sequences(search_state: SearchState, work: float, heats: list[float], r: int) -> float:
     """Walks over sequences from the best plan; their ends are judged in every dispatch.
 
-    Returns
-    -------
-    The work of one walk: less than asked for where it would be longer than is worth it.
+    Returns the work of one walk: less than asked for where it would be longer than is worth it.
     """
     orders, stop = search_state.orders, Event()
     assert orders is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -40,13 +40,7 @@ class Single:
         return None if self.device in problem.device_names else f"no device {self.device!r}"
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            The device cannot run an operator.
-        """
+        """The plan; raises `InfeasibleError`: the device cannot run an operator."""
         device = problem.device_names.index(self.device)
         refused = np.flatnonzero(~problem.allowed()[:, device])
         if len(refused):
@@ -66,23 +60,14 @@ class RoundRobin:
     A group that its device cannot run goes to the next one that can.
     """
 
-    @property
-    def name(self) -> str:
-        """``round-robin``."""
-        return "round-robin"
+    name: ClassVar[str] = "round-robin"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Always."""
         return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            A group that no device can run.
-        """
+        """The plan; raises `InfeasibleError`: a group that no device can run."""
         groups, m = groups_of(problem), problem.m
         device = np.full(len(groups.first), -1)
         turn = 0
@@ -100,23 +85,14 @@ class RoundRobin:
 class Random:
     """Every colocation group on an allowed device, drawn uniformly. O(n m)."""
 
-    @property
-    def name(self) -> str:
-        """``random``."""
-        return "random"
+    name: ClassVar[str] = "random"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Always."""
         return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            A group fits no device.
-        """
+        """The plan; raises `InfeasibleError`: a group fits no device."""
         groups = groups_of(problem)
         draw = np.random.default_rng(context.seed).random(groups.allowed.shape)
         choice = np.where(groups.allowed, draw, -1.0).argmax(axis=1)

@@ -1,1 +1,1 @@
-"""What waits, the first one soonest: for compiled event loops."""
+"""Priority queues for compiled event loops."""

@@ -55,10 +55,7 @@ class Ceft:
 def ceft(problem: OperatorProblem) -> Ceft:
     """CEFT of a problem; respects pins, groups' allowed devices and missing links.
 
-    Raises
-    ------
-    InfeasibleError
-        An operator that no allowed device can reach from its producers.
+    Raises `InfeasibleError` (an operator that no allowed device can reach from its producers).
     """
     costs = kernel_costs(problem)
     work = np.where(problem.allowed(), problem.compute_s, np.inf)

@@ -59,3 +59,46 @@ def _orphans(problem: OperatorProblem) -> BoolArray:
     has_forward[group[~problem.is_backward]] = True
     orphan: BoolArray = ~has_forward[group]
     return orphan
+
+
+def strong_components(count: int, edges: IntArray, *, last_root_first: bool = False) -> IntArray:
+    """Shape (count,): strongly connected components (Tarjan 1972, doi 10.1137/0201010).
+
+    Numbered as they are found, one that others lead to before those; from the first or from the
+    last node on.
+    """
+    targets: list[list[int]] = [[] for _ in range(count)]
+    for a, b in edges.tolist():
+        targets[a].append(b)
+    index, low = [-1] * count, [0] * count
+    component = np.full(count, -1, dtype=np.int64)
+    stack: list[int] = []
+    clock = found = 0
+    roots = range(count)
+    for root in reversed(roots) if last_root_first else roots:
+        if index[root] >= 0:
+            continue
+        index[root] = low[root] = clock
+        clock += 1
+        stack.append(root)
+        path = [(root, iter(targets[root]))]
+        while path:
+            v, left = path[-1]
+            for w in left:
+                if index[w] < 0:
+                    index[w] = low[w] = clock
+                    clock += 1
+                    stack.append(w)
+                    path.append((w, iter(targets[w])))
+                    break
+                if component[w] < 0:
+                    low[v] = min(low[v], index[w])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[v])
+                if low[v] == index[v]:
+                    while component[v] < 0:
+                        component[stack.pop()] = found
+                    found += 1
+    return component

@@ -34,13 +34,7 @@ class Groups:
 
 
 def groups_of(problem: OperatorProblem) -> Groups:
-    """The problem's groups.
-
-    Raises
-    ------
-    InfeasibleError
-        A group that no device can run as a whole.
-    """
+    """The problem's groups; raises `InfeasibleError`: a group that no device can run as a whole."""
     _, first, inverse = np.unique(problem.colocation, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

@@ -1,1 +1,1 @@
-"""Who ends last gives: the rule on which greedy, nic and the repair of plans stand."""
+"""Balancing: the node that ends last gives samples away; for greedy, nic and repairs."""

@@ -18,8 +18,8 @@ LESS = 1e-12
 UNLIMITED = 1e300
 
 
-class FixedPlan(NamedTuple):
-    """What does not change; see `placewright.samples.problem.SampleProblem`."""
+class BalanceInstance(NamedTuple):
+    """A problem as the kernel reads it; see `placewright.samples.problem.SampleProblem`."""
 
     send_s: FloatArray
     receive_s: FloatArray
@@ -45,14 +45,14 @@ class Flows(NamedTuple):
 
 
 @inlined
-def end_s(given: FixedPlan, out_s: float, in_s: float, work_s: float) -> float:
+def end_s(given: BalanceInstance, out_s: float, in_s: float, work_s: float) -> float:
     """When a node ends."""
     port_s = out_s + in_s if given.half else max(out_s, in_s)
     return port_s + work_s if given.joined else max(port_s + given.offset, work_s)
 
 
 @inner
-def last_node(given: FixedPlan, now: Flows) -> tuple[int, float]:
+def last_node(given: BalanceInstance, now: Flows) -> tuple[int, float]:
     """The node that ends last, and when."""
     node, last = 0, -1.0
     for i in range(len(given.work)):
@@ -64,7 +64,7 @@ def last_node(given: FixedPlan, now: Flows) -> tuple[int, float]:
 
 
 @inner
-def movable(given: FixedPlan, now: Flows, a: int, b: int, quantum: int, level: float) -> int:
+def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, level: float) -> int:
     """How many samples a may hand to b; those that go back first."""
     back = now.flow[b, a]
     if back == 0 and not given.send_s[a, b] + given.receive_s[a, b] < UNLIMITED:
@@ -83,7 +83,9 @@ def movable(given: FixedPlan, now: Flows, a: int, b: int, quantum: int, level: f
 
 
 @inner
-def ends_after(given: FixedPlan, now: Flows, a: int, b: int, count: int) -> tuple[float, float]:
+def ends_after(
+    given: BalanceInstance, now: Flows, a: int, b: int, count: int
+) -> tuple[float, float]:
     """When a and b end if a hands `count` samples to b."""
     out_a, in_a, out_b, in_b = now.out_s[a], now.in_s[a], now.out_s[b], now.in_s[b]
     if now.flow[b, a] > 0:
@@ -98,7 +100,7 @@ def ends_after(given: FixedPlan, now: Flows, a: int, b: int, count: int) -> tupl
 
 
 @inner
-def hand_over(given: FixedPlan, now: Flows, a: int, b: int, count: int) -> None:
+def hand_over(given: BalanceInstance, now: Flows, a: int, b: int, count: int) -> None:
     """Give `count` samples of a to b."""
     now.held[a] -= count
     now.held[b] += count
@@ -115,7 +117,7 @@ def hand_over(given: FixedPlan, now: Flows, a: int, b: int, count: int) -> None:
 
 
 @lean
-def balance(given: FixedPlan, now: Flows, quantum: int, level: float, most: int) -> int:
+def balance(given: BalanceInstance, now: Flows, quantum: int, level: float, most: int) -> int:
     """Move `quantum` samples at a time until the last node cannot be helped; returns the moves.
 
     Nobody is given samples with which it would end after `level`; a last node that ends before it

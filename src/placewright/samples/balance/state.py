@@ -1,4 +1,4 @@
-"""A plan in the making: flows between nodes, whatever the class, and the compiled balance on it."""
+"""Flows between nodes, of samples of any class, and the compiled balancing on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.samples.balance.kernel import FixedPlan, Flows, balance
+from placewright.samples.balance.kernel import BalanceInstance, Flows, balance
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
 from placewright.samples.simulation.ends import waits_for_all
@@ -19,7 +19,7 @@ AT_ONCE = 1_000
 """Moves between two looks at the time: a few hundredths of a second among 2,000 nodes."""
 
 LEVELS = 1.02
-"""Ratio of two levels that are not told apart."""
+"""Ratio up to which two levels count as equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +95,7 @@ class State:
         """
         p = self.problem
         keep = p.keep.sum(axis=1)
-        given = FixedPlan(
+        given = BalanceInstance(
             p.send_s,
             p.receive_s,
             p.work_s,

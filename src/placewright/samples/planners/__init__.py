@@ -17,7 +17,7 @@ ENTRY_POINTS = "placewright.samples.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
 
 FEW_NODES = 12
-"""Up to here ``auto`` asks the integer program as well: it ends in seconds."""
+"""Nodes up to which ``auto`` runs the integer program as well: it ends in seconds."""
 
 
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:

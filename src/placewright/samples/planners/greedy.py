@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from placewright.errors import InputError
 from placewright.planning.contract import Context
@@ -34,15 +34,13 @@ class Greedy:
     """
 
     pieces: int = 16
-    name: str = "greedy"
+    name: ClassVar[str] = "greedy"
 
     def __post_init__(self) -> None:
         if self.pieces < 1:
             raise InputError("pieces must be at least 1", where="greedy", by=f"got {self.pieces}")
 
-    def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Where label mixes are free."""
-        return without_mix(problem)
+    unsupported_reason = staticmethod(without_mix)
 
     def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
         """The plan."""

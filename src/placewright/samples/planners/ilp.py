@@ -48,12 +48,8 @@ class Ilp:
     def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
         """The plan.
 
-        Raises
-        ------
-        InfeasibleError
-            No plan of whole samples was found in time.
-        MissingDependencyError
-            The engine is not installed.
+        Raises `InfeasibleError` (no plan of whole samples was found in time) or
+        `MissingDependencyError` (the engine is not installed).
         """
         one = merged(problem)
         moves = all_moves(one)

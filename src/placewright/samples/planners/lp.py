@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 from placewright.planning.contract import Context, Proposal
 from placewright.samples.balance.state import State
@@ -24,20 +24,14 @@ class Lp:
     program's value is the lower bound.
     """
 
-    name: str = "lp"
+    name: ClassVar[str] = "lp"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Always."""
         return None
 
     def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            No plan keeps every limit.
-        """
+        """The plan; raises `InfeasibleError`: no plan keeps every limit."""
         relaxed = relaxation(problem, context.deadline_s, context.progress)
         rounded = _rounded(problem, relaxed, context)
         return replace(rounded, bound=relaxed.lower_bound_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Nic:
     optimum and the last T that failed a lower bound. O(n) per halving.
     """
 
-    name: str = "nic"
+    name: ClassVar[str] = "nic"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where links differ by their ends alone, without prices, mixes, barriers."""
@@ -83,10 +83,7 @@ def _fits(must: IntArray, can: IntArray) -> bool:
 def _longest(problem: SampleProblem, send_s: FloatArray, receive_s: FloatArray) -> float:
     """An end that is possible.
 
-    Raises
-    ------
-    InfeasibleError
-        None is: what must stay and what may be stored exclude each other.
+    Raises `InfeasibleError` (none is: what must stay and what may be stored exclude each other).
     """
     end = float((problem.work_s * problem.held + problem.epochs * problem.fixed_s).max()) or 1.0
     for _ in range(HALVINGS):

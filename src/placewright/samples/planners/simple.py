@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from placewright.samples.problem import SampleProblem
 class NoMove:
     """Every sample stays where it is: what every other plan is compared with."""
 
-    name: str = "none"
+    name: ClassVar[str] = "none"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Always."""
@@ -45,11 +45,9 @@ class Proportional:
     it is slower than not moving at all.
     """
 
-    name: str = "proportional"
+    name: ClassVar[str] = "proportional"
 
-    def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Where label mixes are free."""
-        return without_mix(problem)
+    unsupported_reason = staticmethod(without_mix)
 
     def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
         """The plan."""

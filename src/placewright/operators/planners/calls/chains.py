@@ -49,12 +49,8 @@ def best_chain(
 ) -> Chain:
     """The shortest chain over the ideals `sets` that ends before `below_s`.
 
-    Parameters
-    ----------
-    beam
-        Labels that go on from each ideal; fewer make it a heuristic.
-    deadline_s
-        ``time.perf_counter()`` value at which what is open becomes the bound.
+    `beam`: labels that go on from each ideal; fewer make it a heuristic.
+    `deadline_s`: ``time.perf_counter()`` value at which what is open becomes the bound.
     """
     g, machines = lattice(graph, sets), _machines(graph)
     pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))

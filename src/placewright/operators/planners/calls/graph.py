@@ -9,6 +9,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star.latency import accelerators
+from placewright.operators.structure.contiguity import strong_components
 from placewright.operators.structure.groups import groups_of
 
 
@@ -52,17 +53,16 @@ def call_graph(
 ) -> CallGraph:
     """The graph of blocks.
 
-    Parameters
-    ----------
-    without
-        Shape (n,): operators that are left out.
-    joined
-        Shape (n,): numbers of blocks to begin with, each of whole groups; by default the groups.
+    `without`: shape (n,): operators that are left out.
+    `joined`: shape (n,): numbers of blocks to begin with, each of whole groups; by default the
+    groups.
     """
     label = groups_of(problem).group
     start = label if joined is None else np.unique(joined, return_inverse=True)[1]
     keep = ~without
-    component, acyclic = _components(int(start.max()) + 1, _arcs(problem, start, keep))
+    count = int(start.max()) + 1
+    found = strong_components(count, _arcs(problem, start, keep), last_root_first=True)
+    component = found.max() - found  # in topological order
     block = np.where(keep, component[start], -1)
     used, block[keep] = np.unique(block[keep], return_inverse=True)
     cost = np.where(problem.allowed(), problem.compute_s, np.inf)
@@ -80,7 +80,7 @@ def call_graph(
         cpu_s=np.ascontiguousarray(cost[:, cpus].T),
         accelerator_s=accelerator_s,
         resident_bytes=resident.astype(np.float64),
-        exact=acyclic and (problem.calls == 1 or _whole(problem, label)),
+        exact=int(found.max()) + 1 == count and (problem.calls == 1 or _whole(problem, label)),
     )
 
 
@@ -115,7 +115,7 @@ def _whole(problem: OperatorProblem, label: IntArray) -> bool:
 
 
 def _followed(p: OperatorProblem, label: IntArray, idle: BoolArray, i: int) -> int:
-    """Whom operator i, which takes no time, may follow; -1 if it cannot be said."""
+    """The operator that i, which takes no time, may follow; -1 if that is not known."""
     t = p.topology
     inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
     made = t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]
@@ -139,44 +139,3 @@ def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArra
     both = keep[maker] & keep[reader] & (label[maker] != label[reader])
     pairs = np.stack([label[maker[both]], label[reader[both]]], axis=1)
     return np.unique(pairs, axis=0)
-
-
-def _components(count: int, arcs: IntArray) -> tuple[IntArray, bool]:
-    """Strongly connected components in topological order (Tarjan's algorithm, on a stack)."""
-    after: list[list[int]] = [[] for _ in range(count)]
-    for a, b in arcs.tolist():
-        after[a].append(b)
-    index, low = [-1] * count, [0] * count
-    component = np.full(count, -1)
-    stack: list[int] = []
-    seen = found = 0
-    for root in range(count - 1, -1, -1):
-        if index[root] >= 0:
-            continue
-        path = [(root, 0)]
-        while path:
-            v, child = path.pop()
-            if child == 0:
-                index[v] = low[v] = seen
-                seen += 1
-                stack.append(v)
-            else:
-                low[v] = min(low[v], low[after[v][child - 1]])
-            while child < len(after[v]):
-                w = after[v][child]
-                child += 1
-                if index[w] < 0:
-                    path.append((v, child))
-                    path.append((w, 0))
-                    break
-                if component[w] < 0:
-                    low[v] = min(low[v], index[w])
-            else:
-                if low[v] == index[v]:
-                    while True:
-                        w = stack.pop()
-                        component[w] = found
-                        if w == v:
-                            break
-                    found += 1
-    return found - 1 - component, found == count

@@ -108,12 +108,8 @@ def columns(lattice: Lattice, machines: Machines) -> int:
 def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int) -> None:
     """Let the labels of ideal x go on.
 
-    Parameters
-    ----------
-    below_s
-        Only ends below this count.
-    beam
-        Labels that go on: those of least bound. At least 1.
+    `below_s`: only ends below this count.
+    `beam`: labels that go on: those of least bound. At least 1.
     """
     kept = _narrow(p, x, beam)
     if len(kept) == 0:

@@ -130,7 +130,7 @@ def _bits(value: int) -> list[int]:
 
 
 def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
-    """All that the kernel asks of the ideals `sets`, by size."""
+    """The kernel's arrays of the ideals `sets`, by size."""
     member = _members(sets, graph.blocks)
     tensor_block = graph.block[graph.problem.tensor_producer]
     reader_offsets, reader = _readers(graph)

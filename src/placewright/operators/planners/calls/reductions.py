@@ -21,14 +21,8 @@ def coarser(
     A link joins a block that has one reader to that reader, if it reads nothing else; joining
     them makes no cycle.
 
-    Parameters
-    ----------
-    apart
-        Shape (n,): operators whose blocks stay as they are, if that leaves few enough.
-
-    Returns
-    -------
-    The graph and its ideals; ``None`` where even all links joined leave too many.
+    `apart`: shape (n,): operators whose blocks stay as they are, if that leaves few enough.
+    Returns the graph and its ideals; ``None`` where even all links joined leave too many.
     """
     links = _links(graph)
     kept = apart_blocks(graph, apart)[links].any(axis=1)
@@ -103,8 +97,8 @@ def _joined(graph: CallGraph, links: IntArray) -> IntArray:
 def free_sources(problem: OperatorProblem) -> BoolArray:
     """Shape (n,): takes no time on a CPU, waits for nothing, and what it makes moves for free.
 
-    Some best plan has all of them on a CPU: there they are done at time 0, in nobody's way, and
-    no call is longer for it.
+    Some best plan has all of them on a CPU: there they are done at time 0, in no other
+    operator's way, and no call is longer for it.
     """
     p, t = problem, problem.topology
     alone = _alone_on_cpu(p)

@@ -1,17 +1,17 @@
 """Earliest task first, compiled: the engine of m-ETF and m-SCT.
 
-Of all pairs of a ready operator and a device with room, the one that can start first is taken;
+Of all pairs of a ready operator and a device with memory, the one that can start first is taken;
 ties go to the higher upward rank, then the earlier operator and device. O((n + tensor uses) m
 log n), where looking through all pairs takes O(n r m) with r ready operators at a time, by two
 records:
 
-- `Room`: an operator loses its room on a device once and for all, the largest first, so that one
-  pointer a device goes through the operators by size. Where no device has room left, all that may
-  run it are open.
-- `Soonest`, two heaps a device: `coming` has ready operators whose inputs are still on their way,
-  the first to arrive on top; `here` those that could start as soon as the device is free, the one
-  of the highest rank on top. Operators that are placed, or no longer open, leave a heap when they
-  come to its top.
+- `MemoryState`: memory only fills, and the largest operators stop fitting first: one pointer per
+  device goes through the operators by size. Where an operator fits nowhere, every device that
+  may run it is open.
+- `ReadyHeaps`, two heaps per device: `coming` has ready operators whose inputs are still on their
+  way, the first to arrive on top; `here` those that could start as soon as the device is free, the
+  one of the highest rank on top. Operators that are placed, or no longer open, leave a heap when
+  they come to its top.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 
 
-class Room(NamedTuple):
+class MemoryState(NamedTuple):
     """Where memory stands.
 
     Attributes
@@ -37,9 +37,9 @@ class Room(NamedTuple):
     largest
         Shape (n,), operators by `own_bytes`, the largest first.
     passed
-        Shape (m,): so many of the largest have no room on each device.
+        Shape (m,): so many of the largest have no memory on each device.
     homes
-        Shape (n,): how many of the devices that may run an operator have room for it.
+        Shape (n,): how many of the devices that may run an operator have memory for it.
     used_bytes
         Shape (m,).
     chosen
@@ -55,7 +55,7 @@ class Room(NamedTuple):
 
 
 @compiled
-def empty_room(c: Costs, r: Rules) -> Room:
+def empty_memory(c: Costs, r: Rules) -> MemoryState:
     """Nothing is placed."""
     n, m = r.allowed.shape
     own_bytes = r.group_bytes[r.group]
@@ -65,7 +65,7 @@ def empty_room(c: Costs, r: Rules) -> Room:
     for i in range(n):
         for d in range(m):
             homes[i] += r.allowed[i, d]
-    return Room(
+    return MemoryState(
         own_bytes,
         np.argsort(-own_bytes),
         np.zeros(m, dtype=np.int64),
@@ -76,30 +76,30 @@ def empty_room(c: Costs, r: Rules) -> Room:
 
 
 @inner
-def is_open(r: Rules, room: Room, i: int, d: int) -> bool:
-    """Whether operator `i` may go to device `d`: to its group, else where there is room."""
-    only = room.chosen[r.group[i]]
+def is_open(r: Rules, memory: MemoryState, i: int, d: int) -> bool:
+    """Whether operator `i` may go to device `d`: to its group, else where there is memory."""
+    only = memory.chosen[r.group[i]]
     if only >= 0:
         return bool(d == only)
-    fits = room.used_bytes[d] + room.own_bytes[i] <= r.budget_bytes[d]
-    return bool(r.allowed[i, d] and (fits or room.homes[i] == 0))
+    fits = memory.used_bytes[d] + memory.own_bytes[i] <= r.budget_bytes[d]
+    return bool(r.allowed[i, d] and (fits or memory.homes[i] == 0))
 
 
 @inner
-def next_without(r: Rules, room: Room, d: int) -> int:
-    """The next operator that has no room on device `d` any more, -1 where all others have."""
-    at = room.passed[d]
-    if at == len(room.largest):
+def next_excluded(r: Rules, memory: MemoryState, d: int) -> int:
+    """The next operator that has no memory on device `d` any more, -1 where all others have."""
+    at = memory.passed[d]
+    if at == len(memory.largest):
         return -1
-    i = room.largest[at]
-    if room.used_bytes[d] + room.own_bytes[i] <= r.budget_bytes[d]:
+    i = memory.largest[at]
+    if memory.used_bytes[d] + memory.own_bytes[i] <= r.budget_bytes[d]:
         return -1
-    room.passed[d] += 1
-    room.homes[i] -= r.allowed[i, d]
+    memory.passed[d] += 1
+    memory.homes[i] -= r.allowed[i, d]
     return int(i)
 
 
-class Soonest(NamedTuple):
+class ReadyHeaps(NamedTuple):
     """The heaps. They hold places: of operators by rank, the highest first, then by index.
 
     Attributes
@@ -112,7 +112,7 @@ class Soonest(NamedTuple):
     free_s
         Shape (m,), when each device is free.
     ready
-        Shape (n,), whether an operator waits for nobody and is not placed.
+        Shape (n,), whether an operator's producers are placed and it is not.
     queued
         Shape (m * n,), whether a place is in a heap of a device.
     same
@@ -133,13 +133,13 @@ class Soonest(NamedTuple):
 
 
 @compiled
-def nobody_ready(operator: IntArray, m: int) -> Soonest:
+def empty_heaps(operator: IntArray, m: int) -> ReadyHeaps:
     """Empty heaps; `operator` lists the operators by rank."""
     n = len(operator)
     place = np.empty(n, dtype=np.int64)
     for at in range(n):
         place[operator[at]] = at
-    return Soonest(
+    return ReadyHeaps(
         place,
         operator,
         np.zeros(m * n),
@@ -155,37 +155,37 @@ def nobody_ready(operator: IntArray, m: int) -> Soonest:
 
 
 @inner
-def start_s(s: Soonest, i: int, d: int) -> float:
+def start_s(s: ReadyHeaps, i: int, d: int) -> float:
     """When operator `i` could start on device `d`, ``inf`` without a link."""
     return max(s.free_s[d], s.ready_s[d * len(s.place) + s.place[i]])  # type: ignore[no-any-return]
 
 
 @inner
-def enter(r: Rules, room: Room, s: Soonest, i: int, d: int) -> None:
+def enter(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int, d: int) -> None:
     """Queue a ready operator for a device, if it may go there and is not queued."""
     at = d * len(s.place) + s.place[i]
-    if s.queued[at] or s.ready_s[at] == np.inf or not is_open(r, room, i, d):
+    if s.queued[at] or s.ready_s[at] == np.inf or not is_open(r, memory, i, d):
         return
     s.queued[at] = True
     _push_coming(s, d, s.place[i])
 
 
 @inner
-def _push_coming(s: Soonest, d: int, place: int) -> None:
+def _push_coming(s: ReadyHeaps, d: int, place: int) -> None:
     base = d * len(s.place)
     push(s.coming, base, s.coming_size[d], s.ready_s, base, place)
     s.coming_size[d] += 1
 
 
 @inner
-def _pop_coming(s: Soonest, d: int) -> int:
+def _pop_coming(s: ReadyHeaps, d: int) -> int:
     base = d * len(s.place)
     s.coming_size[d] -= 1
     return pop(s.coming, base, s.coming_size[d] + 1, s.ready_s, base)
 
 
 @inner
-def _arrive(s: Soonest, d: int) -> None:
+def _arrive(s: ReadyHeaps, d: int) -> None:
     """Whose inputs are there by the time the device is free is here."""
     base = d * len(s.place)
     while s.coming_size[d] > 0 and s.ready_s[base + s.coming[base]] <= s.free_s[d]:
@@ -195,27 +195,27 @@ def _arrive(s: Soonest, d: int) -> None:
 
 
 @inner
-def _waits(r: Rules, room: Room, s: Soonest, place: int, d: int) -> bool:
+def _still_open(r: Rules, memory: MemoryState, s: ReadyHeaps, place: int, d: int) -> bool:
     """Whether a place is still to be placed and open; if not, it is queued no more."""
     i = s.operator[place]
-    if s.ready[i] and is_open(r, room, i, d):
+    if s.ready[i] and is_open(r, memory, i, d):
         return True
     s.queued[d * len(s.place) + place] = False
     return False
 
 
 @inner
-def first(r: Rules, room: Room, s: Soonest, d: int) -> int:
+def first(r: Rules, memory: MemoryState, s: ReadyHeaps, d: int) -> int:
     """The operator that starts first on device `d`, of several the one of highest rank; or -1."""
     _arrive(s, d)
     base = d * len(s.place)
     while s.here_size[d] > 0:
-        if _waits(r, room, s, s.here[base], d):
+        if _still_open(r, memory, s, s.here[base], d):
             return int(s.operator[s.here[base]])
         pop(s.here, base, s.here_size[d], s.same, 0)
         s.here_size[d] -= 1
     while s.coming_size[d] > 0:
-        if _waits(r, room, s, s.coming[base], d):
+        if _still_open(r, memory, s, s.coming[base], d):
             return int(s.operator[s.coming[base]])
         _pop_coming(s, d)
     return -1
@@ -233,11 +233,8 @@ def earliest_task(
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Place and time of every operator; -1 in `place` where no device can be reached.
 
-    Parameters
-    ----------
-    favourite
-        Shape (n,): the consumer for which the device of an operator is kept free, -1 for none.
-        Others get that device only if nothing else can start anywhere.
+    `favourite`: shape (n,): the consumer for which the device of an operator is kept free, -1 for
+    none. Others get that device only if nothing else can start anywhere.
     """
     by_group = np.argsort(r.group, kind="stable")
     offsets = np.searchsorted(r.group[by_group], np.arange(len(r.group_bytes) + 1))
@@ -251,41 +248,41 @@ def _schedule(
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     n, m = c.compute_s.shape
     place, begin_s, end_s = np.full(n, -1), np.zeros(n), np.zeros(n)
-    room, s = empty_room(c, r), nobody_ready(by_rank, m)
+    memory, s = empty_memory(c, r), empty_heaps(by_rank, m)
     last, waiting = np.full(m, -1), np.empty(n, dtype=np.int64)
     for d in range(m):
-        _fill(r, room, s, d)
+        _update_memory(r, memory, s, d)
     for i in range(n):
         waiting[i] = c.in_offsets[i + 1] - c.in_offsets[i]
         if waiting[i] == 0:
-            _appear(r, room, s, i)
+            _make_ready(r, memory, s, i)
     for _ in range(n):
-        i, d = _soonest_pair(r, room, s, favourite, last)
+        i, d = _earliest_pair(r, memory, s, favourite, last)
         if i < 0:
             break
         place[i], begin_s[i] = d, start_s(s, i, d)
         end_s[i] = begin_s[i] + c.compute_s[i, d]
         s.ready[i], s.free_s[d], last[d] = False, end_s[i], i
-        _take(c, r, room, s, members, i, d)
-        _hand_on(c, r, room, s, waiting, end_s[i], i, d)
+        _place(c, r, memory, s, members, i, d)
+        _send_outputs(c, r, memory, s, waiting, end_s[i], i, d)
     return place, begin_s, end_s
 
 
 @inner
-def _soonest_pair(
-    r: Rules, room: Room, s: Soonest, favourite: IntArray, last: IntArray
+def _earliest_pair(
+    r: Rules, memory: MemoryState, s: ReadyHeaps, favourite: IntArray, last: IntArray
 ) -> tuple[int, int]:
     """The operator and the device that are next; -1 if there are none.
 
-    A device that is kept for somebody who could start there has nobody else to offer.
+    A device that is kept for a favourite that could start there is offered to no other operator.
     """
     best, device, begin, kept = -1, -1, np.inf, True
     for d in range(len(last)):
         owner = favourite[last[d]] if last[d] >= 0 else -1
         claimed = owner >= 0 and s.ready[owner]
         i, taken = owner, False
-        if not (claimed and is_open(r, room, owner, d) and start_s(s, owner, d) < np.inf):
-            i, taken = first(r, room, s, d), claimed
+        if not (claimed and is_open(r, memory, owner, d) and start_s(s, owner, d) < np.inf):
+            i, taken = first(r, memory, s, d), claimed
         if i < 0:
             continue
         start = start_s(s, i, d)
@@ -296,41 +293,50 @@ def _soonest_pair(
 
 
 @inner
-def _appear(r: Rules, room: Room, s: Soonest, i: int) -> None:
-    """An operator waits for nobody any more."""
+def _make_ready(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int) -> None:
+    """All producers of an operator are placed."""
     s.ready[i] = True
     for d in range(len(s.free_s)):
-        enter(r, room, s, i, d)
+        enter(r, memory, s, i, d)
 
 
 @inner
-def _fill(r: Rules, room: Room, s: Soonest, d: int) -> None:
-    """Device `d` holds more: for whom it was the last with room, all are open."""
-    i = next_without(r, room, d)
+def _update_memory(r: Rules, memory: MemoryState, s: ReadyHeaps, d: int) -> None:
+    """Device `d` holds more: for whom it was the last with memory, all are open."""
+    i = next_excluded(r, memory, d)
     while i >= 0:
-        if room.homes[i] == 0 and s.ready[i]:
-            _appear(r, room, s, i)
-        i = next_without(r, room, d)
+        if memory.homes[i] == 0 and s.ready[i]:
+            _make_ready(r, memory, s, i)
+        i = next_excluded(r, memory, d)
 
 
 @inner
-def _take(c: Costs, r: Rules, room: Room, s: Soonest, members: Members, i: int, d: int) -> None:
+def _place(
+    c: Costs, r: Rules, memory: MemoryState, s: ReadyHeaps, members: Members, i: int, d: int
+) -> None:
     """Device `d` takes in operator `i`: its outputs, and its group where it is the first of it."""
     g = r.group[i]
-    if room.chosen[g] < 0:
-        room.chosen[g] = d
-        room.used_bytes[d] += r.group_bytes[g]
+    if memory.chosen[g] < 0:
+        memory.chosen[g] = d
+        memory.used_bytes[d] += r.group_bytes[g]
         for a in range(members.offsets[g], members.offsets[g + 1]):
             if s.ready[members.operators[a]]:
-                enter(r, room, s, members.operators[a], d)
+                enter(r, memory, s, members.operators[a], d)
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
-        room.used_bytes[d] += c.home_bytes[c.out_tensors[a]]
-    _fill(r, room, s, d)
+        memory.used_bytes[d] += c.home_bytes[c.out_tensors[a]]
+    _update_memory(r, memory, s, d)
 
 
 @inner
-def _hand_on(
-    c: Costs, r: Rules, room: Room, s: Soonest, waiting: IntArray, end_s: float, i: int, d: int
+def _send_outputs(
+    c: Costs,
+    r: Rules,
+    memory: MemoryState,
+    s: ReadyHeaps,
+    waiting: IntArray,
+    end_s: float,
+    i: int,
+    d: int,
 ) -> None:
     """The tensors of operator `i` go wherever their consumers could be."""
     n, m = c.compute_s.shape
@@ -343,4 +349,4 @@ def _hand_on(
                 s.ready_s[at] = max(s.ready_s[at], end_s + move_time(c, k, d, q))
             waiting[j] -= 1
             if waiting[j] == 0:
-                _appear(r, room, s, j)
+                _make_ready(r, memory, s, j)

@@ -107,18 +107,10 @@ def list_schedule(
 
     Ties go to the earlier device.
 
-    Parameters
-    ----------
-    ahead_s
-        Shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
-    channels
-        How many there are: missing inputs are booked in the gaps of their channels, in the order
-        in which they were made. 0: transfers do not wait for each other.
-
-    Returns
-    -------
-    place, start_s, end_s
-        Shape (n,); -1 in `place` where no device can be reached.
+    `ahead_s`: shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
+    `channels`: how many there are: missing inputs are booked in the gaps of their channels, in the
+    order in which they were made. 0: transfers do not wait for each other.
+    Returns `place`, `start_s`, `end_s`, shape (n,); -1 in `place` where no device can be reached.
     """
     n, m = c.compute_s.shape
     place = np.full(n, -1)

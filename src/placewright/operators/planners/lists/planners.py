@@ -106,7 +106,7 @@ RANKS: Mapping[Rank, Callable[[Tables], FloatArray]] = MappingProxyType(
         "ceft-through": lambda t: t.ceft.through_s.min(axis=1),
     }
 )
-"""Shape (n,), seconds; of the operators that wait for nobody the one of highest rank is next."""
+"""Shape (n,), seconds; of the operators whose producers are placed that of highest rank is next."""
 
 
 def path_device(setup: Setup, path: IntArray) -> int:
@@ -175,13 +175,7 @@ class ListScheduler:
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            An operator that no linked device can run.
-        """
+        """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
         setup = set_up(problem)
         tables = [Tables(_with_transfers(setup, over)) for over in self.transfers]
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
@@ -290,18 +284,10 @@ class EarliestTask:
     name: str = "m-etf"
     favourites: bool = False
 
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where tensors go over links."""
-        return pairwise_only(problem)
+    unsupported_reason = staticmethod(pairwise_only)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan.
-
-        Raises
-        ------
-        InfeasibleError
-            An operator that no linked device can run.
-        """
+        """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
         setup = set_up(problem)
         rank = Tables(setup).upward
         favourite = favourite_children(setup) if self.favourites else np.full(problem.n, -1)

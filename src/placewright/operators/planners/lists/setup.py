@@ -81,10 +81,7 @@ def scheduled_plan(
     Where transfers do not wait the schedule itself is meant, gaps and all: in order. Where
     they do, its times will not hold, and a device that waits for its turn only loses: ready.
 
-    Raises
-    ------
-    InfeasibleError
-        The schedule stopped at an operator that it could not reach.
+    Raises `InfeasibleError`: the schedule stopped at an operator that it could not reach.
     """
     if place.min() < 0:
         op = problem.operator_names[int(place.argmin())]

@@ -22,18 +22,11 @@ def device_map(
     else taken apart if that may be, else to the next device; there is no way back. On the `main`
     devices room is kept for the largest module that is still to come and is not taken apart.
 
-    Parameters
-    ----------
-    limits
-        Bytes that each device may take, by device in the order in which they are filled. What
-        fits on none is `DISK`'s.
-    main
-        The first GPU and the CPU.
-
-    Raises
-    ------
-    InfeasibleError
-        What is tied to a module has been given a device before: accelerate raises an error.
+    `limits`: bytes that each device may take, by device in the order in which they are filled. What
+    fits on none is `DISK`'s.
+    `main`: the first GPU and the CPU.
+    Raises `InfeasibleError`: what is tied to a module has been given a device before: accelerate
+    raises an error.
     """
     filling = _Filling(sizes, dict(limits), tuple(main))
     while filling.left:

@@ -11,7 +11,7 @@ from placewright.graph.modules import Module, ModuleTree, parent_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleSizes:
-    """What accelerate asks a model for, by qualified name.
+    """What accelerate reads of a model, by qualified name.
 
     Attributes
     ----------
@@ -112,12 +112,8 @@ def balanced(
     never split (the first of each class) or the mean last module with tensors, if that is more.
     The last GPU keeps what it has.
 
-    Parameters
-    ----------
-    gpu_bytes
-        What each GPU has, by number.
-    low_zero
-        Leave the first GPU as empty as the others allow.
+    `gpu_bytes`: what each GPU has, by number.
+    `low_zero`: leave the first GPU as empty as the others allow.
     """
     limits = dict(gpu_bytes)
     used = sorted(d for d, room in limits.items() if room > 0)

@@ -22,7 +22,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan, device_kinds
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import cluster_rates
-from placewright.operators.structure.contiguity import forward_edges
+from placewright.operators.structure.contiguity import forward_edges, strong_components
 from placewright.operators.structure.groups import groups_of
 
 
@@ -143,13 +143,7 @@ class Contraction:
 
 
 def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
-    """The small problem.
-
-    Raises
-    ------
-    InfeasibleError
-        A node that no device can run.
-    """
+    """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
     work, late = _work(problem, node, int(node.max()) + 1)
     resident = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
@@ -200,10 +194,7 @@ def nodes_of(problem: OperatorProblem, *, contiguous: bool) -> IntArray:
 def work_of(problem: OperatorProblem, node: IntArray) -> FloatArray:
     """Shape (N, m), seconds of every node on every device, ``inf`` where it cannot be.
 
-    Raises
-    ------
-    InfeasibleError
-        A node that no device can run.
+    Raises `InfeasibleError` (a node that no device can run).
     """
     return _work(problem, node, int(node.max()) + 1)[0]
 
@@ -219,47 +210,9 @@ def node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
 def _without_cycles(problem: OperatorProblem, node: IntArray) -> IntArray:
     """Nodes with everything on a cycle between them merged."""
     edges = node_edges(problem, node)
-    component = _components(int(node.max()) + 1, edges)
+    component = strong_components(int(node.max()) + 1, edges)
     result: IntArray = component[node]
     return result
-
-
-def _components(count: int, edges: IntArray) -> IntArray:
-    """Strongly connected components (Tarjan 1972, doi 10.1137/0201010), sinks numbered first."""
-    targets: list[list[int]] = [[] for _ in range(count)]
-    for a, b in edges.tolist():
-        targets[a].append(b)
-    index, low = [-1] * count, [0] * count
-    component = np.full(count, -1, dtype=np.int64)
-    stack: list[int] = []
-    clock = found = 0
-    for root in range(count):
-        if index[root] >= 0:
-            continue
-        index[root] = low[root] = clock
-        clock += 1
-        stack.append(root)
-        path = [(root, iter(targets[root]))]
-        while path:
-            v, left = path[-1]
-            for w in left:
-                if index[w] < 0:
-                    index[w] = low[w] = clock
-                    clock += 1
-                    stack.append(w)
-                    path.append((w, iter(targets[w])))
-                    break
-                if component[w] < 0:
-                    low[v] = min(low[v], index[w])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[v])
-                if low[v] == index[v]:
-                    while component[v] < 0:
-                        component[stack.pop()] = found
-                    found += 1
-    return component
 
 
 def _by_position(problem: OperatorProblem, node: IntArray) -> IntArray:
@@ -274,10 +227,7 @@ def _by_position(problem: OperatorProblem, node: IntArray) -> IntArray:
 def line_up(count: int, edges: IntArray, *, last_first: bool = True) -> IntArray:
     """A depth-first topological order: what has just become ready comes next.
 
-    Parameters
-    ----------
-    last_first
-        Of several that became ready together, the last one first.
+    `last_first`: of several that became ready together, the last one first.
     """
     targets: list[list[int]] = [[] for _ in range(count)]
     waiting = np.bincount(edges[:, 1], minlength=count).tolist()

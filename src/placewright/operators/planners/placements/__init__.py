@@ -1,1 +1,1 @@
-"""Local moves on placements, played by the judge."""
+"""Local moves on placements, judged one by one."""

@@ -35,17 +35,9 @@ def within_memories(
 ) -> list[IntArray]:
     """Placements on the way to the least prices at which all fits; none where none are needed.
 
-    Parameters
-    ----------
-    costs_s
-        Shape (groups, m).
-    halvings
-        Of the interval in which the least price lies, for each tilt.
-
-    Raises
-    ------
-    InfeasibleError
-        No placement has a link for every tensor.
+    `costs_s`: shape (groups, m).
+    `halvings`: of the interval in which the least price lies, for each tilt.
+    Raises `InfeasibleError`: no placement has a link for every tensor.
     """
     none = np.zeros(d.problem.m)
     over = _tried(d, costs_s, none, deadline_s)[1]
@@ -64,7 +56,7 @@ def within_memories(
 
 
 def _tilted(d: PricingContext) -> Iterator[PricingContext]:
-    """The desk with each tilt of bytes."""
+    """The context with each tilt of bytes."""
     rising = 0.5 + first_places(d.problem, d.graph.groups) / d.problem.n
     for tilt in TILTS:
         yield replace(d, group_bytes=d.group_bytes / rising * (1.0 + tilt * (rising - 1.0)))

@@ -53,12 +53,8 @@ def in_stretches(
 ) -> list[IntArray]:
     """A depth-first line of operators cut into one stretch per device, for the 2, 3, ... m fastest.
 
-    Parameters
-    ----------
-    costs
-        Shape (groups, m), seconds.
-    weight
-        Shape (groups,): what is shared out in proportion to the devices' speed.
+    `costs`: shape (groups, m), seconds.
+    `weight`: shape (groups,): what is shared out in proportion to the devices' speed.
     """
     order = np.argsort(first_places(problem, groups), kind="stable")
     before = np.cumsum(weight[order]) - weight[order] / 2
@@ -95,7 +91,7 @@ LISTED: tuple[Planner, ...] = (
 """List schedules by CEFT's costs and by mean costs, and the trivial plans."""
 
 
-def simple(d: PricingContext) -> list[IntArray]:
+def simple_placements(d: PricingContext) -> list[IntArray]:
     """One device each, and stretches cut by time and by bytes."""
     groups, costs = d.graph.groups, d.costs(d.problem.compute_s)
     seconds = np.where(groups.allowed, costs, 0.0).sum(axis=1) / groups.allowed.sum(axis=1)
@@ -137,7 +133,7 @@ def slack_aware(d: PricingContext, deadline_s: float) -> list[IntArray]:
     return _all(d, within_memory(d, costs, MEMORY_ROUNDS, scale, deadline_s))
 
 
-def listed(d: PricingContext, context: Context) -> list[Start]:
+def list_starts(d: PricingContext, context: Context) -> list[Start]:
     """Plans of `LISTED`, with their own order and with the judge's."""
     found = []
     for planner in LISTED:

@@ -87,14 +87,9 @@ def placement_pbqp(
 ) -> Pbqp:
     """The PBQP for given group costs.
 
-    Parameters
-    ----------
-    costs
-        Shape (groups, m).
-    fanout
-        1: every reader pays for the transfer, 0: readers share it.
-    scale
-        Shape (t,): factor on the transfer times of each tensor.
+    `costs`: shape (groups, m).
+    `fanout`: 1: every reader pays for the transfer, 0: readers share it.
+    `scale`: shape (t,): factor on the transfer times of each tensor.
     """
     weight = graph.use_readers ** (fanout - 1.0)
     if scale is not None:

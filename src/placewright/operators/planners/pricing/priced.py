@@ -103,10 +103,10 @@ class PricingContext:
         return group_costs(self.graph, operator_costs_s)
 
 
-def desk(
+def pricing_context(
     problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float
 ) -> PricingContext:
-    """Set the table once."""
+    """Build the inputs that all pricing rounds share."""
     held = np.bincount(graph.groups.group, operator_bytes(problem))
     later = first_places(problem, graph.groups) / problem.n
     return PricingContext(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
@@ -124,25 +124,24 @@ def within_memory(
     One solution per round: the first is without prices, the last the one that fits if any does
     before the deadline.
 
-    Raises
-    ------
-    InfeasibleError
-        No placement has a link for every tensor.
+    Raises `InfeasibleError`: no placement has a link for every tensor.
     """
     prices = np.zeros(d.problem.m)
     solution = d.solve(costs_s, prices, scale, deadline_s)
     yield solution
-    with suppress(InfeasibleError):  # prices may lead the solver astray: what it found stands
+    with suppress(InfeasibleError):  # prices may mislead the solver: what it found stays
         for _ in range(rounds):
             judgement = d.judge(OperatorPlan(d.place(solution.choice)))
             if judgement.feasible or time.perf_counter() >= deadline_s:
                 return
-            prices = raised(d, prices, judgement)
+            prices = raised_prices(d, prices, judgement)
             solution = d.solve(costs_s, prices, scale, deadline_s)
             yield solution
 
 
-def raised(d: PricingContext, prices: FloatArray, judgement: OperatorJudgement) -> FloatArray:
+def raised_prices(
+    d: PricingContext, prices: FloatArray, judgement: OperatorJudgement
+) -> FloatArray:
     """Prices per byte after a look at the peaks: up where they are over, down where far under."""
     memory = d.problem.memory_bytes
     if not np.isfinite(memory).any():
@@ -163,15 +162,8 @@ def by_load(
 ) -> tuple[list[IntArray], FloatArray]:
     """Repeat: solve with run times times ``1 + factor``, judge, make busy devices dearer.
 
-    Parameters
-    ----------
-    factors
-        Shape (m,), where the prices start.
-
-    Returns
-    -------
-    places, factors
-        One placement per round, and the prices after the last.
+    `factors`: shape (m,), where the prices start.
+    Returns one placement per round, and the prices after the last.
     """
     places: list[IntArray] = []
     prices = np.zeros(d.problem.m)
@@ -184,7 +176,7 @@ def by_load(
         busy = judgement.busy_s / max(judgement.busy_s.mean(), 1e-300)
         factors = factors * np.exp(step / (1 + r) * (busy - 1))
         factors = np.clip(factors, 1 / PRICE_LIMIT, PRICE_LIMIT)
-        prices = raised(d, prices, judgement)
+        prices = raised_prices(d, prices, judgement)
     return places, factors
 
 
@@ -200,10 +192,10 @@ def serial_bound(d: PricingContext, deadline_s: float) -> float:
     return max(0.0, proved * (1 - ROUNDING)) if math.isfinite(proved) else 0.0
 
 
-def best_finds(
+def improving(
     d: PricingContext, places: Iterable[IntArray], repair_moves: int, context: Context
 ) -> Iterator[Start]:
-    """Each placement that is better than all before it, by the judge's word.
+    """Each placement that is better than all before it, as judged.
 
     If the best of all does not fit the memories, local moves repair it.
     """

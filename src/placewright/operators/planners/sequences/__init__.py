@@ -1,1 +1,1 @@
-"""Annealing and exact windows on sequences: who runs where, in which order."""
+"""Annealing and exact windows on sequences of operators with their devices."""

@@ -1,10 +1,9 @@
-"""Sequences decoded, compiled: who runs where, what comes before what, and when all of it ends.
+"""Decoder of sequences, compiled: the makespan of a topological sequence and a placement.
 
-A state is a topological sequence and a placement. It is decoded in the sequence: an operator
-starts when its device is through with those before it and its inputs are there. Where transfers
-do not wait this is exactly how the judge plays `Dispatch.IN_ORDER`. Where they do, channels serve
-in the sequence's order of producers, the judge in the order in which producers ended: the same
-once the sequence has been settled into that order (`settle`).
+Operators are taken in the sequence: each starts when its device is free and its inputs are there.
+Where transfers do not wait this is exactly how the judge plays `Dispatch.IN_ORDER`. Where they do,
+channels serve in the sequence's order of producers, the judge's in the order in which producers
+ended: the same once the sequence has been settled into that order (`settle`).
 
 Only a window of the sequence is decoded again after a move: what comes before it has not changed,
 and of what comes after it the longest ways to the end of all are known (`sequences.tails`).
@@ -18,9 +17,9 @@ from placewright.numerics.arrays import IntArray
 from placewright.numerics.njit import inlined, inner, lean
 from placewright.operators.planners.sequences.state import (
     BEST,
-    DUES,
     HIGH,
     LOGGED,
+    PENDING,
     RANDOM,
     TEMPERATURE,
     VALID,
@@ -33,13 +32,13 @@ SETTLINGS = 8
 """Times that a sequence is sorted at most until it stays as it is."""
 
 
-def start_line(
+def start_state(
     f: SequenceInstance, tensors: int, channels: int, sequence: IntArray, place: IntArray, seed: int
 ) -> SequenceState:
-    """A search that starts from a state."""
+    """A decoded state to start a search from."""
     n, edges = len(sequence), len(f.producer)
     m = f.allowed.shape[1]
-    line = SequenceState(
+    s = SequenceState(
         sequence.copy(),
         np.empty(n, dtype=np.int64),
         place.copy(),
@@ -68,148 +67,146 @@ def start_line(
         np.full(3, np.inf),
         np.zeros(10, dtype=np.int64),
     )
-    line.position[sequence] = np.arange(n)
-    line.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
-    line.counts[HIGH] = n - 1
-    line.score[VALUE] = decode(f, line, 0, np.inf)
-    line.score[BEST] = line.score[VALUE]
-    line.score[TEMPERATURE] = 0.0
-    return line
+    s.position[sequence] = np.arange(n)
+    s.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
+    s.counts[HIGH] = n - 1
+    s.score[VALUE] = decode(f, s, 0, np.inf)
+    s.score[BEST] = s.score[VALUE]
+    s.score[TEMPERATURE] = 0.0
+    return s
 
 
 @lean
-def decode(f: SequenceInstance, line: SequenceState, first: int, limit_s: float) -> float:
+def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) -> float:
     """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`.
 
     Where the window ends before the sequence it is what the state in its last position leads to.
     """
-    m, last = f.allowed.shape[1], line.counts[HIGH]
+    m, last = f.allowed.shape[1], s.counts[HIGH]
     if f.contended:
-        _take_back(line, first)
-    latest = line.latest_s[first]
+        _take_back(s, first)
+    latest = s.latest_s[first]
     for at in range(first, last + 1):
-        i = line.sequence[at]
-        d = line.place[i]
-        begin = line.free_s[at, d]
+        i = s.sequence[at]
+        d = s.place[i]
+        begin = s.free_s[at, d]
         for e in range(f.in_start[i], f.in_start[i + 1]):
             p = f.producer[e]
             if not f.contended:
-                pair = line.place[p] * m + d
+                pair = s.place[p] * m + d
                 took = f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
-                begin = max(begin, line.end_s[p] + took)
-            elif line.place[p] == d:
-                begin = max(begin, line.end_s[p])
+                begin = max(begin, s.end_s[p] + took)
+            elif s.place[p] == d:
+                begin = max(begin, s.end_s[p])
             else:
-                begin = max(begin, line.arrival_s[f.in_tensor[e] * m + d])
+                begin = max(begin, s.arrival_s[f.in_tensor[e] * m + d])
         end = begin + f.compute_s[i * m + d]
-        line.end_s[i] = end
+        s.end_s[i] = end
         for other in range(m):
-            line.free_s[at + 1, other] = line.free_s[at, other]
-        line.free_s[at + 1, d] = end
+            s.free_s[at + 1, other] = s.free_s[at, other]
+        s.free_s[at + 1, d] = end
         latest = max(latest, end)
-        line.latest_s[at + 1] = latest
+        s.latest_s[at + 1] = latest
         if f.contended:
-            _book(f, line, i, d, m)
-            line.log_start[at + 1] = line.counts[LOGGED]
+            _book(f, s, i, d, m)
+            s.log_start[at + 1] = s.counts[LOGGED]
         if not end + f.tail_s[i] <= limit_s:
-            line.counts[VALID] = at + 1
+            s.counts[VALID] = at + 1
             return np.inf
-    line.counts[VALID] = last + 1
-    if last + 1 == len(line.sequence):
+    s.counts[VALID] = last + 1
+    if last + 1 == len(s.sequence):
         return latest  # type: ignore[no-any-return]
-    return max(latest, _after(f, line, m, last))  # type: ignore[no-any-return]
+    return max(latest, _after(f, s, m, last))  # type: ignore[no-any-return]
 
 
 @inlined
-def _after(f: SequenceInstance, line: SequenceState, m: int, last: int) -> float:
+def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
     """When all ends if what comes after position `last` stays as it is."""
     latest = 0.0
     for d in range(m):
-        latest = max(latest, line.free_s[last + 1, d] + line.after_device_s[d])
+        latest = max(latest, s.free_s[last + 1, d] + s.after_device_s[d])
     if f.contended:
-        for lane in range(len(line.lane_s)):
-            latest = max(latest, line.lane_s[lane] + line.after_lane_s[lane])
-    for x in range(line.counts[DUES]):
-        kd = line.due[x]
+        for channel in range(len(s.channel_s)):
+            latest = max(latest, s.channel_s[channel] + s.after_channel_s[channel])
+    for x in range(s.counts[PENDING]):
+        kd = s.pending[x]
         k, d = kd // m, kd % m
-        there = line.end_s[f.maker[k]]
-        pair = line.place[f.maker[k]] * m + d
+        there = s.end_s[f.maker[k]]
+        pair = s.place[f.maker[k]] * m + d
         if f.channel[pair] >= 0:
             if f.contended:
-                there = line.arrival_s[kd]
+                there = s.arrival_s[kd]
             else:
                 there += f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
-        latest = max(latest, there + line.after_s[kd])
+        latest = max(latest, there + s.after_s[kd])
     return latest
 
 
 @inlined
-def _take_back(line: SequenceState, first: int) -> None:
-    """Channels and arrivals as they were before position `first`."""
-    for x in range(line.counts[LOGGED] - 1, line.log_start[first] - 1, -1):
-        line.lane_s[line.log_lane[x]] = line.log_before_s[x]
-        line.arrival_s[line.log_arrival[x]] = -1.0
-    line.counts[LOGGED] = line.log_start[first]
+def _take_back(s: SequenceState, first: int) -> None:
+    """Undo the log: channels and arrivals as they were before position `first`."""
+    for x in range(s.counts[LOGGED] - 1, s.log_start[first] - 1, -1):
+        s.channel_s[s.log_channel[x]] = s.log_before_s[x]
+        s.arrival_s[s.log_arrival[x]] = -1.0
+    s.counts[LOGGED] = s.log_start[first]
 
 
 @inlined
-def _book(f: SequenceInstance, line: SequenceState, i: int, d: int, m: int) -> None:
-    """Send what operator `i` made to every other device where it is read, next reader first."""
+def _book(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None:
+    """Send the outputs of operator `i` to every other device that reads them, next reader first."""
     first = f.out_start[i]
     for u in range(first, f.out_start[i + 1]):
         at = u - first
-        while at > 0 and line.position[f.reader[line.asks[at - 1]]] > line.position[f.reader[u]]:
-            line.asks[at] = line.asks[at - 1]
+        while at > 0 and s.position[f.reader[s.requests[at - 1]]] > s.position[f.reader[u]]:
+            s.requests[at] = s.requests[at - 1]
             at -= 1
-        line.asks[at] = u
+        s.requests[at] = u
     for x in range(f.out_start[i + 1] - first):
-        k, target = f.out_tensor[line.asks[x]], line.place[f.reader[line.asks[x]]]
+        k, target = f.out_tensor[s.requests[x]], s.place[f.reader[s.requests[x]]]
         kd = k * m + target
-        if target == d or line.arrival_s[kd] >= 0.0:
+        if target == d or s.arrival_s[kd] >= 0.0:
             continue
         pair = d * m + target
-        lane = f.channel[pair]
-        before = line.lane_s[lane]
-        there = max(before, line.end_s[i]) + (
+        channel = f.channel[pair]
+        before = s.channel_s[channel]
+        there = max(before, s.end_s[i]) + (
             f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
         )
-        y = line.counts[LOGGED]
-        line.log_lane[y], line.log_before_s[y], line.log_arrival[y] = lane, before, kd
-        line.counts[LOGGED] = y + 1
-        line.lane_s[lane] = there
-        line.arrival_s[kd] = there
+        y = s.counts[LOGGED]
+        s.log_channel[y], s.log_before_s[y], s.log_arrival[y] = channel, before, kd
+        s.counts[LOGGED] = y + 1
+        s.channel_s[channel] = there
+        s.arrival_s[kd] = there
 
 
 @lean
-def settle(f: SequenceInstance, line: SequenceState) -> float:
+def settle(f: SequenceInstance, s: SequenceState) -> float:
     """Sort a decoded sequence by ends until it is in the order in which the judge's channels serve.
 
-    Returns
-    -------
-    The makespan then, which is the judge's where no two operators end at one time.
+    Returns the makespan then, which is the judge's where no two operators end at one time.
     """
-    value = line.latest_s[len(line.sequence)]
+    value = s.latest_s[len(s.sequence)]
     for _ in range(SETTLINGS):
-        first = _sorted_by_end(line)
-        if first == len(line.sequence):
+        first = _sorted_by_end(s)
+        if first == len(s.sequence):
             break
-        value = decode(f, line, first, np.inf)
+        value = decode(f, s, first, np.inf)
     return value  # type: ignore[no-any-return]
 
 
 @inner
-def _sorted_by_end(line: SequenceState) -> int:
+def _sorted_by_end(s: SequenceState) -> int:
     """Sort by insertion, since little is out of place; the first position that changed."""
-    n = len(line.sequence)
+    n = len(s.sequence)
     first = n
     for x in range(1, n):
-        i, at = line.sequence[x], x
-        while at > 0 and line.end_s[line.sequence[at - 1]] > line.end_s[i]:
-            line.sequence[at] = line.sequence[at - 1]
-            line.position[line.sequence[at]] = at
+        i, at = s.sequence[x], x
+        while at > 0 and s.end_s[s.sequence[at - 1]] > s.end_s[i]:
+            s.sequence[at] = s.sequence[at - 1]
+            s.position[s.sequence[at]] = at
             at -= 1
         if at < x:
-            line.sequence[at] = i
-            line.position[i] = at
+            s.sequence[at] = i
+            s.position[i] = at
             first = min(first, at)
     return first

@@ -1,7 +1,7 @@
 """Simulated annealing on sequences, compiled.
 
 A move takes an operator, preferably a critical one, to another place in the sequence, to another
-device, or both, or sends it with what a walk along tensors meets. Moves stay within the line's
+device, or both, or sends it with what a walk along tensors meets. Moves stay within the state's
 window (`sequences.tails`); without one, that is the whole sequence. A move changes nothing before
 its first operator, so decoding goes on from there. It stops as soon as an operator ends too late
 for the move to be taken: the threshold is drawn beforehand.
@@ -36,254 +36,259 @@ SMALLEST = 32
 
 @released
 def anneal_windows(
-    f: SequenceInstance, line: SequenceState, windows: int, largest: int, moves: int, cooling: float
+    f: SequenceInstance,
+    s: SequenceState,
+    windows: int,
+    largest: int,
+    moves: int,
+    cooling: float,
 ) -> None:
     """Anneal in `windows` windows of `SMALLEST` to `largest` positions, `moves` moves in each.
 
-    A window lies about a critical operator three times of four. Where transfers wait, what a
-    window believes is checked by decoding to the end, and taken back if it was far off.
+    A window lies about a critical operator three times of four. Where transfers wait, the window's
+    makespan is an estimate: it is checked by decoding to the end, and undone if it was far off.
     """
-    n = len(line.sequence)
+    n = len(s.sequence)
     for _ in range(windows):
-        list_critical(f, line)
+        list_critical(f, s)
         size = SMALLEST
-        while 2 * size <= largest and draw(line.counts, RANDOM, 2) > 0:
+        while 2 * size <= largest and draw(s.counts, RANDOM, 2) > 0:
             size *= 2
-        at = draw(line.counts, RANDOM, n)
-        if draw(line.counts, RANDOM, 4) > 0:
-            at = line.position[line.critical[draw(line.counts, RANDOM, line.counts[CRITICAL])]]
-        low = max(0, min(n - size, at - draw(line.counts, RANDOM, size)))
-        _anneal_window(f, line, low, min(n - 1, low + size - 1), moves, cooling)
+        at = draw(s.counts, RANDOM, n)
+        if draw(s.counts, RANDOM, 4) > 0:
+            at = s.position[s.critical[draw(s.counts, RANDOM, s.counts[CRITICAL])]]
+        low = max(0, min(n - size, at - draw(s.counts, RANDOM, size)))
+        _anneal_window(f, s, low, min(n - 1, low + size - 1), moves, cooling)
 
 
 @inlined
 def _anneal_window(
-    f: SequenceInstance, line: SequenceState, low: int, high: int, moves: int, cooling: float
+    f: SequenceInstance, s: SequenceState, low: int, high: int, moves: int, cooling: float
 ) -> None:
     """Anneal between two positions."""
-    before = line.score[VALUE]
+    before = s.score[VALUE]
     for at in range(low, high + 1):
-        i = line.sequence[at]
-        line.kept[at], line.kept_place[at] = i, line.place[i]
-    _keep_critical(line, low, high)
-    line.score[VALUE] = open_window(f, line, low, high)
-    believed = _moves(f, line, moves, cooling)
-    limit = max(before, believed) + line.score[TEMPERATURE]
-    line.score[VALUE] = close_window(f, line, limit * (1 + 1e-12))
-    if f.contended and line.score[VALUE] < line.score[BEST]:
-        line.score[VALUE] = settle(f, line)
-    if line.score[VALUE] == np.inf:
+        i = s.sequence[at]
+        s.kept[at], s.kept_place[at] = i, s.place[i]
+    _keep_critical(s, low, high)
+    s.score[VALUE] = open_window(f, s, low, high)
+    estimated = _moves(f, s, moves, cooling)
+    limit = max(before, estimated) + s.score[TEMPERATURE]
+    s.score[VALUE] = close_window(f, s, limit * (1 + 1e-12))
+    if f.contended and s.score[VALUE] < s.score[BEST]:
+        s.score[VALUE] = settle(f, s)
+    if s.score[VALUE] == np.inf:
         for at in range(low, high + 1):
-            i = line.kept[at]
-            line.sequence[at], line.position[i], line.place[i] = i, at, line.kept_place[at]
-        line.score[VALUE] = decode(f, line, min(low, line.counts[VALID]), np.inf)
-    elif line.score[VALUE] < line.score[BEST]:
-        _keep_best(line)
+            i = s.kept[at]
+            s.sequence[at], s.position[i], s.place[i] = i, at, s.kept_place[at]
+        s.score[VALUE] = decode(f, s, min(low, s.counts[VALID]), np.inf)
+    elif s.score[VALUE] < s.score[BEST]:
+        _keep_best(s)
 
 
 @inner
-def _keep_critical(line: SequenceState, low: int, high: int) -> None:
+def _keep_critical(s: SequenceState, low: int, high: int) -> None:
     """Of the critical operators those in the window."""
     count = 0
-    for x in range(line.counts[CRITICAL]):
-        i = line.critical[x]
-        if low <= line.position[i] <= high:
-            line.critical[count] = i
+    for x in range(s.counts[CRITICAL]):
+        i = s.critical[x]
+        if low <= s.position[i] <= high:
+            s.critical[count] = i
             count += 1
-    line.counts[CRITICAL] = count
+    s.counts[CRITICAL] = count
 
 
 @inner
-def _keep_best(line: SequenceState) -> None:
-    line.score[BEST] = line.score[VALUE]
-    for x in range(len(line.sequence)):
-        line.best_place[x] = line.place[x]
-        line.best_sequence[x] = line.sequence[x]
+def _keep_best(s: SequenceState) -> None:
+    s.score[BEST] = s.score[VALUE]
+    for x in range(len(s.sequence)):
+        s.best_place[x] = s.place[x]
+        s.best_sequence[x] = s.sequence[x]
 
 
 @released
-def anneal(f: SequenceInstance, line: SequenceState, moves: int, cooling: float) -> None:
+def anneal(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) -> None:
     """Try `moves` moves in the whole sequence; each multiplies the temperature by `cooling`."""
-    list_critical(f, line)
-    _moves(f, line, moves, cooling)
+    list_critical(f, s)
+    _moves(f, s, moves, cooling)
 
 
 @inner
-def _moves(f: SequenceInstance, line: SequenceState, moves: int, cooling: float) -> float:
-    """Try moves within the window; the makespan that it believes in then."""
-    n = len(line.sequence)
-    whole = line.counts[HIGH] - line.counts[LOW] == n - 1
+def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) -> float:
+    """Try moves within the window; its makespan then, which may be an estimate."""
+    n = len(s.sequence)
+    whole = s.counts[HIGH] - s.counts[LOW] == n - 1
     for _ in range(moves):
-        line.counts[MOVED] = 0
-        line.counts[FIRST] = n
-        i = _pick(line)
-        was = line.position[i]
-        kind = draw(line.counts, RANDOM, 16)
+        s.counts[MOVED] = 0
+        s.counts[FIRST] = n
+        i = _pick(s)
+        was = s.position[i]
+        kind = draw(s.counts, RANDOM, 16)
         if 4 <= kind < 13:
-            _shift(f, line, i)
+            _shift(f, s, i)
         if kind < 8:
-            _send(f, line, i, _target(f, line, i))
+            _send(f, s, i, _target(f, s, i))
         elif kind >= 13:
-            _send_walk(f, line, i, _target(f, line, i))
-        if line.counts[FIRST] == n:
+            _send_walk(f, s, i, _target(f, s, i))
+        if s.counts[FIRST] == n:
             continue
-        luck = -np.log((draw(line.counts, RANDOM, 1 << 20) + 1) / (1 << 20))
-        limit = line.score[VALUE] + line.score[TEMPERATURE] * luck
-        first = min(line.counts[FIRST], line.counts[VALID])
-        value = decode(f, line, first, limit * (1 + 1e-12))
+        threshold = -np.log((draw(s.counts, RANDOM, 1 << 20) + 1) / (1 << 20))
+        limit = s.score[VALUE] + s.score[TEMPERATURE] * threshold
+        first = min(s.counts[FIRST], s.counts[VALID])
+        value = decode(f, s, first, limit * (1 + 1e-12))
         if value <= limit:
-            line.score[VALUE] = value
-            if whole and value < line.score[BEST]:
+            s.score[VALUE] = value
+            if whole and value < s.score[BEST]:
                 if f.contended:
-                    line.score[VALUE] = settle(f, line)
-                if line.score[VALUE] < line.score[BEST]:
-                    _keep_best(line)
+                    s.score[VALUE] = settle(f, s)
+                if s.score[VALUE] < s.score[BEST]:
+                    _keep_best(s)
         else:
-            line.counts[VALID] = min(line.counts[VALID], line.counts[FIRST])
-            for x in range(line.counts[MOVED] - 1, -1, -1):
-                line.place[line.moved[x]] = line.moved_from[x]
-            _move_to(line, i, was)
-        line.score[TEMPERATURE] *= cooling
-    return line.score[VALUE]  # type: ignore[no-any-return]
+            s.counts[VALID] = min(s.counts[VALID], s.counts[FIRST])
+            for x in range(s.counts[MOVED] - 1, -1, -1):
+                s.place[s.moved[x]] = s.moved_from[x]
+            _move_to(s, i, was)
+        s.score[TEMPERATURE] *= cooling
+    return s.score[VALUE]  # type: ignore[no-any-return]
 
 
 @inlined
-def _pick(line: SequenceState) -> int:
+def _pick(s: SequenceState) -> int:
     """A critical operator two times of three."""
-    if line.counts[CRITICAL] > 0 and draw(line.counts, RANDOM, 3) > 0:
-        return int(line.critical[draw(line.counts, RANDOM, line.counts[CRITICAL])])
-    low = line.counts[LOW]
-    return int(line.sequence[low + draw(line.counts, RANDOM, line.counts[HIGH] - low + 1)])
+    if s.counts[CRITICAL] > 0 and draw(s.counts, RANDOM, 3) > 0:
+        return int(s.critical[draw(s.counts, RANDOM, s.counts[CRITICAL])])
+    low = s.counts[LOW]
+    return int(s.sequence[low + draw(s.counts, RANDOM, s.counts[HIGH] - low + 1)])
 
 
 @inner
-def _target(f: SequenceInstance, line: SequenceState, i: int) -> int:
+def _target(f: SequenceInstance, s: SequenceState, i: int) -> int:
     """A producer's device half of the time, else any."""
     first, last = f.in_start[i], f.in_start[i + 1]
-    if last > first and draw(line.counts, RANDOM, 2) == 0:
-        return int(line.place[f.producer[first + draw(line.counts, RANDOM, last - first)]])
-    return draw(line.counts, RANDOM, f.allowed.shape[1])
+    if last > first and draw(s.counts, RANDOM, 2) == 0:
+        return int(s.place[f.producer[first + draw(s.counts, RANDOM, last - first)]])
+    return draw(s.counts, RANDOM, f.allowed.shape[1])
 
 
 @inner
-def _send(f: SequenceInstance, line: SequenceState, i: int, there: int) -> None:
+def _send(f: SequenceInstance, s: SequenceState, i: int, there: int) -> None:
     """Send the group of `i` to a device, if it may go there and is in the window."""
     g = f.group[i]
-    if there == line.place[i] or not f.allowed[g, there]:
+    if there == s.place[i] or not f.allowed[g, there]:
         return
     for a in range(f.group_start[g], f.group_start[g + 1]):
-        at = line.position[f.members[a]]
-        if at < line.counts[LOW] or at > line.counts[HIGH]:
+        at = s.position[f.members[a]]
+        if at < s.counts[LOW] or at > s.counts[HIGH]:
             return
     size = f.group_start[g + 1] - f.group_start[g]
-    if line.counts[MOVED] + size > len(line.moved):
+    if s.counts[MOVED] + size > len(s.moved):
         return
     for a in range(f.group_start[g], f.group_start[g + 1]):
         j = f.members[a]
-        x = line.counts[MOVED]
-        line.moved[x], line.moved_from[x] = j, line.place[j]
-        line.counts[MOVED] = x + 1
-        line.place[j] = there
-        _changed(f, line, j)
+        x = s.counts[MOVED]
+        s.moved[x], s.moved_from[x] = j, s.place[j]
+        s.counts[MOVED] = x + 1
+        s.place[j] = there
+        _changed(f, s, j)
 
 
 @inner
-def _send_walk(f: SequenceInstance, line: SequenceState, i: int, there: int) -> None:
+def _send_walk(f: SequenceInstance, s: SequenceState, i: int, there: int) -> None:
     """Send `i` and what a random walk along tensors within its device meets."""
-    here, steps = line.place[i], 1
-    while steps < 32 and draw(line.counts, RANDOM, 2) > 0:
+    here, steps = s.place[i], 1
+    while steps < 32 and draw(s.counts, RANDOM, 2) > 0:
         steps *= 2
-    _send(f, line, i, there)
+    _send(f, s, i, there)
     for _ in range(steps):
         reads, read = f.in_start[i + 1] - f.in_start[i], f.out_start[i + 1] - f.out_start[i]
         if reads + read == 0:
             return
-        x = draw(line.counts, RANDOM, reads + read)
+        x = draw(s.counts, RANDOM, reads + read)
         if x < reads:
             i = f.producer[f.in_start[i] + x]
         else:
             i = f.reader[f.out_start[i] + x - reads]
-        if line.place[i] == here:
-            _send(f, line, i, there)
+        if s.place[i] == here:
+            _send(f, s, i, there)
 
 
 @inner
-def _shift(f: SequenceInstance, line: SequenceState, i: int) -> None:
+def _shift(f: SequenceInstance, s: SequenceState, i: int) -> None:
     """Move `i` within the sequence, between its producers and its readers."""
-    at, low, high = line.position[i], line.counts[LOW], line.counts[HIGH]
+    at, low, high = s.position[i], s.counts[LOW], s.counts[HIGH]
     for e in range(f.in_start[i], f.in_start[i + 1]):
-        low = max(low, line.position[f.producer[e]] + 1)
+        low = max(low, s.position[f.producer[e]] + 1)
     for e in range(f.out_start[i], f.out_start[i + 1]):
-        high = min(high, line.position[f.reader[e]] - 1)
+        high = min(high, s.position[f.reader[e]] - 1)
     reach = 4
-    while reach < len(line.sequence) and draw(line.counts, RANDOM, 3) > 0:
+    while reach < len(s.sequence) and draw(s.counts, RANDOM, 3) > 0:
         reach *= 2
     low, high = max(low, at - reach), min(high, at + reach)
     if high <= low:
         return
-    to = low + draw(line.counts, RANDOM, high - low + 1)
+    to = low + draw(s.counts, RANDOM, high - low + 1)
     if to != at:
-        line.counts[FIRST] = min(line.counts[FIRST], to)
-        _changed(f, line, i)
-        _move_to(line, i, to)
+        s.counts[FIRST] = min(s.counts[FIRST], to)
+        _changed(f, s, i)
+        _move_to(s, i, to)
 
 
 @inlined
-def _changed(f: SequenceInstance, line: SequenceState, i: int) -> None:
-    """What must be decoded again: `i` and, where transfers wait, who sends to it."""
-    first = min(line.counts[FIRST], line.position[i])
+def _changed(f: SequenceInstance, s: SequenceState, i: int) -> None:
+    """Mark what must be decoded again: `i` and, where transfers wait, its producers."""
+    first = min(s.counts[FIRST], s.position[i])
     if f.contended:
         for e in range(f.in_start[i], f.in_start[i + 1]):
-            first = min(first, line.position[f.producer[e]])
-    line.counts[FIRST] = first
+            first = min(first, s.position[f.producer[e]])
+    s.counts[FIRST] = first
 
 
 @inner
-def _move_to(line: SequenceState, i: int, to: int) -> None:
+def _move_to(s: SequenceState, i: int, to: int) -> None:
     """Rotate the sequence so that `i` stands at `to`."""
-    at = line.position[i]
+    at = s.position[i]
     step = 1 if to > at else -1
     while at != to:
-        j = line.sequence[at + step]
-        line.sequence[at] = j
-        line.position[j] = at
+        j = s.sequence[at + step]
+        s.sequence[at] = j
+        s.position[j] = at
         at += step
-    line.sequence[to] = i
-    line.position[i] = to
+    s.sequence[to] = i
+    s.position[i] = to
 
 
 @lean
-def list_critical(f: SequenceInstance, line: SequenceState) -> None:
+def list_critical(f: SequenceInstance, s: SequenceState) -> None:
     """From the last end back along what each operator waited for."""
-    n, m = len(line.sequence), f.allowed.shape[1]
-    if line.counts[VALID] < n:
-        decode(f, line, line.counts[VALID], np.inf)
-    i = line.sequence[0]
-    for j in line.sequence:
-        if line.end_s[j] > line.end_s[i]:
+    n, m = len(s.sequence), f.allowed.shape[1]
+    if s.counts[VALID] < n:
+        decode(f, s, s.counts[VALID], np.inf)
+    i = s.sequence[0]
+    for j in s.sequence:
+        if s.end_s[j] > s.end_s[i]:
             i = j
     count = 0
     while count < n:
-        line.critical[count] = i
+        s.critical[count] = i
         count += 1
-        at, d = line.position[i], line.place[i]
-        begin = line.free_s[at, d]
+        at, d = s.position[i], s.place[i]
+        begin = s.free_s[at, d]
         best, latest = -1, -1.0
         for e in range(f.in_start[i], f.in_start[i + 1]):
             p = f.producer[e]
-            pair = line.place[p] * m + d
-            there = line.end_s[p] + f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
-            if f.contended and line.place[p] != d:
-                there = line.arrival_s[f.in_tensor[e] * m + d]
+            pair = s.place[p] * m + d
+            there = s.end_s[p] + f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
+            if f.contended and s.place[p] != d:
+                there = s.arrival_s[f.in_tensor[e] * m + d]
             if there > latest:
                 best, latest = p, there
         if latest < begin:
             best = -1
             for before in range(at - 1, -1, -1):
-                if line.place[line.sequence[before]] == d:
-                    best = line.sequence[before]
+                if s.place[s.sequence[before]] == d:
+                    best = s.sequence[before]
                     break
         if best < 0:
             break
         i = best
-    line.counts[CRITICAL] = count
+    s.counts[CRITICAL] = count

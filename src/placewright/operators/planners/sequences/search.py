@@ -1,4 +1,4 @@
-"""Drives the annealing on sequences: chunks, cooling, deadline."""
+"""Annealing on sequences: chunks of moves, cooling, deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.planners.placements.search import COLDEST, mean_operator_s
-from placewright.operators.planners.sequences.decode import start_line
+from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.moves import anneal, anneal_windows
 from placewright.operators.planners.sequences.state import (
     BEST,
@@ -67,13 +67,13 @@ class OrderSearch:
     Only for problems in which every pair of devices is linked; memory is not looked at.
     """
 
-    __slots__ = ("channels", "field", "problem", "spread")
+    __slots__ = ("channels", "instance", "problem", "spread")
 
     def __init__(self, problem: OperatorProblem, groups: Groups) -> None:
         self.problem = problem
         self.spread = _spread(problem, groups)
         self.channels = len(problem.channel_names)
-        self.field = _field(problem, kernel_costs(problem), groups)
+        self.instance = _instance(problem, kernel_costs(problem), groups)
 
     def improve(
         self,
@@ -88,21 +88,19 @@ class OrderSearch:
     ) -> Sequenced:
         """The best state met on a walk of `moves` moves.
 
-        Parameters
-        ----------
-        heat
-            First temperature, in mean operator times. It falls to a hundredth along the walk.
-        stop
-            Set by another thread to end the walk.
+        `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
+        `stop`: set by another thread to end the walk.
         """
-        f = self.field
-        line = start_line(f, self.problem.t, self.channels, sequence, place, seed)
-        line.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
+        f = self.instance
+        state = start_state(f, self.problem.t, self.channels, sequence, place, seed)
+        state.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
         cooling = COLDEST ** (1.0 / max(1, moves))
         left = moves
         while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
-            left -= self._chunk(line, left, cooling)
-        return Sequenced(line.best_sequence.copy(), line.best_place.copy(), float(line.score[BEST]))
+            left -= self._chunk(state, left, cooling)
+        return Sequenced(
+            state.best_sequence.copy(), state.best_place.copy(), float(state.score[BEST])
+        )
 
     def moves(self, work: float) -> int:
         """How many moves decode about `work` operators."""
@@ -112,20 +110,20 @@ class OrderSearch:
         both = work / 2 if self.spread else work
         return max(1, int(both / windows + (both / whole if self.spread else 0)))
 
-    def _chunk(self, line: SequenceState, left: int, cooling: float) -> int:
+    def _chunk(self, state: SequenceState, left: int, cooling: float) -> int:
         """Some moves; how many."""
         n = self.problem.n
         if n <= WHOLE:
             moves = min(left, CHUNK)
-            anneal(self.field, line, moves, cooling)
+            anneal(self.instance, state, moves, cooling)
             return moves
         each = min(left, IN_WINDOW)
         windows = max(1, min(left // each, int(DECODED / (each * _window_work(n)))))
-        anneal_windows(self.field, line, windows, min(LARGEST, n), each, cooling)
+        anneal_windows(self.instance, state, windows, min(LARGEST, n), each, cooling)
         moves = windows * each
         if self.spread:
             whole = max(1, int(moves * _window_work(n) / (n / 2)))
-            anneal(self.field, line, whole, cooling)
+            anneal(self.instance, state, whole, cooling)
             moves += whole
         return moves
 
@@ -150,7 +148,7 @@ def fully_linked(problem: OperatorProblem) -> bool:
     return bool((linked(problem) | np.eye(problem.m, dtype=np.bool_)).all())
 
 
-def _field(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
+def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
     n, m = problem.n, problem.m
     reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
     made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))

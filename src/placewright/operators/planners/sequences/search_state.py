@@ -64,10 +64,7 @@ class SearchState:
 def start_search_state(problem: OperatorProblem, context: Context) -> SearchState:
     """From the incumbent or, without one, the best list schedule or single device.
 
-    Raises
-    ------
-    InfeasibleError
-        No start has a link for every tensor.
+    Raises `InfeasibleError` (no start has a link for every tensor).
     """
     judge, groups = Judge(problem), groups_of(problem)
     best = _first(problem, judge, context)

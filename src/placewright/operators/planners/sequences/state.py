@@ -1,4 +1,4 @@
-"""What annealing on sequences works with: the problem laid out, and where the search is."""
+"""Arrays of annealing on sequences: the instance, and the state of a search."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import NamedTuple
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 
 VALUE, BEST, TEMPERATURE = 0, 1, 2
-"""Slots of `Line.score`."""
+"""Indices of `SequenceState.score`."""
 
-RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, DUES, TOUCHED = range(10)
-"""Slots of `Line.counts`; `LOW` and `HIGH` are the first and the last position of the window."""
+RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, PENDING, TOUCHED = range(10)
+"""Indices of `SequenceState.counts`: random state; positions decoded; entries in the undo log;
+operators moved, and the first position that a move changes; critical operators; first and last
+position of the window; tensors in `pending` and in `touched`."""
 
 
 class SequenceInstance(NamedTuple):
-    """What does not change.
+    """A problem as the kernels read it; nothing here changes.
 
     Attributes
     ----------
@@ -23,7 +25,7 @@ class SequenceInstance(NamedTuple):
     maker, size_bytes
         By tensor: its producer and its bytes.
     out_start, reader, out_tensor
-        CSR by producer: who reads it, and which tensor.
+        CSR by producer: readers and tensors.
     group, group_start, members
         Colocation groups.
     latency_s, seconds_per_byte, channel
@@ -54,27 +56,36 @@ class SequenceInstance(NamedTuple):
 
 
 class SequenceState(NamedTuple):
-    """Where the search is.
+    """A topological sequence with a placement, decoded, and what it takes to undo a move.
+
+    Decoding goes through positions and keeps what it changed of channels and arrivals in a log, so
+    that it can go back to any position. Entries x of position p are ``log_start[p] <= x <
+    log_start[p + 1]``::
+
+        position       0        1     2            3
+        log_start      0        2     2            5
+        log_channel    c0  c1         c1  c2  c1          channel that a transfer was booked on
+        log_before_s   .   .          .   .   .           when it was free before
+        log_arrival    kd  kd         kd  kd  kd          tensor k and device d as k * m + d
 
     Attributes
     ----------
     sequence, position, place
-        The state; `best_sequence`, `best_place` the best one.
+        Operators by position, positions by operator, devices; `best_sequence` and `best_place` are
+        those of the best state met.
     end_s
         When operators end; right for the first ``counts[VALID]`` of the sequence.
     free_s, latest_s
         Before each position: when devices are free, shape (n + 1, m), and the latest end so far.
-    lane_s, arrival_s
+    channel_s, arrival_s
         When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
-    log_start, log_lane, log_before_s, log_arrival
-        What decoding each position has changed in these, to take it back.
-    after_device_s, after_lane_s
+    after_device_s, after_channel_s
         Least seconds from when a device or a channel is through with the window to the end of all.
     after_s
-        The same from when tensor k is on device d, at ``[k * m + d]``, -1 if nobody after the
-        window reads it there; `due` lists those made in the window or before it.
-    asks
-        Scratch: who asks for a producer's tensors, first come first.
+        The same from when tensor k is on device d, at ``[k * m + d]``, -1 if it is not read
+        there after the window; `pending` lists those made in the window or before it.
+    requests
+        Scratch: tensor uses of one producer, by the position of the reader.
     kept, kept_place
         The window as it was when it was opened, by position.
     """
@@ -87,18 +98,18 @@ class SequenceState(NamedTuple):
     end_s: FloatArray
     free_s: FloatArray
     latest_s: FloatArray
-    lane_s: FloatArray
+    channel_s: FloatArray
     arrival_s: FloatArray
     log_start: IntArray
-    log_lane: IntArray
+    log_channel: IntArray
     log_before_s: FloatArray
     log_arrival: IntArray
     after_device_s: FloatArray
-    after_lane_s: FloatArray
+    after_channel_s: FloatArray
     after_s: FloatArray
-    due: IntArray
+    pending: IntArray
     touched: IntArray
-    asks: IntArray
+    requests: IntArray
     kept: IntArray
     kept_place: IntArray
     critical: IntArray

@@ -1,4 +1,4 @@
-"""A window of a sequence as a CP-SAT model: who of its operators runs where and when.
+"""A window of a sequence as a CP-SAT model: device and time of each of its operators.
 
 What comes before the window and after it stays as it is. The model knows when devices and channels
 are through with the one, when its tensors arrive, and the longest ways through the other
@@ -16,9 +16,9 @@ import numpy as np
 from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.sequences.decode import decode
 from placewright.operators.planners.sequences.state import (
-    DUES,
     HIGH,
     LOW,
+    PENDING,
     VALUE,
     SequenceInstance,
     SequenceState,
@@ -43,11 +43,11 @@ class _Model:
     """CP-SAT's model while it is built; times in units.
 
     `on` is 1 where a window's operator runs on a device, `sent` the interval in which a tensor
-    travels from device to device, `lane` and `device` what must not overlap.
+    travels from device to device, `channel` and `device` what must not overlap.
     """
 
     f: SequenceInstance
-    line: SequenceState
+    state: SequenceState
     operators: list[int]
     unit_s: float
     cp: Any
@@ -56,7 +56,7 @@ class _Model:
     start: dict[int, Any] = field(default_factory=dict)
     end: dict[int, Any] = field(default_factory=dict)
     device: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    lane: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    channel: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     there: dict[int, Any] = field(default_factory=dict)
     worst: Any = None
 
@@ -74,7 +74,7 @@ class _Model:
 
 def solve_window(
     f: SequenceInstance,
-    line: SequenceState,
+    state: SequenceState,
     low: int,
     high: int,
     *,
@@ -82,34 +82,31 @@ def solve_window(
     work: float,
     deadline_s: float,
 ) -> Better | None:
-    """A better window between two positions of a decoded line, ``None`` if none was found.
+    """A better window between two positions of a decoded state, ``None`` if none was found.
 
-    Parameters
-    ----------
-    work
-        CP-SAT's deterministic time: the same answer on every machine.
+    `work`: CP-SAT's deterministic time: the same answer on every machine.
     """
-    makespan = open_window(f, line, low, high)
-    line.counts[LOW], line.counts[HIGH] = low, low - 1
-    decode(f, line, low, float("inf"))
+    makespan = open_window(f, state, low, high)
+    state.counts[LOW], state.counts[HIGH] = low, low - 1
+    decode(f, state, low, float("inf"))
     try:
-        model = _build(f, line, low, high, makespan)
+        model = _build(f, state, low, high, makespan)
         answer = run_cp_sat(model.cp, seed=seed, deadline_s=deadline_s, workers=1, work=work)
         if answer.interrupted:
             raise KeyboardInterrupt
         return None if answer.values is None else _read(model, answer.values)
     finally:
-        line.score[VALUE] = close_window(f, line, float("inf"))
+        state.score[VALUE] = close_window(f, state, float("inf"))
 
 
 def _build(
-    f: SequenceInstance, line: SequenceState, low: int, high: int, makespan_s: float
+    f: SequenceInstance, state: SequenceState, low: int, high: int, makespan_s: float
 ) -> _Model:
     from ortools.sat.python import cp_model
 
-    operators = line.sequence[low : high + 1].tolist()
+    operators = state.sequence[low : high + 1].tolist()
     top = UNITS - 1
-    model = _Model(f, line, operators, makespan_s / UNITS, cp_model.CpModel(), top)
+    model = _Model(f, state, operators, makespan_s / UNITS, cp_model.CpModel(), top)
     model.worst = model.cp.new_int_var(0, top, "makespan")
     inside = frozenset(operators)
     for i in operators:
@@ -120,7 +117,7 @@ def _build(
     for i in operators:
         _add_inputs(model, i, inside)
     _add_what_follows(model, inside)
-    for intervals in model.lane.values():
+    for intervals in model.channel.values():
         model.cp.add_no_overlap(intervals)
     _hint(model)
     model.cp.minimize(model.worst)
@@ -129,7 +126,7 @@ def _build(
 
 def _add_operator(model: _Model, i: int, low: int) -> None:
     """One of its devices, not before that is free, and early enough for the device's later ones."""
-    f, line, cp, m = model.f, model.line, model.cp, model.m
+    f, state, cp, m = model.f, model.state, model.cp, model.m
     start = cp.new_int_var(0, model.top, "")
     end = cp.new_int_var(0, model.top, "")
     options = []
@@ -139,8 +136,8 @@ def _add_operator(model: _Model, i: int, low: int) -> None:
         here = cp.new_bool_var("")
         took = model.units(f.compute_s[i * m + d])
         model.device[d].append(cp.new_optional_interval_var(start, took, end, here, ""))
-        cp.add(start >= model.units(line.free_s[low, d])).only_enforce_if(here)
-        cp.add(model.worst >= end + model.units(line.after_device_s[d])).only_enforce_if(here)
+        cp.add(start >= model.units(state.free_s[low, d])).only_enforce_if(here)
+        cp.add(model.worst >= end + model.units(state.after_device_s[d])).only_enforce_if(here)
         model.on[i, d] = here
         options.append(here)
     cp.add_exactly_one(options)
@@ -150,14 +147,14 @@ def _add_operator(model: _Model, i: int, low: int) -> None:
 
 def _tie_groups(model: _Model) -> None:
     """Operators of one group share a device; a group that reaches out of the window stays."""
-    f, line = model.f, model.line
+    f, state = model.f, model.state
     first: dict[int, int] = {}
     inside = frozenset(model.operators)
     for i in model.operators:
         g = int(f.group[i])
         members = f.members[f.group_start[g] : f.group_start[g + 1]].tolist()
         if not inside.issuperset(members):
-            model.cp.add(model.on[i, int(line.place[i])] == 1)
+            model.cp.add(model.on[i, int(state.place[i])] == 1)
         elif g in first:
             for d in range(model.m):
                 if (i, d) in model.on:
@@ -179,19 +176,19 @@ def _add_inputs(model: _Model, i: int, inside: frozenset[int]) -> None:
 
 
 def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
-    """When tensor `k` can be on device `d` at the earliest, if somebody wants it there."""
-    f, line, m = model.f, model.line, model.m
+    """When tensor `k` can be on device `d` at the earliest, if it is read there."""
+    f, state, m = model.f, model.state, model.m
     kd, p = k * m + d, int(f.maker[k])
     if kd in model.there:
         return model.there[kd]
-    if p not in inside and (line.place[p] == d or line.arrival_s[kd] >= 0.0):
-        at_s = line.end_s[p] if line.place[p] == d else line.arrival_s[kd]
+    if p not in inside and (state.place[p] == d or state.arrival_s[kd] >= 0.0):
+        at_s = state.end_s[p] if state.place[p] == d else state.arrival_s[kd]
         model.there[kd] = model.units(at_s)
         return model.there[kd]
     there = model.cp.new_int_var(0, 2 * model.top, "")
     model.there[kd] = there
     if p not in inside:
-        _send(model, k, int(line.place[p]), d, there, model.units(line.end_s[p]), None)
+        _send(model, k, int(state.place[p]), d, there, model.units(state.end_s[p]), None)
         return there
     for s in range(m):
         if (p, s) in model.on:
@@ -206,18 +203,18 @@ def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
 def _send(
     model: _Model, k: int, source: int, target: int, there: Any, ready: Any, here: Any
 ) -> None:
-    """A transfer of `k` on its channel, if its producer runs `here` and somebody reads it there."""
-    f, line, cp = model.f, model.line, model.cp
+    """A transfer of `k` on its channel, if its producer runs `here` and it is read there."""
+    f, state, cp = model.f, model.state, model.cp
     pair = source * model.m + target
     took = model.units(f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair])
     only = [] if here is None else [here]
     if not f.contended:
         cp.add(there >= ready + took).only_enforce_if(only)
         return
-    lane = int(f.channel[pair])
+    channel = int(f.channel[pair])
     wanted = cp.new_bool_var("")
     readers = [model.on[i, target] for i in model.operators if _reads(f, i, k, model, target)]
-    if line.after_s[k * model.m + target] >= 0.0:
+    if state.after_s[k * model.m + target] >= 0.0:
         cp.add(wanted == 1).only_enforce_if(only)
     for reader in readers:
         cp.add_bool_or([wanted, reader.negated()]).only_enforce_if(only)
@@ -225,12 +222,12 @@ def _send(
         cp.add_implication(wanted, here)
     start = cp.new_int_var(0, 2 * model.top, "")
     end = cp.new_int_var(0, 2 * model.top, "")
-    model.lane[lane].append(cp.new_optional_interval_var(start, took, end, wanted, ""))
-    free = model.units(line.lane_s[lane])
+    model.channel[channel].append(cp.new_optional_interval_var(start, took, end, wanted, ""))
+    free = model.units(state.channel_s[channel])
     cp.add(start >= free).only_enforce_if(wanted)
     cp.add(start >= ready).only_enforce_if(wanted)
     cp.add(there >= end).only_enforce_if(wanted)
-    cp.add(model.worst >= end + model.units(line.after_lane_s[lane])).only_enforce_if(wanted)
+    cp.add(model.worst >= end + model.units(state.after_channel_s[channel])).only_enforce_if(wanted)
 
 
 def _reads(f: SequenceInstance, i: int, k: int, model: _Model, target: int) -> bool:
@@ -240,17 +237,17 @@ def _reads(f: SequenceInstance, i: int, k: int, model: _Model, target: int) -> b
 
 def _add_what_follows(model: _Model, inside: frozenset[int]) -> None:
     """Who reads the window's tensors after it has so much to go from there."""
-    line, m = model.line, model.m
-    for kd in line.due[: line.counts[DUES]].tolist():
+    state, m = model.state, model.m
+    for kd in state.pending[: state.counts[PENDING]].tolist():
         if int(model.f.maker[kd // m]) in inside:
             there = _arrival(model, kd // m, kd % m, inside)
-            model.cp.add(model.worst >= there + model.units(line.after_s[kd]))
+            model.cp.add(model.worst >= there + model.units(state.after_s[kd]))
 
 
 def _hint(model: _Model) -> None:
     """Where the operators are now."""
     for (i, d), here in model.on.items():
-        model.cp.add_hint(here, int(model.line.place[i] == d))
+        model.cp.add_hint(here, int(model.state.place[i] == d))
 
 
 def _read(model: _Model, value: Any) -> Better:

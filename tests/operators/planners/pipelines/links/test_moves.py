@@ -22,7 +22,7 @@ def test_a_walk_cools_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(*given: object) -> None:
         begun.append(int(given[2]))  # type: ignore[call-overload]
 
-    monkeypatch.setattr(moves, "_wander", noted)
+    monkeypatch.setattr(moves, "_run_moves", noted)
     monkeypatch.setattr(moves, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     c = contract_pairs(CHAIN, contiguous=False)
     moves.anneal(

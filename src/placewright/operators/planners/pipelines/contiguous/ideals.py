@@ -40,10 +40,7 @@ def best_chain(
 ) -> Chain | None:
     """The least max load of any chain in the lattice, ``None`` if none is within `limit`.
 
-    Raises
-    ------
-    OutOfTimeError
-        At the deadline.
+    Raises `OutOfTimeError` (at the deadline).
     """
     states, loads = states_of(c.counts), loads_of(c)
     ideals = len(lattice.offsets) - 1

@@ -72,10 +72,7 @@ def best_stages(
 ) -> Stages:
     """The best chain of stages, and what is proved about it.
 
-    Parameters
-    ----------
-    start
-        A chain whose value, which is that of `c`, no better one exceeds.
+    `start`: a chain whose value, which is that of `c`, no better one exceeds.
     """
     top = c.most_s if start is None else start.value_s
     scale = RESOLUTION / top if top > 0 else 1.0

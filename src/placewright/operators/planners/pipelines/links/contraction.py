@@ -108,13 +108,7 @@ class Pairs:
 
 
 def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
-    """The small problem.
-
-    Raises
-    ------
-    InfeasibleError
-        A node that no device can run.
-    """
+    """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
     work, apart = work_of(problem, node), problem.pipeline.diffmaxima
     late = _late_work(problem, node) if apart else np.zeros_like(work)

@@ -16,14 +16,14 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import compiled
-from placewright.operators.planners.annealing import energy, somebody
+from placewright.operators.planners.annealing import csr, energy, pick_node
 from placewright.operators.planners.pipelines.links.contraction import Pairs
 
 CHUNK = 10_000
 """Moves between two looks at the clock."""
 
 
-class SimulatorState(NamedTuple):
+class LoadInstance(NamedTuple):
     """`Pairs` as the kernel reads it.
 
     Attributes
@@ -55,7 +55,7 @@ class SimulatorState(NamedTuple):
     passes: int
 
 
-def board_of(c: Pairs) -> SimulatorState:
+def instance_of(c: Pairs) -> LoadInstance:
     """Arrays from lists."""
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     ends: list[list[int]] = [[] for _ in range(c.nodes)]
@@ -65,24 +65,19 @@ def board_of(c: Pairs) -> SimulatorState:
     for u, v in c.edges.tolist():
         ends[u].append(v)
         ends[v].append(-1 - u)
-    return SimulatorState(
+    return LoadInstance(
         c.work_s,
         c.resident_bytes,
         c.memory_bytes,
         c.maker,
-        *_csr([list(readers) for readers in c.readers]),
-        *_csr(touch),
-        *_csr(ends),
+        *csr([list(readers) for readers in c.readers]),
+        *csr(touch),
+        *csr(ends),
         c.send_s,
         c.refined_s,
         c.late.astype(np.int64),
         c.passes,
     )
-
-
-def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
-    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
 
 
 def anneal(
@@ -94,11 +89,11 @@ def anneal(
     """
     if c.devices < 2 or c.value_s(device) <= 0.0:
         return device
-    board, begun_s = board_of(c), time.perf_counter()
-    walk, step = _begin(board, device.astype(np.int64), seed), 0
+    instance, begun_s = instance_of(c), time.perf_counter()
+    walk, step = _begin(instance, device.astype(np.int64), seed), 0
     while step < moves and walk.least[0] > 0.0 and time.perf_counter() < deadline_s:
         until = min(step + CHUNK, moves)
-        _wander(board, walk, step, until, moves, heat)
+        _run_moves(instance, walk, step, until, moves, heat)
         gone = (time.perf_counter() - begun_s) / (deadline_s - begun_s)
         step = max(until, int(gone * moves))
     return walk.best if c.value_s(walk.best) <= c.value_s(device) else device
@@ -130,7 +125,7 @@ class Walk(NamedTuple):
 
 
 @compiled
-def _begin(b: SimulatorState, start: IntArray, seed: int) -> Walk:
+def _begin(b: LoadInstance, start: IntArray, seed: int) -> Walk:
     """Before the first move."""
     np.random.seed(seed)
     n, m = b.work.shape
@@ -150,7 +145,7 @@ def _begin(b: SimulatorState, start: IntArray, seed: int) -> Walk:
 
 
 @compiled
-def _wander(b: SimulatorState, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
+def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
     """Moves `first` to `last` of `moves`, the colder the later; the best by the largest load."""
     m = len(walk.held)
     place, load, held, ahead = walk.place, walk.load, walk.held, walk.ahead
@@ -158,7 +153,7 @@ def _wander(b: SimulatorState, walk: Walk, first: int, last: int, moves: int, he
     trial = np.zeros(b.passes * m)
     for step in range(first, last):
         warmth = heat * (1.0 - step / moves) + 1e-9
-        v = somebody(place, load if b.passes == 1 else load[:m] + load[m:])
+        v = pick_node(place, load if b.passes == 1 else load[:m] + load[m:])
         a = place[v]
         to = _target(b, v, place, m)
         if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
@@ -202,7 +197,7 @@ def _value(load: FloatArray, m: int) -> float:
 
 
 @compiled
-def _work(b: SimulatorState, v: int, d: int, sign: float, load: FloatArray) -> None:
+def _work(b: LoadInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
     """Add what a node computes on a device to the loads, or take it off."""
     late = b.late_work[v, d]
     load[d] += sign * (b.work[v, d] - late)
@@ -211,8 +206,8 @@ def _work(b: SimulatorState, v: int, d: int, sign: float, load: FloatArray) -> N
 
 
 @compiled
-def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
-    """The device of somebody that v shares a tensor with, or any."""
+def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
+    """The device of a node that v shares a tensor with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
         return np.random.randint(m)
@@ -225,7 +220,7 @@ def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
 
 @compiled
 def _add(
-    b: SimulatorState, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
+    b: LoadInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
 ) -> None:
     """Add the transfers of tensor k to the loads, or take them off."""
     home, first = place[b.maker[k]], b.late[k] * b.work.shape[1]
@@ -241,7 +236,7 @@ def _add(
 
 
 @compiled
-def _shift(b: SimulatorState, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
+def _shift(b: LoadInstance, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
     """Count the edges of v as if it went from a to another device."""
     for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
         w = b.edge[x]

@@ -68,12 +68,9 @@ def too_large(c: Pairs) -> bool:
 def best_pairs(
     c: Pairs, start: IntArray | None, *, seed: int, deadline_s: float
 ) -> tuple[IntArray | None, float, Answer]:
-    """Devices of the nodes, shape (N,), or ``None``; a lower bound in seconds; what SCIP said.
+    """Devices of the nodes, shape (N,), or ``None``; a lower bound in seconds; SCIP's answer.
 
-    Parameters
-    ----------
-    start
-        A plan that fits, devices of the nodes.
+    `start`: a plan that fits, devices of the nodes.
     """
     value_s = c.most_s if start is None else c.value_s(start)
     if value_s <= 0.0:

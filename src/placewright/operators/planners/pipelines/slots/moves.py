@@ -13,12 +13,12 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import compiled, released
-from placewright.operators.planners.annealing import energy, somebody
+from placewright.operators.planners.annealing import csr, energy, pick_node
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.program import slot_kinds
 
 
-class SimulatorState(NamedTuple):
+class LoadInstance(NamedTuple):
     """A contraction as the kernel reads it, a column per slot.
 
     Attributes
@@ -51,37 +51,29 @@ def anneal_slots(
 ) -> IntArray:
     """Slots of the nodes, no worse than `slot`, which fits.
 
-    Parameters
-    ----------
-    halt
-        Shape (1,); another thread ends the walk by writing a one.
+    `halt`: shape (1,); another thread ends the walk by writing a one.
     """
     kinds = slot_kinds(c)
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     for e, members in enumerate(c.members):
         for v in members:
             touch[v].append(e)
-    board = SimulatorState(
+    instance = LoadInstance(
         np.ascontiguousarray(c.work_s[:, kinds]),
         c.resident_bytes,
         c.memory_bytes[kinds],
         c.host_rate[kinds],
-        *_csr(touch),
-        *_csr([list(members) for members in c.members]),
+        *csr(touch),
+        *csr([list(members) for members in c.members]),
         c.moved_bytes,
     )
     stop = np.zeros(1, dtype=np.int64) if halt is None else halt
-    return _walk(board, slot.astype(np.int64), moves, heat, seed, stop)
-
-
-def _csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
-    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
+    return _walk(instance, slot.astype(np.int64), moves, heat, seed, stop)
 
 
 @released
 def _walk(
-    b: SimulatorState, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
+    b: LoadInstance, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
 ) -> IntArray:
     """Best placement met, by the largest load."""
     np.random.seed(seed)
@@ -100,12 +92,12 @@ def _walk(
         if halt[0]:
             break
         warmth = heat * (1.0 - step / moves) + 1e-9
-        v = somebody(place, load)
+        v = pick_node(place, load)
         to, other = _target(b, v, place, m), -1
         a = place[v]
         if to == a or b.work[v, to] == np.inf:
             continue
-        if np.random.random() < 0.3:  # somebody from there comes here
+        if np.random.random() < 0.3:  # pick_node from there comes here
             other = np.random.randint(n)
             if place[other] != to or b.work[other, a] == np.inf:
                 other = -1
@@ -138,8 +130,8 @@ def _walk(
 
 
 @compiled
-def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
-    """The device of somebody that v shares a hyperedge with, or any."""
+def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
+    """The device of a node that v shares a hyperedge with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
         return np.random.randint(m)
@@ -149,13 +141,13 @@ def _target(b: SimulatorState, v: int, place: IntArray, m: int) -> int:
 
 
 @compiled
-def _move(b: SimulatorState, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
+def _move(b: LoadInstance, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
     _put(b, v, a, -1, load, count)
     _put(b, v, to, 1, load, count)
 
 
 @compiled
-def _put(b: SimulatorState, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
+def _put(b: LoadInstance, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
     """Add node v to device d, or take it off."""
     load[d] += sign * b.work[v, d]
     for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):

@@ -77,13 +77,9 @@ def best_cuts(
 ) -> tuple[IntArray | None, float, bool]:
     """Slots of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
-    Parameters
-    ----------
-    start, value_s
-        A plan that fits, slots of the nodes, and what it is worth.
-    among
-        Only nodes on these slots move, and only among them; then the bound says nothing
-        about the whole. By default everything moves.
+    `start`, `value_s`: a plan that fits, slots of the nodes, and what it is worth.
+    `among`: only nodes on these slots move, and only among them; then the bound says nothing about
+    the whole. By default everything moves.
     """
     if value_s <= 0.0:
         return None, 0.0, False

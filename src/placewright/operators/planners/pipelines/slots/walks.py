@@ -23,7 +23,7 @@ MOVES = 100
 """Of each walk, per pair of nodes; at most `MOST_MOVES`."""
 MOST_MOVES = 4_000_000
 PATIENCE = 2
-"""Walks without a better plan after which no more are made, where nobody else is at work."""
+"""Walks without a better plan after which no more are made, where no solver runs beside them."""
 
 
 def annealed(
@@ -41,12 +41,8 @@ def annealed(
 
     Beside it, whether Ctrl-C came.
 
-    Parameters
-    ----------
-    value
-        What slots of the nodes are worth.
-    halt
-        Shape (1,); another thread ends the walk by writing a one.
+    `value`: what slots of the nodes are worth.
+    `halt`: shape (1,); another thread ends the walk by writing a one.
     """
     first, best, least, idle = slot, slot, value(slot), 0
     moves, stop = min(MOVES * c.nodes**2, MOST_MOVES), np.zeros(1, dtype=np.int64)
