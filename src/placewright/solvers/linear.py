@@ -2,12 +2,16 @@
 
     min  cost x      rows:  low <= a x <= high,      columns:  low <= x <= high, some of them whole
 
-`placewright.solvers.scip` solves them; a back end reads the lists, in which a column is its number.
+`placewright.solvers.scip` and `placewright.solvers.highs` solve them: a back end reads the lists,
+in which a column is its number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from placewright.solvers.answer import Answer
 
 INF = float("inf")
 
@@ -72,3 +76,16 @@ class LinearProgram:
         self.rows.low.append(low)
         self.rows.high.append(high)
         self.rows.terms.append(sorted((c, factor) for c, factor in joined.items() if factor))
+
+
+class BackEnd(Protocol):
+    """A solver of linear programs; one may stand for another."""
+
+    def __call__(
+        self, program: LinearProgram, *, seed: int, deadline_s: float, tolerance: float
+    ) -> Answer:
+        """Solve on one thread, beginning at the program's start.
+
+        `tolerance` is by how much a row may be broken, in its unit.
+        """
+        ...

@@ -22,7 +22,7 @@ from placewright.operators.planners.contiguous_dp import (
     proved,
 )
 from placewright.operators.planners.exact_latency import ExactLatency
-from placewright.operators.planners.exact_links import ExactLinks
+from placewright.operators.planners.exact_links import ENGINES, Engine, ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contiguous.stages import best_stages
@@ -76,19 +76,22 @@ class Exact:
     few_ideals
         Up to so many, dynamic programming over ideals comes before CP-SAT.
     workers
-        Threads of the solver.
+        Threads of CP-SAT.
+    engine
+        What solves programs of plans that need not be contiguous: SCIP or HiGHS.
     """
 
     name: ClassVar[str] = "exact"
     few_ideals: int = 20_000
     workers: int = 1
+    engine: Engine = "scip"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput, latency through host memory, latency of few operators over links."""
         if is_star_latency(problem):
             return ExactLatency().unsupported_reason(problem)
         if problem.communication is Communication.PAIRWISE:
-            return _over_links(problem).unsupported_reason(problem)
+            return self._over_links(problem).unsupported_reason(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
@@ -100,10 +103,15 @@ class Exact:
         if is_star_latency(problem):
             return ExactLatency()(problem, context)
         if problem.communication is Communication.PAIRWISE:
-            return _over_links(problem)(problem, context)
+            return self._over_links(problem)(problem, context)
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)
+
+    def _over_links(self, problem: OperatorProblem) -> ExactLinks | ExactSchedule:
+        """The planner of problems without host memory."""
+        latency = problem.objective is Objective.LATENCY
+        return ExactSchedule() if latency else ExactLinks(engine=self.engine)
 
     def _contiguous(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         c = contract(problem, contiguous=True)
@@ -141,7 +149,7 @@ class Exact:
             first = None
         c = contract(problem, contiguous=False)
         if first is not None and (too_large(c) or not installed() or first.interrupted):
-            why = "too large for SCIP" if installed() else MISSING
+            why = "too large for the solver" if installed() else MISSING
             note = f"{why}: a contiguous plan"
             return Proposal(first.plan, interrupted=first.interrupted, note=note)
         if not installed():
@@ -167,7 +175,7 @@ class Exact:
 
         Adds to `plans`, which holds the first one; returns a bound and whether Ctrl-C came.
         """
-        small = problem.pipeline.plain
+        small, solve = problem.pipeline.plain, ENGINES[self.engine]
         early, until = (_sooner(context, share).deadline_s for share in (0.15, 0.75))
         slot = slots_of(c, plans[0]) if plans else None
 
@@ -175,7 +183,9 @@ class Exact:
             return load_of(problem, plan_of(c, slot))
 
         def trios(slot: IntArray, deadline_s: float) -> tuple[IntArray, bool]:
-            better, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=deadline_s)
+            better, stopped = by_trios(
+                problem, c, slot, seed=context.seed, deadline_s=deadline_s, solve=solve
+            )
             plans.append(plan_of(c, better))
             return better, stopped
 
@@ -191,7 +201,9 @@ class Exact:
             aside = beside(c, slot, worth, seed=context.seed + len(HEATS))
         until = context.deadline_s if aside is None else until
         with aside or nullcontext() as walks:
-            found, bound, stopped = best_cuts(c, slot, value, seed=context.seed, deadline_s=until)
+            found, bound, stopped = best_cuts(
+                c, slot, value, seed=context.seed, deadline_s=until, solve=solve
+            )
             if walks is not None and (stopped or time.perf_counter() >= until):
                 plans.append(plan_of(c, walks()))
         plans += [] if found is None else [plan_of(c, found)]
@@ -201,11 +213,6 @@ class Exact:
                 _, stopped = trios(best, context.deadline_s)
                 plans.append(plan_of(c, walks()))
         return bound, stopped
-
-
-def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
-    """The planner of problems without host memory."""
-    return ExactSchedule() if problem.objective is Objective.LATENCY else ExactLinks()
 
 
 def _instead(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from types import MappingProxyType
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -27,9 +29,16 @@ from placewright.operators.planners.pipelines.links.program import best_pairs, t
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import MISSING, installed
+from placewright.solvers.highs import run_highs
+from placewright.solvers.linear import BackEnd
+from placewright.solvers.scip import run_scip
 
 _ROUNDS = 4
 """How often memories are made smaller where a plan's tensors do not fit beside what lives there."""
+
+Engine = Literal["scip", "highs"]
+ENGINES: Mapping[Engine, BackEnd] = MappingProxyType({"scip": run_scip, "highs": run_highs})
+"""Solvers of mixed-integer programs by name; one may stand for another."""
 
 STARTS = 0.25
 """Share of the time, at most, for what the program starts from."""
@@ -55,10 +64,13 @@ class ExactLinks:
     ----------
     moves
         Of annealing, per node.
+    engine
+        What solves the program: SCIP or HiGHS.
     """
 
     name: ClassVar[str] = "exact-links"
     moves: int = 2_000
+    engine: Engine = "scip"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput over links."""
@@ -77,10 +89,10 @@ class ExactLinks:
             at_hand = [] if context.incumbent is None else [context.incumbent.placement]
             tried.start(_share_of(context.deadline_s, STARTS), context.seed, self.moves, at_hand)
             if not problem.contiguous:
-                _contiguous_first(tried, context)
+                _contiguous_first(tried, context, ENGINES[self.engine])
             c = contract_pairs(problem, contiguous=problem.contiguous)
             if not tried.interrupted:
-                bound = _solve(c, tried, context)
+                bound = _solve(c, tried, context, ENGINES[self.engine])
         except KeyboardInterrupt:
             if tried.best is None:
                 raise
@@ -140,11 +152,11 @@ class _Tried:
         return Proposal(self.best, least, interrupted=self.interrupted, note=self.note)
 
 
-def _contiguous_first(tried: _Tried, context: Context) -> None:
+def _contiguous_first(tried: _Tried, context: Context, engine: BackEnd) -> None:
     """A fifth of the time for plans that are contiguous too."""
     chain = tried.problem.replace(contiguous=True)
     with suppress(InfeasibleError):  # what lies on a cycle need not be together here
-        _solve(contract_pairs(chain, contiguous=True), tried, _sooner(context, 0.2))
+        _solve(contract_pairs(chain, contiguous=True), tried, _sooner(context, 0.2), engine)
 
 
 def _sooner(context: Context, share: float) -> Context:
@@ -168,16 +180,16 @@ def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArr
     return [] if found is None else [c.plan(found.stage, found.kinds).placement]
 
 
-def _solve(c: Pairs, tried: _Tried, context: Context) -> float:
-    """Let SCIP look for better plans; the bound of the program."""
+def _solve(c: Pairs, tried: _Tried, context: Context, engine: BackEnd) -> float:
+    """Let a solver look for better plans; the bound of the program."""
     if too_large(c) or not installed():
-        tried.note = "too large for SCIP: not proved" if installed() else MISSING
+        tried.note = "too large for the solver: not proved" if installed() else MISSING
         return 0.0
     bound = 0.0
     for turn in range(_ROUNDS):
         start = _start(c, tried)
         found, claim, answer = best_pairs(
-            c, start, seed=context.seed, deadline_s=context.deadline_s
+            c, start, seed=context.seed, deadline_s=context.deadline_s, solve=engine
         )
         bound = claim if turn == 0 else bound
         if answer.interrupted:

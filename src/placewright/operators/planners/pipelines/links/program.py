@@ -39,7 +39,7 @@ from placewright.operators.planners.pipelines.slots.program import (
     limit_memory,
 )
 from placewright.solvers.answer import Answer
-from placewright.solvers.linear import LinearProgram, Term
+from placewright.solvers.linear import BackEnd, LinearProgram, Term
 from placewright.solvers.scip import run_scip
 
 MOST_SENDS = 60_000
@@ -66,7 +66,12 @@ def too_large(c: Pairs) -> bool:
 
 
 def best_pairs(
-    c: Pairs, start: IntArray | None, *, seed: int, deadline_s: float
+    c: Pairs,
+    start: IntArray | None,
+    *,
+    seed: int,
+    deadline_s: float,
+    solve: BackEnd | None = None,
 ) -> tuple[IntArray | None, float, Answer]:
     """Devices of the nodes, shape (N,), or ``None``; a lower bound in seconds; SCIP's answer.
 
@@ -78,7 +83,7 @@ def best_pairs(
     m = _build(c, start, value_s, deadline_s)
     if m is None:
         return None, 0.0, Answer(None, 0.0)
-    answer = run_scip(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
+    answer = (solve or run_scip)(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
     return chosen(m.x, answer), bound, answer
 

@@ -18,7 +18,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.solvers.answer import Answer
-from placewright.solvers.linear import LinearProgram, Term
+from placewright.solvers.linear import BackEnd, LinearProgram, Term
 from placewright.solvers.scip import run_scip
 
 UNITS = 100.0
@@ -74,6 +74,7 @@ def best_cuts(
     seed: int,
     deadline_s: float,
     among: Sequence[int] = (),
+    solve: BackEnd | None = None,
 ) -> tuple[IntArray | None, float, bool]:
     """Slots of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
@@ -88,7 +89,7 @@ def best_cuts(
     if start is not None and not among:
         start, pivots = _sorted_out(c, kinds, start)
     m = _build(c, kinds, pivots, value_s, start, among)
-    answer = run_scip(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
+    answer = (solve or run_scip)(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
     bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
     return chosen(m.x, answer), bound, answer.interrupted
 
