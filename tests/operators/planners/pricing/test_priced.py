@@ -28,6 +28,8 @@ def test_a_solve_without_an_answer_is_a_bound_at_most(
 
     def astray(*given: object, **named: object) -> PbqpSolution:
         found = solve_pbqp(*given, **named)  # type: ignore[arg-type]
+        if "exact" in named:  # a placement, and not the bound
+            return found
         return replace(found, value=math.inf, lower_bound=proved, proved=False)
 
     monkeypatch.setattr(sys.modules[serial_bound.__module__], "solve_pbqp", astray)
