@@ -7,11 +7,13 @@ import pytest
 
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
+from placewright.operators.planners import planners
 from placewright.operators.planners.lists.planners import CEFT, CEFT_CPOP, ListScheduler
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.structure.ceft import ceft
 from placewright.planning.contract import Context, Planner, proposal_of
+from placewright.planning.parameters import choose
 from placewright.testing.conformance import PlannerConformance
 from placewright.testing.instances import random_problem, tiny
 from tests.published import published
@@ -77,3 +79,14 @@ class TestConformanceCeftCpop(PlannerConformance):
     def planner(self, problem: OperatorProblem) -> Planner:
         """The planner under test."""
         return CEFT_CPOP
+
+
+def test_parameters_make_the_variant() -> None:
+    """HEFT with CEFT's rank and device rule, given as text, is CEFT."""
+    for seed in range(5):
+        problem = random_problem(seed, most_operators=30)
+        plans = [
+            choose(planners(problem), text)[1](problem, Context())
+            for text in ("heft(rank='ceft-up', device='ceft-up')", "ceft")
+        ]
+        assert plans[0].placement.tolist() == plans[1].placement.tolist()
