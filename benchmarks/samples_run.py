@@ -27,14 +27,13 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.report.text import percent, plain_table, seconds
 from placewright.samples.files import problem_from
-from placewright.samples.measuring.speeds import measure
-from placewright.samples.nodes.on_testbed import nodes_up
+from placewright.samples.measuring import measure
+from placewright.samples.nodes import NodeWorkers, nodes_up
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners import planners
 from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
 from placewright.samples.training.recipe import Recipe
-from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.requirements import missing
 
 ROUNDS = 2
@@ -100,12 +99,12 @@ def one_round(number: int, names: Sequence[str]) -> None:
     with nodes_up(problem) as up:
         shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
         print(f"round {number + 1} of {ROUNDS}: measuring speeds; cores: {shares}", flush=True)
-        measured = measure(problem, RECIPE, up.handles).of(problem, RECIPE.batch)
-        carry_out(measured, names, up.handles, number)
+        measured = measure(problem, RECIPE, up.workers).of(problem, RECIPE.batch)
+        carry_out(measured, names, up.workers, number)
 
 
 def carry_out(
-    problem: SampleProblem, names: Sequence[str], handles: Sequence[NodeHandle], number: int
+    problem: SampleProblem, names: Sequence[str], workers: NodeWorkers, number: int
 ) -> None:
     """Each of `names` on files of its own; results are kept."""
     print(np.round(1e3 * problem.seconds_per_sample, 2), "ms per sample")
@@ -118,7 +117,7 @@ def carry_out(
             others=plans,
             baselines=() if plans else (name,),
             recipe=RECIPE,
-            handles=handles,
+            workers=workers,
         )
         told = {"round": number, "real": one.real, "profile": profile(problem)}
         with RESULTS.open("a", encoding="utf-8") as file:

@@ -19,10 +19,9 @@ import numpy as np
 
 from placewright.report.text import percent, seconds, size
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import Images
-from placewright.samples.data.pictures import pictures
+from placewright.samples.data.images import Images, pictures
 from placewright.samples.files import problem_from
-from placewright.samples.nodes.on_testbed import Nodes, nodes_up
+from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import train
@@ -87,7 +86,7 @@ def row(problem: SampleProblem, up: Nodes, name: str, data: Images, test: Images
     before = sent_bytes(up, problem.n)
     with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
         shards, _ = deal(problem, data, Path(folder))
-        trained = train(problem, shards, recipe, test, handles=up.handles)
+        trained = train(problem, shards, recipe, test, workers=up.workers)
     each = (sent_bytes(up, problem.n) - before) / recipe.epochs
     last = trained.epochs[-1]
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.runtime.engines import agent as agent
+from placewright.runtime.engines import torchrun_agent
 from tests.cli.speak import speak
 
 RUN = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--engine")
@@ -16,7 +16,7 @@ def test_ranks_beyond_the_first_only_serve(
     """They capture nothing, say nothing and end well."""
     served = []
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(agent, "serve", lambda: served.append(True))
+    monkeypatch.setattr(torchrun_agent, "serve", lambda: served.append(True))
     said = speak(capsys, *RUN, "torchrun")
     assert (said.code, said.out, said.err, served) == (0, "", "", [True])
 

@@ -9,8 +9,7 @@ import pytest
 
 from placewright.profiling import in_place
 from placewright.profiling.in_place import LEAST_STEPS, MOST_STEPS, in_place_seconds, scaled_to_step
-from placewright.runtime.device_group import StepLog
-from placewright.runtime.step_record import StepRecord
+from placewright.runtime.step_record import StepLog, StepRecord
 from tests.runtime.chain import diamond
 
 PLAIN_S, GAP_S = 0.9, 0.1

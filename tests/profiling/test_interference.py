@@ -11,8 +11,7 @@ import pytest
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.interference import interference
-from placewright.runtime.device_group import StepLog
-from placewright.runtime.step_record import StepRecord
+from placewright.runtime.step_record import StepLog, StepRecord
 from placewright.testing.instances import tiny
 
 PROBLEM = tiny(

@@ -16,8 +16,7 @@ from placewright.profiling.message_cost import (
     hop_seconds,
     measured_messages,
 )
-from placewright.runtime.device_group import StepLog
-from placewright.runtime.step_record import StepRecord
+from placewright.runtime.step_record import StepLog, StepRecord
 
 COST = MessageCost(real_s=8e-5, real_s_per_byte=6e-10, extra_s=3e-5, extra_s_per_byte=2e-10)
 COUNT = len(SIZES) * (HOPS + 1)

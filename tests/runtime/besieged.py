@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.runtime.engines.agent import is_lead, serve
 from placewright.runtime.engines.torchrun import Torchrun
+from placewright.runtime.engines.torchrun_agent import is_coordinator, serve
 from placewright.runtime.session import Session
 from tests.runtime.chain import answer, diamond
 
@@ -39,7 +39,7 @@ def lead(folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    if is_lead():
+    if is_coordinator():
         print(json.dumps(lead(Path(sys.argv[1]))))
     else:
         serve()

@@ -14,8 +14,8 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import WorkerError
-from placewright.runtime.engines.agent import is_lead, serve
 from placewright.runtime.engines.torchrun import Torchrun
+from placewright.runtime.engines.torchrun_agent import is_coordinator, serve
 from placewright.runtime.session import Session
 from tests.runtime.chain import answer, diamond
 
@@ -77,7 +77,7 @@ def children(pid: int) -> list[int]:
 
 def main(other: Path) -> None:
     """Every rank."""
-    if is_lead():
+    if is_coordinator():
         print(json.dumps(lead(other)))
     else:
         other.write_text(str(os.getpid()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from placewright.cluster.cluster import Cluster
 from placewright.runtime.engines.local import Local, LocalGroup
-from placewright.runtime.messages.ways import Layout, backend_of
+from placewright.runtime.messages.layout import Layout, backend_of
 
 
 @dataclass(frozen=True, slots=True)

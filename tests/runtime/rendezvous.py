@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from placewright.runtime.step.partition import turn
-from placewright.runtime.step.sharing import Share
+from placewright.runtime.messages.wire import message_key
+from placewright.runtime.step.shares import Share
 
 Action = tuple[str, tuple[int, int]]
 
@@ -20,14 +20,14 @@ def script(share: Share) -> Iterator[Action]:
     steps = [iter(part.steps) for part in share.parts]
     for k in share.turns:
         step = next(steps[k])
-        yield from (("name", turn(m)) for m in step.posts)
+        yield from (("name", message_key(m)) for m in step.posts)
         for m in step.waits:
             if m.way != "copy":
-                yield ("receive" if m.way == "gloo" else "join"), turn(m)
+                yield ("receive" if m.way == "gloo" else "join"), message_key(m)
         yield "compute", (step.operator, -1)
         for m in step.sends:
             if m.way != "copy":
-                yield ("deliver" if m.way == "gloo" else "name"), turn(m)
+                yield ("deliver" if m.way == "gloo" else "name"), message_key(m)
 
 
 class Process:

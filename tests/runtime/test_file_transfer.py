@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from placewright.runtime import file_transfer as parcels
+from placewright.runtime import file_transfer
+from placewright.runtime.engines import group as group_module
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.file_transfer import FileTransfer
 
@@ -20,16 +21,17 @@ class Group:
 
     names = ("a", "b")
     check_written = WorkerGroup.check_written
+    distribute, collect = WorkerGroup.distribute, WorkerGroup.collect
 
     def __init__(self, why: str = "") -> None:
         self.workers, self.why = [FileTransfer(), FileTransfer()], ["", why]
 
     def order_all(self, verb: str, *arguments: Any) -> list[Any]:
         """As the worker obeys."""
-        if verb == "pack_parcel":
+        if verb == "write_file":
             pairs = zip(self.workers, self.why, strict=True)
             return [worker.pack(lambda p, why=why: self.write(p, why)) for worker, why in pairs]
-        done = {"begin_parcel": FileTransfer.begin, "append_parcel": FileTransfer.append}
+        done = {"begin_file": FileTransfer.begin, "append_file": FileTransfer.append}
         return [done.get(verb, FileTransfer.take)(worker, *arguments) for worker in self.workers]
 
     def write(self, path: str, why: str) -> str:
@@ -44,13 +46,14 @@ def test_a_file_is_handed_out_and_fetched_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every worker has a copy, and gives a file of its own."""
-    monkeypatch.setattr(parcels, "PIECE_BYTES", 4)
+    monkeypatch.setattr(group_module, "PIECE_BYTES", 4)
+    monkeypatch.setattr(file_transfer, "PIECE_BYTES", 4)
     group: Any = Group()
     (tmp_path / "given").write_bytes(b"0123456789")
-    paths = parcels.hand_out(group, tmp_path / "given")
+    paths = group.distribute(tmp_path / "given")
     assert [Path(path).read_bytes() for path in paths] == [b"0123456789"] * 2
     files = [tmp_path / "0", tmp_path / "1"]
-    parcels.collect(group, "state", files)
+    group.collect("state", files)
     assert [file.read_bytes() for file in files] == [b"state" * 5] * 2
 
 
@@ -59,5 +62,5 @@ def test_a_worker_that_cannot_write_is_named(tmp_path: Path, why: str) -> None:
     """As an error of the disk, with the worker's words; the others' files are not fetched."""
     group: Any = Group(why)
     with pytest.raises(OSError, match=r"device 'b' could not write: .*No space left on device"):
-        parcels.collect(group, "state", [tmp_path / "0", tmp_path / "1"])
+        group.collect("state", [tmp_path / "0", tmp_path / "1"])
     assert not list(tmp_path.iterdir())

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from placewright.runtime.freed_memory import keep_freed_memory
+from placewright.runtime.step.executor import keep_freed_memory
 
 FAULTS = (
     "import resource, sys\n"
-    "from placewright.runtime.freed_memory import keep_freed_memory\n"
+    "from placewright.runtime.step.executor import keep_freed_memory\n"
     "if sys.argv[1] == 'keep': keep_freed_memory()\n"
     "def step():\n"
     "    return len(bytearray(1 << 24))\n"

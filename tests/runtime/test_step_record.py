@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.runtime.device_group import StepLog
 from placewright.runtime.host import Host
 from placewright.runtime.step_record import (
+    StepLog,
     StepRecord,
     occupied_seconds,
     operator_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load, save
 
-from placewright.runtime.storable import storable
+from placewright.runtime.step.devices import storable
 
 
 def test_shared_and_turned_tensors_are_read_back_equal() -> None:

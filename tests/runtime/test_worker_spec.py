@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from placewright.runtime.emulation import ShapedLink
-from placewright.runtime.messages.ways import Layout
-from placewright.runtime.worker_spec import WorkerSpec
+from placewright.runtime.messages.layout import Layout
+from placewright.runtime.specs import WorkerSpec
 from placewright.testbed.node_handle import NodeHandle
 
 numbers = st.floats(0, 1e9, allow_nan=False)

@@ -183,9 +183,9 @@ def served_torchrun(engine: object) -> bool:
     """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
     if engine != "torchrun":
         return False
-    from placewright.runtime.engines import agent
+    from placewright.runtime.engines import torchrun_agent
 
-    if agent.is_lead():
+    if torchrun_agent.is_coordinator():
         return False
-    agent.serve()
+    torchrun_agent.serve()
     return True

@@ -24,12 +24,12 @@ from placewright.graph.program import Instruction, Program, Ref
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.message_cost import copy_chains
 from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.ways import Layout
-from placewright.runtime.step.elsewhere import elsewhere
+from placewright.runtime.messages.layout import Layout
+from placewright.runtime.step.kernels import kernel_on
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step.sequence import compile_share
-from placewright.runtime.step.sharing import shares
-from placewright.runtime.step.timers import timer_of
+from placewright.runtime.step.shares import shares
+from placewright.runtime.timers import timer_of
 
 WORKSPACE = 3
 """Position among the results of a recurrent layer."""
@@ -141,7 +141,7 @@ class Bench:
     def _call(self, instruction: Instruction) -> Callable[[], Any]:
         call, given = resolve_target(instruction.target), instruction.kwargs
         if self.torch_device != "cpu":
-            call, given = elsewhere(call, instruction, self.torch_device)
+            call, given = kernel_on(call, instruction, self.torch_device)
         args = [self._synthetic(a) for a in instruction.args]
         return partial(call, *args, **{k: self._synthetic(v) for k, v in given.items()})
 

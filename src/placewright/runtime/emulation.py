@@ -1,8 +1,8 @@
 """Slower devices and links than this machine has, emulated by waiting.
 
 A device of speed s < 1 sleeps (1/s - 1) times the CPU time of each operator; a shaped link
-holds its channel for latency + bytes / bandwidth. Whoever prints a number measured with
-either of them says "emulated".
+holds its channel for latency + bytes / bandwidth. A printed number that was measured
+with either of them is marked "emulated".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sleep_until(deadline_s: float) -> None:
 _WORTH_A_SLEEP_S = 1e-3
 
 _OVERSLEEP_S = 4e-5
-"""What Linux takes to wake a process up beyond what it asked for, on a virtual machine."""
+"""What Linux takes to wake a process up later than requested, on a virtual machine."""
 
 
 def precise_sleeps() -> None:

@@ -1,4 +1,4 @@
-"""Files that travel in orders, piece by piece, for workers that share no disk with the caller.
+"""A worker's side of files that travel in orders, where it shares no disk with the caller.
 
 What a worker keeps has no name in any folder: nothing of it is left, however the worker ends.
 """
@@ -6,22 +6,18 @@ What a worker keeps has no name in any folder: nothing of it is left, however th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from placewright.runtime.scratch import Scratch
-
-if TYPE_CHECKING:
-    from placewright.runtime.engines.group import WorkerGroup
 
 PIECE_BYTES = 16 << 20
 """A few of them are in memory at a time."""
 
 
 class FileTransfer:
-    """The worker's side: one file that came in, and one that goes out."""
+    """One file that comes in, and one that goes out."""
 
     def __init__(self) -> None:
         self._incoming: IO[bytes] | None = None
@@ -48,7 +44,7 @@ class FileTransfer:
         """
         try:
             with Scratch() as folder:
-                path = Path(folder) / "parcel"
+                path = Path(folder) / "file"
                 why = write(str(path))
                 if not why:
                     self._outgoing = path.open("rb")
@@ -60,22 +56,3 @@ class FileTransfer:
         """The next piece of what goes out; empty after the last."""
         assert self._outgoing is not None
         return self._outgoing.read(PIECE_BYTES)
-
-
-def hand_out(group: WorkerGroup, file: Path) -> list[str]:
-    """Give every worker a copy of a file; the path under which each finds its own."""
-    paths = group.order_all("begin_parcel")
-    with file.open("rb") as source:
-        while piece := source.read(PIECE_BYTES):
-            group.order_all("append_parcel", piece)
-    return paths
-
-
-def collect(group: WorkerGroup, verb: str, files: Sequence[Path]) -> None:
-    """Have every worker write a file with `verb` and fetch it; see `WorkerGroup.collect`."""
-    group.check_written(group.order_all("pack_parcel", verb))
-    with ExitStack() as stack:
-        targets = [stack.enter_context(file.open("wb")) for file in files]
-        while any(pieces := group.order_all("take_parcel")):
-            for target, piece in zip(targets, pieces, strict=True):
-                target.write(piece)

@@ -1,4 +1,4 @@
-"""How long workers are waited for. Every wait has a limit, and all of them are here.
+"""Time limits of every wait for workers.
 
     a worker process starts                START_S
     all workers join the process group     JOIN_S
@@ -7,7 +7,7 @@
     steps                                  STEP_S + SILENCE_STEPS x expected seconds
     steps of which nothing is expected     FIRST_STEPS_S each
     a process that is stopped (SIGSTOP)    STOPPED_S
-    a process ends when it is told to      END_S
+    a process ends when it is asked to     END_S
 
 ``PLACEWRIGHT_PATIENCE=4`` makes all of them four times as long, for machines that are slow or busy.
 Time in which the waiting process itself is stopped (Ctrl-Z) does not count.
@@ -41,12 +41,12 @@ SILENCE_STEPS = 20.0
 FIRST_STEPS_S = 900.0
 
 STOPPED_S = 5.0
-"""Whoever sends SIGSTOP and SIGCONT within this is not noticed."""
+"""A SIGSTOP with a SIGCONT within this is not noticed."""
 
 END_S = 5.0
 
 GROUP_S = 1800.0
-"""Within one exchange of tensors: gloo's own limit, for workers that nobody looks after."""
+"""Within one exchange of tensors: gloo's own limit, for workers that no caller watches."""
 
 LOOK_S = 0.5
 """Between two looks at what is waited for."""

@@ -26,7 +26,7 @@ GUEST = 8
 """From this column on, what other columns have already."""
 
 SHORTEST_S, SHORTEST_ROUND_S = 0.1, 0.3
-"""Shorter measurements, and rounds, say nothing: the system counts in hundredths."""
+"""Shorter measurements and rounds are left out: the system counts hundredths of a second."""
 
 EMULATOR = b"placewright.testbed.emulator"
 
@@ -35,12 +35,12 @@ Reading = tuple[float, float, float | None]
 
 
 def cpu_reading(cores: Collection[int]) -> Reading:
-    """What the calling process, and everybody on these cores, has used so far."""
+    """What the calling process, and all processes on these cores, have used so far."""
     return time.perf_counter(), time.process_time(), busy_seconds(cores)
 
 
 def busy_seconds(cores: Collection[int]) -> float | None:
-    """CPU seconds spent on these cores since the system started; ``None`` where it does not say."""
+    """CPU seconds spent on these cores since the system started; ``None`` where unknown."""
     try:
         lines = STAT.read_text(encoding="ascii").splitlines()
     except OSError:
@@ -84,7 +84,7 @@ class LoadMeter:
             self._add(boot, [(before[r], after[r]) for r in ranks], spent if boot == here else 0.0)
 
     def load(self) -> MachineLoad | None:
-        """The machine on which others did most; ``None`` where none says, or too briefly."""
+        """The machine with the highest load by others; ``None`` where unknown or too brief."""
         if max(self.wall_s.values(), default=0.0) < SHORTEST_S:
             return None
         boot = max(self.wall_s, key=lambda b: self.other_s[b] / self.wall_s[b])

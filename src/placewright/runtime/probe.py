@@ -8,9 +8,9 @@ import torch
 
 from placewright.graph.graph import TensorSpec
 from placewright.runtime.emulation import Stretch
-from placewright.runtime.messages.transport import Courier, Mailbox
-from placewright.runtime.step.partition import Message
-from placewright.runtime.step.timers import timer_of
+from placewright.runtime.messages.gloo import GlooReceiver, GlooSender
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.timers import timer_of
 
 WORK_S = 0.03
 """Seconds of the work at full speed: three periods of a CPU quota."""
@@ -50,7 +50,7 @@ class SpeedProbe:
         self._timer.settle()
 
 
-def link_seconds(here: int, source: int, target: int, courier: Courier) -> LinkSeconds:
+def link_seconds(here: int, source: int, target: int, sender: GlooSender) -> LinkSeconds:
     """Least round trip of a small and of a large message, each answered by a small one.
 
     Both ends call it, each as its own device `here`; what `source` finds counts.
@@ -66,15 +66,15 @@ def link_seconds(here: int, source: int, target: int, courier: Courier) -> LinkS
         incoming, outgoing = (back, there) if here == source else (there, back)
         times = []
         for _ in range(REPEATS):
-            mailbox = Mailbox([incoming], courier.devices)
-            mailbox.post()
+            receiver = GlooReceiver([incoming], sender.devices)
+            receiver.post()
             start = time.perf_counter()
             if here == target:
-                mailbox.take(incoming)
-            courier.send(outgoing, torch.zeros(outgoing.spec.shape, dtype=torch.uint8))
-            courier.flush()
+                receiver.take(incoming)
+            sender.send(outgoing, torch.zeros(outgoing.spec.shape, dtype=torch.uint8))
+            sender.flush()
             if here == source:
-                mailbox.take(incoming)
+                receiver.take(incoming)
             times.append(time.perf_counter() - start)
         found[size] = min(times)
     return found

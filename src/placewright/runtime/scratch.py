@@ -1,7 +1,7 @@
 """Folders for what is needed only while a run lasts: weights on their way, a meeting point.
 
 A process that is killed cannot remove its own. Each folder holds a lock that ends with the process,
-however that ends, and whoever makes the next folder removes those whose lock is free. The temporary
+however that ends, and the next folder's maker removes those whose lock is free. The temporary
 folder of `multiprocessing` (the fork server's socket) is one of them.
 """
 
@@ -107,7 +107,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock; an `OSError` where somebody else does."""
+    """Hold the lock; an `OSError` where another process does."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +124,7 @@ def _end(folder: Path, lock: IO[str], owner: int) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all but the lock: whoever is killed meanwhile leaves a folder that can be swept."""
+    """Remove all but the lock: a process killed meanwhile leaves a folder that can be swept."""
     with suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -134,7 +134,7 @@ def _empty(folder: Path) -> None:
 
 
 def _held(folder: Path) -> IO[str]:
-    """A lock that has its name only once it is held: nobody sees it free before."""
+    """A lock that gets its name once it is held: no other process sees it free before."""
     draft = folder / (LOCK + ".new")
     lock = draft.open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)

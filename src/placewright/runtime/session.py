@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -21,15 +20,14 @@ from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
-from placewright.runtime.messages.ways import THROUGH_HOST, Layout
+from placewright.runtime.messages.layout import THROUGH_HOST, Layout
 from placewright.runtime.messages.wire import wire_bytes
-from placewright.runtime.migration import random_home, state_moves
 from placewright.runtime.probe import link_line
 from placewright.runtime.scratch import Scratch
-from placewright.runtime.step.partition import Part, partition
-from placewright.runtime.step.sharing import Share, shares
+from placewright.runtime.step.devices import storable
+from placewright.runtime.step.partition import Part, partition, random_home, state_moves
+from placewright.runtime.step.shares import Share, shares
 from placewright.runtime.step_record import StepRecord, step_record
-from placewright.runtime.storable import storable
 
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ class Session:
     state
         A real tensor for every program input; inputs that are all zeros may be left out.
     engine
-        Who starts the workers; children of this process by default.
+        Starts the workers; children of this process by default.
 
     Raises
     ------
@@ -70,21 +68,16 @@ class Session:
     def __enter__(self) -> Session:
         try:
             self.group.__enter__()
-            self._initial = self.group.hand_out(self._initial_file)
+            self._initial = self.group.distribute(self._initial_file)
         except BaseException:
             self.group.close()
             self._folder.cleanup()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         try:
-            self.group.__exit__(kind, error, trace)
+            self.group.__exit__(kind, *rest)
         finally:
             self._folder.cleanup()
 
@@ -95,7 +88,7 @@ class Session:
 
     @property
     def emulated(self) -> str:
-        """What is emulated, in words; empty if nothing."""
+        """See `Engine.emulated`."""
         return self.engine.emulated(self.cluster, self.group.hosts)
 
     def load(
@@ -182,8 +175,8 @@ class Session:
         latency, *_ = self.cluster.link_arrays()
         finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
         pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] in THROUGH_HOST]
-        asked = [pair for pair in pairs if among is None or pair in among]
-        answers = self.group.order_all("probe_links", asked)
+        wanted = [pair for pair in pairs if among is None or pair in among]
+        answers = self.group.order_all("probe_links", wanted)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
 
     def disturb(self, factors: Sequence[float]) -> None:
@@ -199,7 +192,7 @@ class Session:
         Raises
         ------
         WorkerError
-            A worker died, raised, was stopped, or said nothing for `limit_s` seconds; by default
+            A worker died, raised, was stopped, or did not answer for `limit_s` seconds; by default
             those of `placewright.runtime.limits.steps_s`.
         """
         limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
@@ -256,9 +249,9 @@ class Session:
         return parts, shares(parts, order, layout.processes, serial=self.serial)
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
-        """What each process says of its devices, in the cluster's order."""
-        said = [iter(answer) for answer in answers]
-        return [next(said[process]) for process in self.layout.processes]
+        """Answers by process and device, in the cluster's order."""
+        by_process = [iter(answer) for answer in answers]
+        return [next(by_process[process]) for process in self.layout.processes]
 
     def _written(self, state: Mapping[str, torch.Tensor]) -> Path:
         """The initial state as a file."""

@@ -1,8 +1,9 @@
-"""What each worker is told to be, on the hosts that are there."""
+"""Worker specifications: which process drives which device, on which cores and GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
@@ -10,8 +11,59 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
 from placewright.runtime.emulation import ShapedLink
 from placewright.runtime.host import Host
-from placewright.runtime.messages.ways import Layout
-from placewright.runtime.worker_spec import WorkerSpec
+from placewright.runtime.limits import GROUP_S
+from placewright.runtime.messages.layout import Layout
+from placewright.testbed.node_handle import NodeHandle
+
+PLACED_STEPS = "placewright.runtime.step.executor:StepExecutor"
+"""The program that executes steps of a placed `placewright.graph.program.Program`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Everything a worker must know before its first order.
+
+    Attributes
+    ----------
+    device_name
+        What error messages call it: its devices, or what else it stands for.
+    program
+        What it executes, as ``"package.module:Class"``; see `placewright.runtime.program`.
+    rendezvous
+        Where the process group meets, for example ``file:///...`` or torchrun's ``env://``.
+    layout
+        All devices of the cluster; which of them this process drives, and how tensors travel.
+    interface
+        Network interface over which tensors travel, unless the environment names one; empty for
+        that of the host's name.
+    session
+        What sets this group apart from others that met at the same place.
+    threads
+        Intra-operator threads.
+    stretch
+        How many times slower than this machine the devices are, 1 for not emulated.
+    links
+        Emulated outgoing links by target device.
+    cores
+        CPU numbers to pin the process to, empty for none.
+    handle
+        The node of a testbed to work in, ``None`` for this machine as it is.
+    """
+
+    rank: int
+    world: int
+    rendezvous: str
+    device_name: str
+    layout: Layout
+    threads: int = 1
+    stretch: float = 1.0
+    links: Mapping[int, ShapedLink] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+    handle: NodeHandle | None = None
+    session: str = "0"
+    interface: str = ""
+    timeout_s: float = GROUP_S
+    program: str = PLACED_STEPS
 
 
 def worker_specs(
@@ -20,8 +72,10 @@ def worker_specs(
     *,
     emulate: bool = True,
     processes: Sequence[int] | None = None,
+    program: str = PLACED_STEPS,
+    pin: bool = True,
 ) -> list[WorkerSpec]:
-    """What every worker process is; its rendezvous is for the group to fill in.
+    """Specifications of all worker processes; the group fills the rendezvous in.
 
     Parameters
     ----------
@@ -31,6 +85,10 @@ def worker_specs(
         Wait where devices and links are slower than the hosts; else they are what they are.
     processes
         The rank that drives each device; one each by default.
+    program
+        What the workers execute.
+    pin
+        Give every device cores of its own, where its host has enough for all.
 
     Raises
     ------
@@ -49,20 +107,21 @@ def worker_specs(
     layout = layout.timed(
         {(a, b) for a, out in enumerate(shaped) for b in out if hosts[a].boot == hosts[b].boot}
     )
-    crews = [layout.device_group(rank) for rank in sorted(set(layout.processes))]
+    groups = [layout.device_group(rank) for rank in sorted(set(layout.processes))]
     return [
         WorkerSpec(
             rank=rank,
-            world=len(crews),
+            world=len(groups),
             rendezvous="",
             device_name="+".join(devices[d].name for d in device_group),
             threads=max(devices[d].cores for d in device_group),
             stretch=max(_stretch(devices[d]) for d in device_group) if emulate else 1.0,
             layout=layout,
             links=shaped[device_group[0]],
-            cores=tuple(core for d in device_group for core in cores[d]),
+            cores=tuple(core for d in device_group for core in cores[d]) if pin else (),
+            program=program,
         )
-        for rank, device_group in enumerate(crews)
+        for rank, device_group in enumerate(groups)
     ]
 
 
@@ -92,20 +151,20 @@ def check_can_run(
                 where=f"{cluster.name}: device {device.name!r}",
                 by=f"speed {device.speed}",
                 hint="scale all speeds so that the fastest is 1, or give --no-emulate where "
-                "devices really are what the cluster says",
+                "devices really are as fast as in the cluster",
             )
 
 
 def emulated(cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: bool = True) -> str:
-    """What a session on this cluster emulates, in words; empty if nothing."""
+    """What a session on this cluster emulates, as text; empty if nothing."""
     hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
     cpus = [d for d in cluster.devices if d.kind == "cpu"]
     slow = [f"{d.name} at {d.speed:g}x by waiting" for d in cpus if d.speed < 1]
     shaped = emulated_links(cluster)
     links = [f"{len(shaped)} links by waiting"] if shaped else []
-    crowd = _crowd(cluster.devices, hosts)
-    crowded = [f"{crowd} more cores than this machine has by sharing"] if crowd > 0 else []
-    return ", ".join((slow + links if emulate else []) + crowded)
+    excess = _excess_cores(cluster.devices, hosts)
+    shared = [f"{excess} more cores than this machine has by sharing"] if excess > 0 else []
+    return ", ".join((slow + links if emulate else []) + shared)
 
 
 def emulated_links(cluster: Cluster) -> list[Link]:
@@ -138,13 +197,13 @@ def _shaped(cluster: Cluster, source: int) -> dict[int, ShapedLink]:
 def _cores(devices: Sequence[Device], hosts: Sequence[Host]) -> list[tuple[int, ...]]:
     """Cores of its own for every device whose host has enough for all, else none pinned."""
     free = {host.boot: list(host.cores) for host in hosts}
-    asked = {
+    wanted = {
         boot: sum(d.cores for d, h in zip(devices, hosts, strict=True) if h.boot == boot)
         for boot in free
     }
     taken: list[tuple[int, ...]] = []
     for device, host in zip(devices, hosts, strict=True):
-        enough = asked[host.boot] <= len(host.cores)
+        enough = wanted[host.boot] <= len(host.cores)
         taken.append(tuple(free[host.boot][: device.cores]) if enough else ())
         del free[host.boot][: device.cores]
     return taken
@@ -163,10 +222,10 @@ def _gpus(devices: Sequence[Device], hosts: Sequence[Host]) -> list[int | None]:
     return found
 
 
-def _crowd(devices: Sequence[Device], hosts: Sequence[Host]) -> int:
+def _excess_cores(devices: Sequence[Device], hosts: Sequence[Host]) -> int:
     """Cores that CPU devices ask for beyond what their hosts have, over all hosts."""
     have = {host.boot: len(host.cores) for host in hosts}
-    asked = dict.fromkeys(have, 0)
+    wanted = dict.fromkeys(have, 0)
     for device, host in zip(devices, hosts, strict=True):
-        asked[host.boot] += device.cores if device.kind == "cpu" else 0
-    return sum(max(0, asked[boot] - have[boot]) for boot in have)
+        wanted[host.boot] += device.cores if device.kind == "cpu" else 0
+    return sum(max(0, wanted[boot] - have[boot]) for boot in have)

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
-from placewright.runtime.device_group import StepLog
 from placewright.runtime.host import Host
-from placewright.runtime.step.clock import aligned
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """What one device saw of one step, ``time.perf_counter()`` seconds of its machine.
+
+    Attributes
+    ----------
+    transfers
+        Tensor (its position in the graph), target device, start and end.
+    scalars
+        Outputs of one element that were made here: the loss.
+    """
+
+    start_s: float
+    end_s: float
+    operators: tuple[int, ...] = ()
+    spans_s: tuple[float, ...] = ()
+    transfers: tuple[tuple[int, int, float, float], ...] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> FloatArray:
+        """What each of `operators` took, where the step was watched."""
+        spans = np.asarray(self.spans_s).reshape(-1, 2)
+        seconds: FloatArray = spans[:, 1] - spans[:, 0]
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +90,26 @@ def occupied_seconds(records: Sequence[StepRecord], operators: int) -> FloatArra
             row[list(log.operators)] = np.diff(starts, append=log.end_s)
     median: FloatArray = np.median(times, axis=0)
     return median
+
+
+def aligned(logs: Sequence[StepLog], hosts: Sequence[Host]) -> tuple[StepLog, ...]:
+    """The logs of one step, all on the clock of the first worker's host."""
+    first: dict[str, float] = {}
+    for log, host in zip(logs, hosts, strict=True):
+        first.setdefault(host.boot, log.start_s)
+    origin = logs[0].start_s
+    return tuple(
+        _shifted(log, origin - first[host.boot]) for log, host in zip(logs, hosts, strict=True)
+    )
+
+
+def _shifted(log: StepLog, by_s: float) -> StepLog:
+    if by_s == 0:
+        return log
+    return replace(
+        log,
+        start_s=log.start_s + by_s,
+        end_s=log.end_s + by_s,
+        spans_s=tuple(t + by_s for t in log.spans_s),
+        transfers=tuple((tag, to, a + by_s, b + by_s) for tag, to, a, b in log.transfers),
+    )

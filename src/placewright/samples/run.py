@@ -1,8 +1,8 @@
-"""Carry a plan of wing 3 out: files move, nodes train, and so do its peers; measured.
+"""Execute a plan of wing 3 and its baselines: files move, nodes train; measured.
 
-Synchronous steps wait for everybody, so that in a real run nobody trains before the last transfer
+Synchronous steps wait for all nodes, so that in a real run none trains before the last transfer
 has ended, whatever overlap the plan was made for. The prediction beside a measurement is
-therefore the judge's word on overlap A with queued ports.
+therefore the judge's value for overlap A with queued ports.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from placewright.errors import UnknownNameError
 from placewright.planning.contract import Context, Progress, silent
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import Images
-from placewright.samples.data.pictures import pictures
+from placewright.samples.data.images import Images, pictures
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import Moved, move
+from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Trained, train
-from placewright.testbed.node_handle import NodeHandle
 
 EMULATED = "speeds of nodes and links"
 REAL = "nothing: CPU quotas and shaped links of a testbed"
@@ -43,7 +42,7 @@ class SampleRun:
     Attributes
     ----------
     predicted_s
-        The judge's word; ``None`` for peers that it does not know.
+        The judge's value; ``None`` for baselines that it does not know.
     move_s, train_s
         Until every sample was where it belongs, and all epochs after that.
     moved
@@ -116,29 +115,30 @@ def run(
     baselines: Sequence[str] = BASELINES,
     others: Mapping[str, SamplePlan] = MappingProxyType({}),
     speed: float = 1.0,
-    handles: Sequence[NodeHandle] = (),
+    workers: NodeWorkers | None = None,
     kind: str = "auto",
     progress: Progress = silent,
     ended: Callable[[SampleRun], None] = lambda run: None,
 ) -> list[SampleRun]:
-    """The plan first, then other plans, then the peers, each on files of its own.
+    """The plan first, then other plans, then the baselines, each on files of its own.
 
     Parameters
     ----------
     plan
-        ``None``: only the others and the peers.
+        ``None``: only the others and the baselines.
     recipe
         How to train; its epochs are those of the problem where none is given.
     others
-        More plans to carry out, by name.
+        More plans to execute, by name.
     speed
-        How many times faster than the problem says nodes and links are emulated.
-    seats
-        Where the nodes sit in a testbed: nothing is emulated, files are of real size.
+        How many times faster than in the problem nodes and links are emulated.
+    workers
+        The nodes' processes; others for the length of this call where none are given. On a testbed
+        nothing is emulated, and files are of real size.
     kind
-        Of images: see `placewright.samples.data.pictures`.
+        Of images: see `placewright.samples.data.images`.
     ended
-        Called with each run as it ends, for who may be interrupted.
+        Called with each run as it ends, for callers that may be interrupted.
 
     Raises
     ------
@@ -148,13 +148,14 @@ def run(
     recipe = recipe or Recipe(epochs=problem.epochs)
     asked = problem.replace(epochs=recipe.epochs)
     plans = dict(others) if plan is None else {"plan": plan, **others}
-    ground = _Ground(asked, recipe, *pictures(asked, kind, recipe.seed), speed, tuple(handles))
     done: list[SampleRun] = []
-    for name in (*plans, *baselines):
-        progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
-        moves = plans.get(name) or _moves(asked, name)
-        done.append(ground.carry_out(name, moves))
-        ended(done[-1])
+    with workers_or_own(workers) as nodes:
+        setting = _Setting(asked, recipe, *pictures(asked, kind, recipe.seed), speed, nodes)
+        for name in (*plans, *baselines):
+            progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
+            moves = plans.get(name) or _moves(asked, name)
+            done.append(setting.execute(name, moves))
+            ended(done[-1])
     return done
 
 
@@ -173,7 +174,7 @@ def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ground:
+class _Setting:
     """What is the same for all runs."""
 
     problem: SampleProblem
@@ -181,19 +182,19 @@ class _Ground:
     data: Images
     test: Images
     speed: float
-    handles: tuple[NodeHandle, ...]
+    workers: NodeWorkers
 
-    def carry_out(self, name: str, moves: SamplePlan) -> SampleRun:
+    def execute(self, name: str, moves: SamplePlan) -> SampleRun:
         """Deal, move, train."""
-        problem, speed, handles = self.problem, self.speed, self.handles
+        problem, speed, workers = self.problem, self.speed, self.workers
         how = _recipe(name, self.recipe)
-        size = problem.sample_bytes if handles else 0.0
+        size = problem.sample_bytes if workers.real else 0.0
         with Scratch() as folder:
             shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
             moved = None
             if len(moves.count):
-                moved = move(problem, moves, shards, digests, speed=speed, handles=handles)
-            trained = train(problem, shards, how, self.test, speed, handles=handles)
+                moved = move(problem, moves, shards, digests, speed=speed, workers=workers)
+            trained = train(problem, shards, how, self.test, speed, workers=workers)
         return SampleRun(
             name=name,
             predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
@@ -202,7 +203,7 @@ class _Ground:
             moved_samples=int(moves.count.sum()),
             trained=trained,
             speed=speed,
-            real=bool(handles),
+            real=workers.real,
             moved=moved,
         )
 

@@ -8,8 +8,7 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.operators.adaptive.online_profile import RECENT, OnlineProfile
 from placewright.operators.adaptive.survivors import cluster_of, problem_of
-from placewright.runtime.device_group import StepLog
-from placewright.runtime.step_record import StepRecord
+from placewright.runtime.step_record import StepLog, StepRecord
 from tests.operators.adaptive.jobs import TRIO, job
 
 

@@ -32,7 +32,7 @@ def pair() -> tuple[Channel, Channel]:
 
 
 def test_messages_arrive_in_order_and_can_be_waited_for() -> None:
-    """Whoever closes is noticed, by a twin of the end as well."""
+    """Whoever closes is noticed, by a duplicate of the end as well."""
     ours, theirs = pair()
     with ours, theirs:
         assert not ours.poll()
@@ -41,10 +41,10 @@ def test_messages_arrive_in_order_and_can_be_waited_for() -> None:
         theirs.send_packed(CODEC.pack("steps"))
         assert wait([ours, theirs], timeout=5.0) == [ours]
         assert [ours.recv(), ours.recv()] == [Order("load"), "steps"]
-        twin = theirs.twin()
+        duplicate = theirs.duplicate()
         theirs.close()
-        twin.send("still here")
-        twin.close()
+        duplicate.send("still here")
+        duplicate.close()
         assert ours.recv() == "still here"
         with pytest.raises(EOFError):
             ours.recv()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,11 +69,34 @@ def test_lists_come_back_as_tuples() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [Other(1.0), object(), {1}, np.zeros(2), len, Point])
+@pytest.mark.parametrize(
+    "value", [Other(1.0), object(), {1}, np.array([len]), np.zeros(2, "m8[s]"), len, Point]
+)
 def test_what_is_no_data_is_not_sent(value: Any) -> None:
-    """Dataclasses that are not listed, arrays, functions and classes."""
+    """Dataclasses that are not listed, arrays of other than numbers, functions and classes."""
     with pytest.raises(TypeError, match=r"cannot be sent"):
         CODEC.pack(["in", value])
+
+
+@pytest.mark.parametrize("dtype", ["f8", ">f4", "i8", "u1", "?"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (3,), (2, 1, 3)])
+def test_arrays_come_back_equal(dtype: str, shape: tuple[int, ...]) -> None:
+    """With their types and shapes, and they can be changed."""
+    sent = np.random.default_rng(0).uniform(-9, 9, shape).astype(dtype)
+    (back,) = CODEC.unpack(CODEC.pack([sent]))
+    assert (back.dtype, back.shape) == (sent.dtype, sent.shape)
+    assert back.tobytes() == sent.tobytes()
+    back[...] = 0
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [["|O8", [1], bytes(8)], ["<f8", [2], bytes(8)], ["<f8", [1], bytes(9)], ["<f8", [1]]],
+)
+def test_an_array_of_objects_or_of_another_size_is_no_message(entry: list[Any]) -> None:
+    """Nor one with a part missing."""
+    with pytest.raises(RunError, match="cannot be read"):
+        PLAIN.unpack(msgpack.packb(msgpack.ExtType(2, msgpack.packb(entry))))
 
 
 def test_a_dataclass_that_the_reader_does_not_list_is_not_made() -> None:

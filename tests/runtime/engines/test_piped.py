@@ -31,13 +31,13 @@ def test_a_worker_that_dies_idle_does_not_disturb_the_end(noticed: bool) -> None
 def test_a_stopped_worker_is_given_up_however_much_it_is_told() -> None:
     """The limit holds for giving the order too; the other worker had its own, and both end."""
     with Local().group(DUO) as group:
-        group.order_all("begin_parcel")
+        group.order_all("begin_file")
         stopped = group.processes[1]
         os.kill(stopped.pid or 0, signal.SIGSTOP)
         rescue = threading.Timer(20.0, stopped.kill)  # fails the test, instead of hanging in it
         rescue.start()
-        with pytest.raises(WorkerError, match="devices 'b': no answer in time"):
-            group.order_all("append_parcel", UNREAD, limit_s=1.0)
+        with pytest.raises(WorkerError, match="device 'b': no answer in time"):
+            group.order_all("append_file", UNREAD, limit_s=1.0)
         rescue.cancel()
     assert not any(p.is_alive() for p in group.processes)
 
@@ -45,7 +45,7 @@ def test_a_stopped_worker_is_given_up_however_much_it_is_told() -> None:
 def test_a_worker_that_dies_is_named_while_another_reads_nothing() -> None:
     """The first death ends the wait, without any limit, also before all orders are given."""
     with Local().group(DUO) as group:
-        group.order_all("begin_parcel")
+        group.order_all("begin_file")
         for process in group.processes:
             os.kill(process.pid or 0, signal.SIGSTOP)
         death = threading.Timer(0.2, group.processes[1].kill)
@@ -53,6 +53,6 @@ def test_a_worker_that_dies_is_named_while_another_reads_nothing() -> None:
         death.start()
         rescue.start()
         with pytest.raises(WorkerError, match="device 'b': the worker process died"):
-            group.order_all("append_parcel", UNREAD)
+            group.order_all("append_file", UNREAD)
         rescue.cancel()
     assert not any(p.is_alive() for p in group.processes)

@@ -52,8 +52,8 @@ def test_a_worker_that_is_stopped_while_it_starts_is_named(
 ) -> None:
     """The device, what it was doing and for how long; both workers are gone afterwards."""
 
-    def stopping(spec: object, orders: object) -> process.WorkerProcess:
-        made = process.WorkerProcess(spec, orders)  # type: ignore[arg-type]
+    def stopping(spec: object, *ends: object) -> process.WorkerProcess:
+        made = process.WorkerProcess(spec, *ends)  # type: ignore[arg-type]
         if made.process.name.endswith("-b"):
             os.kill(made.process.pid or 0, signal.SIGSTOP)
         return made
@@ -124,7 +124,7 @@ def test_what_cannot_be_started_is_told() -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     with pytest.raises(WorkerError, match=r"device 'a': .* cannot be started .*temporarily"):
-        process.started(never, "device 'a'")
+        process.start_process(never, "device 'a'")
 
 
 def test_nobody_is_born_with_ears_for_ctrl_c(group: LocalGroup) -> None:
@@ -176,6 +176,6 @@ def test_a_process_ends_although_its_threads_cannot_run() -> None:
     """Its lifeline is cut while it waits in C."""
     child = process.ChildProcess(hold_everything, (), "holds")
     assert not child.ended(0.5)
-    child.cut()
+    child.disconnect()
     assert child.ended(100.0)
     child.end()

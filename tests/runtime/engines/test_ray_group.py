@@ -140,7 +140,7 @@ def test_who_is_silent_is_named_and_who_has_answered_is_not() -> None:
     rays = Rays({"obey": Call("here")}, {"obey": Call("never", late=float("inf"))})
     with group(rays) as started, pytest.raises(WorkerError, match="no answer in time") as caught:
         started.order_all("steps", limit_s=0.02)
-    assert caught.value.where == "devices 'b'"
+    assert caught.value.where == "device 'b'"
 
 
 def test_an_error_is_the_actors_own_without_colours() -> None:

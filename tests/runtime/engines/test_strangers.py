@@ -135,7 +135,7 @@ def test_a_run_on_one_machine_that_a_stranger_attacks(run: Run) -> None:
     assert caller.stdout is not None
     assert caller.stdout.readline() == "calling\n"
     said = ended(stranger(TRIES_WHAT_HE_READ, mark, [run.store, *orders], f"{STORE}\n{CONNECT}"))
-    assert "placewright/lead/port" in said
+    assert "placewright/coordinator/port" in said
     assert said.endswith("let in 0\n")
     run.let_go()
     ended(caller)

@@ -37,7 +37,7 @@ def agent(number: int, node: str, port: int, folder: Path) -> subprocess.Popen[s
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the lead saw."""
+    """What the coordinator saw."""
     folder = tmp_path_factory.mktemp("torchrun")
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -66,7 +66,7 @@ def test_links_and_speeds_are_emulated_there_too(said: Any) -> None:
 
 
 def test_a_killed_worker_is_named_and_the_next_session_works(said: Any) -> None:
-    """The keeper says how its worker ended, and starts another one when asked."""
+    """The agent says how its worker ended, and starts another one when asked."""
     assert (
         f"device '{said['victim']}': the worker process died (killed by signal 9)" in said["death"]
     )

@@ -7,9 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.runtime.device_group import StepLog
 from placewright.runtime.host import Host
-from placewright.runtime.step.clock import aligned
+from placewright.runtime.step_record import StepLog, aligned
 
 HERE, THERE = Host("x", "boot-1", (0,)), Host("y", "boot-2", (0,))
 LOGS = (

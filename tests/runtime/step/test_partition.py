@@ -1,4 +1,4 @@
-"""A placed program is cut so that every value is where it is needed, once."""
+"""A placed program is cut so that every value is where it is actor_options, once."""
 
 from __future__ import annotations
 

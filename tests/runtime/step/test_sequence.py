@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.ways import Layout
+from placewright.runtime.messages.layout import Layout
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step.sequence import CompiledShare, compile_share
-from placewright.runtime.step.sharing import shares
-from placewright.runtime.step.timers import Timer
+from placewright.runtime.step.shares import shares
+from placewright.runtime.timers import Timer
 from tests.runtime.chain import answer, diamond
 
 

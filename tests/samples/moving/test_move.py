@@ -12,9 +12,8 @@ from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import Shard, audit, checksum
 from placewright.samples.judge import judge
-from placewright.samples.moving.move import move
+from placewright.samples.moving.move import move, transfers_of
 from placewright.samples.moving.mover import Fault
-from placewright.samples.moving.transfers import transfers_of
 from placewright.samples.plan import SamplePlan
 from tests.samples.tiny import tiny
 

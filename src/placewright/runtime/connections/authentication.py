@@ -1,7 +1,7 @@
 """Connections whose ends prove to each other that they know the run's secret.
 
-Whoever knows a port may call it: any user of the machine, on a network any machine. So nothing is
-read from a caller but the proof, which is the standard library's challenge and response
+Any user of the machine, and on a network any machine, may connect to a port. So nothing is read
+from a caller but the proof, which is the standard library's challenge and response
 (`multiprocessing.connection.deliver_challenge`), once in either direction:
 
     connecting end                                   listening end
@@ -13,11 +13,11 @@ read from a caller but the proof, which is the standard library's challenge and 
 
 The keys are made from the secret, the end's role and the port, k = HMAC(secret, role|port).
 With a key for each role an answer is worth nothing in the other direction (reflection), and with
-one for each port whoever makes us call his port cannot pass our proof on to the real one (relay).
+one for each port, an attacker whose port we call cannot pass our proof on to the real one (relay).
 The secret itself is never sent. What follows the proof is neither encrypted nor signed.
 
 A listening end serves each caller on a thread of its own, a limited number of them for a limited
-time, so that strangers who say nothing or little keep nobody out.
+time, so that strangers who send little or nothing keep no worker out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HELLO_BYTES = 1 << 16
 """The longest hello."""
 
 _AGAIN_S = 0.1
-"""Until the next caller where one could not be taken, for want of file descriptors say."""
+"""Until the next caller where one could not be taken, for want of file descriptors for example."""
 
 BROKEN = (OSError, EOFError, AuthenticationError)
 """What a lost connection and a stranger look like."""
@@ -68,7 +68,7 @@ def connect(
     Raises
     ------
     OSError, EOFError
-        Nobody listens there, the end that does is none of ours, or it takes longer than `limit_s`.
+        Nothing listens there, the end that does is none of ours, or it takes longer than `limit_s`.
     AuthenticationError
         It does not know the secret.
     """
@@ -92,7 +92,7 @@ def connect(
 
 
 class Listener:
-    """Takes calls on a thread and lets those in who prove that they know the secret.
+    """Accepts connections whose other end proves that it knows the secret.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Listener:
         threading.Thread(target=self._take_calls, daemon=True).start()
 
     def accept(self, limit_s: float = float("inf")) -> tuple[Any, Channel] | None:
-        """Hello and channel of the next that proved itself; ``None`` if nobody does in time.
+        """Hello and channel of the next that proved itself; ``None`` if none does in time.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Listener:
         return None
 
     def _admit(self, caller: socket.socket) -> None:
-        """Let a caller in who proves to know the secret and says who it is."""
+        """Accept a caller that proves to know the secret, and read its hello."""
         with caller, suppress(*BROKEN, ValueError):
             _send_at_once(caller)
             connection = Connection(os.dup(caller.fileno()))
@@ -182,7 +182,7 @@ def _answer(connection: Connection, key: bytes) -> None:
     try:
         answer_challenge(connection, key)
     except AssertionError:
-        raise AuthenticationError("the other end asks for no proof") from None
+        raise AuthenticationError("the other end sends no challenge") from None
 
 
 def _send_at_once(end: socket.socket) -> None:
@@ -192,6 +192,6 @@ def _send_at_once(end: socket.socket) -> None:
 
 
 def _hang_up(end: socket.socket) -> None:
-    """End a connection for whoever reads from it."""
+    """End a connection for those that read from it."""
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import multiprocessing.connection
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
+from threading import Thread
 from typing import Any, Self
 
 from placewright.runtime.connections.codec import PLAIN, Codec
@@ -38,12 +39,7 @@ class Channel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def send(self, message: Any) -> None:
@@ -78,13 +74,47 @@ class Channel:
         return self.connection.poll(limit_s)
 
     def fileno(self) -> int:
-        """For whoever waits."""
+        """File descriptor, for `wait`."""
         return self.connection.fileno()
 
-    def twin(self) -> Channel:
+    def duplicate(self) -> Channel:
         """The same end once more, which stays open when this one is closed."""
         return Channel(Connection(os.dup(self.fileno())), self.codec)
 
     def close(self) -> None:
-        """No more of it; twice is fine."""
+        """Close this end; twice is fine."""
         self.connection.close()
+
+
+_SMALL_BYTES = 1 << 15
+"""A connection takes so much at once, also while the other end does not read."""
+
+_AT_ONCE_S = 0.05
+"""Waited for the end of a larger message before it is left to a thread."""
+
+
+def send(connection: Channel, message: Any) -> None:
+    """Send a message; what the other end does not read at once is sent on a thread.
+
+    To one that has died, nothing: that is for others to notice.
+
+    Parameters
+    ----------
+    connection
+        All that was sent before has been read.
+    """
+    data = connection.codec.pack(message)
+    with suppress(OSError):
+        if len(data) <= _SMALL_BYTES:
+            connection.send_packed(data)
+            return
+        # A duplicate: the caller may close the connection meanwhile.
+        duplicate = connection.duplicate()
+        sending = Thread(target=_send_and_close, args=(duplicate, data), daemon=True)
+        sending.start()
+        sending.join(_AT_ONCE_S)
+
+
+def _send_and_close(connection: Channel, data: bytes) -> None:
+    with suppress(OSError), connection:
+        connection.send_packed(data)

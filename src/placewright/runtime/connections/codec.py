@@ -1,34 +1,36 @@
-"""Messages as data: numbers, text, bytes, sequences, mappings, and dataclasses that are named.
+"""Messages as data: numbers, text, bytes, arrays, sequences, mappings, and listed dataclasses.
 
-On the wire a message is msgpack. Sequences of any kind arrive as tuples. A dataclass is an
-extension that holds its name and its fields in order; only the ones that the reader has listed are
-made, by their constructor, from nothing but data:
+On the wire a message is msgpack. Sequences of any kind arrive as tuples. Two extensions are known:
 
-    ExtType(1, msgpack(["TensorSpec", [2, 3], "float32", [3, 1]]))
+    ExtType(1, msgpack(["TensorSpec", [2, 3], "float32", [3, 1]]))    a dataclass: name, its fields
+    ExtType(2, msgpack(["<f8", [2, 3], b"..."]))                      an array: dtype, shape, bytes
 
-Unlike a pickle, a message names no function to call.
+Of dataclasses only the ones that the reader has listed are made, by their constructor, from nothing
+but data; arrays hold numbers only. Unlike a pickle, a message names no function to call.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from placewright.errors import RunError
 
-_DATACLASS = 1
-"""The only type of extension there is."""
+_DATACLASS, _ARRAY = 1, 2
+"""Types of extensions."""
+
+_NUMBERS = "biuf"
+"""Kinds of arrays: truth values, integers with and without sign, floating-point numbers."""
 
 
 class Codec:
     """Packs messages and unpacks them.
 
-    Parameters
-    ----------
-    kinds
-        Dataclasses that messages may hold; no two of one name.
+    `kinds`: dataclasses that messages may hold; no two of one name.
     """
 
     def __init__(self, *kinds: type) -> None:
@@ -69,6 +71,10 @@ class Codec:
         )
 
     def _extension(self, value: Any) -> msgpack.ExtType:
+        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+            return msgpack.ExtType(
+                _ARRAY, msgpack.packb([value.dtype.str, value.shape, value.tobytes()])
+            )
         names = self._fields.get(type(value))
         if names is None:
             what = "dataclass" if is_dataclass(value) else "value"
@@ -77,10 +83,21 @@ class Codec:
         return msgpack.ExtType(_DATACLASS, self.pack(entry))
 
     def _made(self, code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            return _array(*self._unpacked(data))
         if code != _DATACLASS:
             raise ValueError(f"extension {code} is unknown")
         name, *values = self._unpacked(data)
         return self._kinds[name](*values)
+
+
+def _array(dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
+    if not re.fullmatch(rf"[<>|][{_NUMBERS}]\d\d?", dtype):
+        raise ValueError(f"arrays of {dtype!r} are no data")
+    found = np.ndarray(shape, dtype, buffer=data)
+    if found.nbytes != len(data):
+        raise ValueError(f"an array of {found.nbytes} bytes has {len(data)}")
+    return found.copy()
 
 
 PLAIN = Codec()

@@ -1,4 +1,4 @@
-"""What a session needs of its workers, however they were started: orders and answers.
+"""Worker groups: what a caller needs of workers, however they were started: orders and answers.
 
 WorkerGroup
 ├── PipedGroup            orders through connections that a process can wait for
@@ -12,42 +12,31 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from placewright.errors import WorkerError
 from placewright.runtime import limits
+from placewright.runtime.file_transfer import PIECE_BYTES
 from placewright.runtime.host import Host
-from placewright.runtime.worker_spec import WorkerSpec
+from placewright.runtime.program import describe_order, load_program
+from placewright.runtime.specs import PLACED_STEPS, WorkerSpec
 
 STARTING = "starting and joining the others"
 
-_DOING = {
-    "load": "loading its part of the model",
-    "steps": "executing a step",
-    "migrate": "moving to another placement",
-    "state": "writing its state",
-    "outputs": "writing its outputs",
-    "probe_speeds": "probing its speed",
-    "probe_links": "probing its links",
-}
-
-
-def doing(verb: str) -> str:
-    """What a worker does at an order, as it goes on after "while"."""
-    return _DOING.get(verb, f"carrying out {verb!r}")
-
 
 class WorkerGroup(ABC):
-    """A context manager around the workers of one session, one per device.
+    """A context manager around the workers of one session.
 
     Attributes
     ----------
     names
-        Of the devices, by rank.
+        What messages call each worker, by rank: its devices or its node.
     specs, hosts
         What each worker is, and where; known once the group is entered.
+    program
+        What the workers execute.
     limit_s
         Seconds that any order may take which is not given a limit of its own.
     """
@@ -55,6 +44,7 @@ class WorkerGroup(ABC):
     names: tuple[str, ...] = ()
     specs: tuple[WorkerSpec, ...] = ()
     hosts: tuple[Host, ...] = ()
+    program: str = PLACED_STEPS
     limit_s = limits.FIRST_STEPS_S
 
     def __enter__(self) -> Self:
@@ -65,12 +55,7 @@ class WorkerGroup(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         try:
             if kind is None:
                 self.dismiss()
@@ -84,38 +69,52 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Bring the workers up; they can be told orders afterwards."""
+        """Start the workers; they take orders afterwards."""
 
     @abstractmethod
     def order(
-        self, verb: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
     ) -> list[Any]:
         """Give every worker one order and collect the answers.
+
+        Parameters
+        ----------
+        arguments
+            By rank.
 
         Raises
         ------
         WorkerError
-            A worker died, raised, or did not answer within `limit_s` seconds; names the device
-            and shows the worker's own words.
+            A worker died, raised, or did not answer within `limit_s` seconds; names the worker
+            and shows its traceback.
         """
 
-    def order_all(self, verb: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+    def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Give every worker the same order."""
-        return self.order(verb, [arguments] * len(self.names), limit_s=limit_s)
+        return self.order(name, [arguments] * len(self.names), limit_s=limit_s)
 
-    @abstractmethod
-    def hand_out(self, file: Path) -> list[str]:
-        """Let every worker read a file of the caller's; the path under which each does."""
+    def distribute(self, file: Path) -> list[str]:
+        """Give every worker a copy of a file, in pieces; the paths where they find them."""
+        paths = self.order_all("begin_file")
+        with file.open("rb") as source:
+            while piece := source.read(PIECE_BYTES):
+                self.order_all("append_file", piece)
+        return paths
 
-    @abstractmethod
-    def collect(self, verb: str, files: Sequence[Path]) -> None:
-        """Have every worker write a file with `verb`; it becomes the caller's file.
+    def collect(self, name: str, files: Sequence[Path]) -> None:
+        """Have every worker write a file by the order `name`, and fetch it in pieces.
 
         Raises
         ------
         OSError
             A worker cannot write, or this process cannot; all workers go on.
         """
+        self.check_written(self.order_all("write_file", name))
+        with ExitStack() as stack:
+            targets = [stack.enter_context(file.open("wb")) for file in files]
+            while any(pieces := self.order_all("read_file")):
+                for target, piece in zip(targets, pieces, strict=True):
+                    target.write(piece)
 
     @abstractmethod
     def dead(self) -> tuple[int, ...]:
@@ -130,60 +129,66 @@ class WorkerGroup(ABC):
         """End every worker now."""
 
     def check_written(self, answers: Sequence[str]) -> None:
-        """Raise the `OSError` of the first worker that says why it could not write."""
+        """Raise the `OSError` of the first worker that could not write its file."""
         for name, why in zip(self.names, answers, strict=True):
             if why:
                 raise OSError(errno.EIO, f"device {name!r} could not write: {why}")
 
-    def raised(self, rank: int, words: str) -> WorkerError:
+    def describe(self, order: str) -> str:
+        """What a worker does at an order, as it goes on after "while"."""
+        return describe_order(self.program, order)
+
+    def worker_name(self, *ranks: int) -> str:
+        """How messages name these workers: ``device 'a'``."""
+        noun = load_program(self.program).noun + ("s" if len(ranks) > 1 else "")
+        return f"{noun} {', '.join(repr(self.names[rank]) for rank in ranks)}"
+
+    def raised_error(self, rank: int, traceback: str) -> WorkerError:
         """The error of a worker that raised one."""
+        lines = [line for line in traceback.splitlines() if line[:1].strip()]
         return WorkerError(
             "the worker raised an error",
-            where=f"device {self.names[rank]!r}",
-            by=words.strip().splitlines()[-1],
-            hint=f"its traceback:\n{words}",
+            where=self.worker_name(rank),
+            by=lines[-1],  # what follows is indented: a hint of our own errors
+            hint=f"its traceback:\n{traceback}",
         )
 
-    def broken_off(self) -> WorkerError:
+    def interrupted_error(self) -> WorkerError:
         """The error of an order after one whose answers were not waited for."""
         return WorkerError(
             "an order before this one was broken off, and its answers are still to come",
-            where=f"devices {', '.join(repr(name) for name in self.names)}",
+            where=self.worker_name(*range(len(self.names))),
             hint="open another session",
         )
 
-    def silent(self, ranks: Sequence[int], limit_s: float, task: str) -> WorkerError:
+    def silent_error(self, ranks: Sequence[int], limit_s: float, task: str) -> WorkerError:
         """The error of workers that do not answer.
 
-        Parameters
-        ----------
-        task
-            What they were asked for: see `doing`.
+        `task`: what they were asked for: see `describe`.
         """
-        names = ", ".join(repr(self.names[r]) for r in ranks)
         return WorkerError(
             f"no answer in time while {task}: a link may be cut or a node stopped",
-            where=f"devices {names}",
+            where=self.worker_name(*ranks),
             by=f"waited {limit_s:.1f} s",
             hint="check the links between these devices; where they are only slow, "
             f"{limits.VARIABLE}=4 waits four times as long",
         )
 
-    def stood_still(self, rank: int, seconds: float, task: str) -> WorkerError:
-        """The error of a worker that somebody has stopped."""
+    def stopped_error(self, rank: int, seconds: float, task: str) -> WorkerError:
+        """The error of a worker that is stopped."""
         return WorkerError(
             f"the worker process is stopped (SIGSTOP) while {task}",
-            where=f"device {self.names[rank]!r}",
+            where=self.worker_name(rank),
             by=f"for {seconds:.1f} s",
             hint="it is ended, for the others wait for it; run again, or with --adapt, which goes "
             "on without it",
         )
 
-    def died(self, rank: int, how: str) -> WorkerError:
+    def died_error(self, rank: int, how: str) -> WorkerError:
         """The error of a worker whose process is gone."""
         return WorkerError(
             "the worker process died",
-            where=f"device {self.names[rank]!r}",
+            where=self.worker_name(rank),
             by=how,
             hint="if it was killed for memory, lower --batch or give the device a memory limit",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,16 +16,22 @@ from typing import TYPE_CHECKING
 
 from placewright.cluster.cluster import Cluster
 from placewright.runtime import limits
+from placewright.runtime.connections.authentication import LOOPBACK
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
-from placewright.runtime.engines.process import ChildProcess, WorkerProcess, started
+from placewright.runtime.engines.process import WorkerProcess, start_process
 from placewright.runtime.host import Host, loopback
-from placewright.runtime.messages.ways import crews
-from placewright.runtime.orders import ORDERS
+from placewright.runtime.messages.layout import assign_processes
+from placewright.runtime.program import codec_of, load_program
 from placewright.runtime.scratch import Scratch
-from placewright.runtime.specs import check_can_run, emulated, worker_specs
-from placewright.runtime.worker_spec import WorkerSpec
+from placewright.runtime.specs import (
+    PLACED_STEPS,
+    WorkerSpec,
+    check_can_run,
+    emulated,
+    worker_specs,
+)
 
 if TYPE_CHECKING:
     from placewright.testbed.node_handle import NodeHandle
@@ -33,6 +40,9 @@ TESTBED = "CPU quotas and links of a testbed on one machine"
 
 RENDEZVOUS_PORTS = range(20000, 30000)
 """Free in a testbed, whose nodes have networks of their own, but for other sessions on it."""
+
+LISTENING_PORT = 29600
+"""Of a worker that listens, on its node of a testbed."""
 
 _PORTS_APART = 997
 """Sessions of one process. Processes that share a testbed have numbers close to each other."""
@@ -49,28 +59,31 @@ class Local:
 
     Attributes
     ----------
-    seats
+    handles
         By device, where the cluster is up as a testbed.
     emulate
         Wait where devices and links are slower than this machine.
     together
-        One process for all GPUs of a node, or one each; see `ways.crews`.
+        One process for all GPUs of a node, or one each; see `layout.assign_processes`.
     driven_by
         The rank that drives each device, where it is not left to `together`.
+    pin
+        Give every device cores of its own, where this machine has enough for all.
     """
 
     handles: Mapping[str, NodeHandle] | None = None
     emulate: bool = True
     together: bool | None = None
     driven_by: tuple[int, ...] | None = None
+    pin: bool = True
 
     @property
     def name(self) -> str:
         """As on the command line."""
         return "local" if self.handles is None else "testbed"
 
-    def group(self, cluster: Cluster) -> LocalGroup:
-        """Workers for the devices of `cluster`; nothing is started yet.
+    def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> LocalGroup:
+        """Workers that execute `program` for the devices of `cluster`; none is started yet.
 
         Raises
         ------
@@ -81,14 +94,17 @@ class Local:
         hosts = [host] * len(cluster.devices)
         if self.handles is None:
             specs = worker_specs(
-                cluster, hosts, emulate=self.emulate, processes=self.processes(cluster)
+                cluster,
+                hosts,
+                emulate=self.emulate,
+                processes=self.processes(cluster),
+                program=program,
+                pin=self.pin,
             )
             return LocalGroup(specs, host)
         check_can_run(cluster, hosts)
-        plain = worker_specs(cluster, hosts, emulate=False)
-        return LocalGroup(
-            [replace(s, cores=(), handle=self.handles[s.device_name]) for s in plain], host
-        )
+        plain = worker_specs(cluster, hosts, emulate=False, program=program, pin=False)
+        return LocalGroup([replace(s, handle=self.handles[s.device_name]) for s in plain], host)
 
     def processes(self, cluster: Cluster) -> list[int]:
         """The rank that drives each device."""
@@ -96,20 +112,28 @@ class Local:
             return list(self.driven_by)
         devices = cluster.devices
         nodes, gpu = [d.node for d in devices], [d.kind == "gpu" for d in devices]
-        return crews(nodes, gpu, together=self.together)
+        return assign_processes(nodes, gpu, together=self.together)
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
-        """What is emulated, in words; empty if nothing."""
+        """See `Engine.emulated`."""
         return TESTBED if self.handles else emulated(cluster, hosts, emulate=self.emulate)
 
 
 class LocalGroup(PipedGroup):
-    """One worker process per device. Whatever happens to the caller, none outlives it.
+    """One worker process per rank. Whatever happens to the caller, none outlives it.
 
     Parameters
     ----------
     specs
-        One per device; the rendezvous is filled in here.
+        By rank; the rendezvous is filled in here.
+
+    Attributes
+    ----------
+    addresses
+        By rank, where workers listen whose program does; empty before the start. Ports on this
+        machine are opened by this process and stay open when a worker dies: no other user can take
+        one before the worker is started again. On a testbed each node has a network of its own,
+        in which its worker opens the port.
     """
 
     def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
@@ -123,7 +147,10 @@ class LocalGroup(PipedGroup):
         )
         self.hosts = (host,) * len(specs)
         self.names = tuple(spec.device_name for spec in specs)
-        self._workers: list[ChildProcess] = []
+        self.program = specs[0].program
+        self.addresses: tuple[tuple[str, int], ...] = ()
+        self._ports: list[socket.socket] = []
+        self._workers: list[WorkerProcess] = []
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -132,16 +159,39 @@ class LocalGroup(PipedGroup):
 
     def start(self) -> None:
         """See `WorkerGroup.start`."""
+        if load_program(self.program).listens:
+            self._open_ports()
         for spec in self.specs:
-            worker = started(partial(self._worker, spec), f"device {spec.device_name!r}")
-            self._workers.append(worker)
+            self._workers.append(self._started(spec))
         self.answers(self.start_limit_s, STARTING)
+
+    def restart(self, rank: int) -> None:
+        """Replace a worker that has ended or was stopped; its answer to the start is still to come.
+
+        Others of the group go on. A worker that has joined a process group cannot be replaced.
+        """
+        self._workers[rank].end()
+        self.connections[rank].close()
+        self._stopped_s.pop(rank, None)
+        self._raised.discard(rank)
+        self._workers[rank] = self._started(self.specs[rank])
+
+    def _started(self, spec: WorkerSpec) -> WorkerProcess:
+        return start_process(partial(self._worker, spec), self.worker_name(spec.rank))
 
     def _worker(self, spec: WorkerSpec) -> WorkerProcess:
         """One process, and our end of its pipe; a second attempt has a pipe of its own."""
-        ours, theirs = Pipe()
-        self.connections[spec.rank :] = [Channel(ours, ORDERS)]
-        return WorkerProcess(spec, Channel(theirs, ORDERS))
+        ours, theirs = (Channel(end, codec_of(self.program)) for end in Pipe())
+        self.connections[spec.rank : spec.rank + 1] = [ours]
+        return WorkerProcess(spec, theirs, self._ports[spec.rank] if self._ports else None)
+
+    def _open_ports(self) -> None:
+        handles = [spec.handle for spec in self.specs]
+        if handles[0] is None:
+            self._ports = [socket.create_server((LOOPBACK, 0)) for _ in self.specs]
+            self.addresses = tuple((LOOPBACK, port.getsockname()[1]) for port in self._ports)
+        else:
+            self.addresses = tuple((h.address, LISTENING_PORT) for h in handles if h is not None)
 
     def watched(self, rank: int) -> int:
         """See `PipedGroup.watched`."""
@@ -155,22 +205,24 @@ class LocalGroup(PipedGroup):
         """See `PipedGroup.stopped`."""
         return self._workers[rank].stopped
 
-    def hand_out(self, file: Path) -> list[str]:
+    def distribute(self, file: Path) -> list[str]:
         """The file itself: workers see the same disk."""
         return [str(file)] * len(self.specs)
 
-    def collect(self, verb: str, files: Sequence[Path]) -> None:
+    def collect(self, name: str, files: Sequence[Path]) -> None:
         """Workers write where the caller reads."""
-        self.check_written(self.order(verb, [(str(file),) for file in files]))
+        self.check_written(self.order(name, [(str(file),) for file in files]))
 
     def close(self) -> None:
         """See `WorkerGroup.close`."""
         for worker in self._workers:
-            worker.cut()
+            worker.disconnect()
         countdown = limits.Countdown(_END_S)
         for worker in self._workers:
             worker.end(countdown.next_s)
             countdown.look()
+        for port in self._ports:
+            port.close()
         self._folder.cleanup()
 
 

@@ -1,32 +1,32 @@
-"""Orders through connections: each worker has one, and the first death ends every wait."""
+"""Orders through connections: each worker has one, and the first death ends every wait.
+
+There are two ways to give orders: `order` gives one to every worker and waits for all answers;
+`give`, `ready` and `take` serve workers one by one, for callers that go on when one of them ends.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from placewright.errors import WorkerError
 from placewright.runtime import limits
-from placewright.runtime.connections.channel import Channel, wait
-from placewright.runtime.engines.group import WorkerGroup, doing
+from placewright.runtime.connections.channel import Channel, send, wait
+from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.process import UNKNOWN
-from placewright.runtime.engines.sending import send
 
-_LAST_WORDS_S = 0.1
-"""What a worker said before it ended may come in later than the news that it ended."""
+_LAST_ANSWER_S = 0.1
+"""What a worker sent before it ended may arrive later than its end is seen."""
 
 _SETTLE_S = 0.3
-"""Until it is known who died first when several workers complain."""
+"""Until it is known which worker died first when several raise errors."""
 
 
 class PipedGroup(WorkerGroup):
     """Workers that read orders from connections, and whose ends can be waited for.
 
-    Attributes
-    ----------
-    connections
-        By rank, to the workers.
+    `connections`: by rank, to the workers.
     """
 
     connections: list[Channel]
@@ -50,20 +50,20 @@ class PipedGroup(WorkerGroup):
         return False
 
     def order(
-        self, verb: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
     ) -> list[Any]:
         """See `WorkerGroup.order`.
 
         After an order that was broken off, by an error or by Ctrl-C, answers to it may still
-        come: whoever asked anything else would take them for his own.
+        come, and would be taken for answers to the next one.
         """
         if self._owing:
-            raise self.broken_off()
+            raise self.interrupted_error()
         self._owing = True
-        for connection, values in zip(self.connections, arguments, strict=True):
-            send(connection, (verb, values))
+        for rank, values in zip(range(len(self.connections)), arguments, strict=True):
+            self.give(rank, name, *values)
         limit_s = self.limit_s if limit_s is None else limit_s
-        answers = self.answers(limit_s, doing(verb))
+        answers = self.answers(limit_s, self.describe(name))
         self._owing = False
         return answers
 
@@ -75,39 +75,76 @@ class PipedGroup(WorkerGroup):
         answers: dict[int, Any] = {}
         countdown = limits.Countdown(limit_s)
         while len(answers) < len(self.specs):
-            open_ranks = [r for r in range(len(self.specs)) if r not in answers]
-            speaking = {self.connections[r]: r for r in open_ranks}
-            ending = {self.watched(r): r for r in open_ranks}
-            ready = wait([*speaking, *ending], timeout=countdown.next_s)
+            waiting = [r for r in range(len(self.specs)) if r not in answers]
+            speaking, ended = self.ready(waiting, countdown.next_s)
             passed_s = countdown.look()
-            if not ready:
-                self._refuse_standstill(open_ranks, passed_s, task)
-            if not ready and countdown.over:
-                raise self.silent(open_ranks, limit_s, task)
-            for spoke in (s for s in ready if isinstance(s, Channel) and s in speaking):
-                answers[speaking[spoke]] = self._receive(speaking[spoke])
-            for rank in {ending[e] for e in ready if e in ending} - set(answers):
-                if not self.connections[rank].poll(_LAST_WORDS_S):
+            if not speaking and not ended:
+                for rank in self.stopped_too_long(waiting, passed_s):
+                    raise self.stopped_error(rank, self._stopped_s[rank], task)
+                if countdown.over:
+                    raise self.silent_error(waiting, limit_s, task)
+            for rank in speaking:
+                answers[rank] = self.take(rank)
+            for rank in set(ended) - set(answers):
+                if not self.connections[rank].poll(_LAST_ANSWER_S):
                     raise self._death(rank)
-                answers[rank] = self._receive(rank)
+                answers[rank] = self.take(rank)
         return [answers[r] for r in range(len(self.specs))]
+
+    def give(self, rank: int, name: str, *arguments: Any) -> None:
+        """Give one worker an order; returns before it has read it.
+
+        To one that has died nothing is given: `ready` finds that out.
+        """
+        send(self.connections[rank], (name, arguments))
+
+    def ready(self, ranks: Iterable[int], limit_s: float) -> tuple[list[int], list[int]]:
+        """Which of these workers have an answer, and which have ended, before so long."""
+        ranks = list(ranks)
+        speaking = {self.connections[r]: r for r in ranks}
+        ending = {self.watched(r): r for r in ranks}
+        found = wait([*speaking, *ending], timeout=limit_s)
+        spoke = [speaking[f] for f in found if isinstance(f, Channel) and f in speaking]
+        return spoke, [ending[f] for f in found if f in ending]
+
+    def take(self, rank: int) -> Any:
+        """A worker's answer.
+
+        Raises
+        ------
+        WorkerError
+            It has died, or raised an error; where another one died, that one is named.
+        """
+        try:
+            status, value = self.receive(rank)
+        except (EOFError, OSError):
+            raise self._death(rank) from None
+        if status == "error":
+            raise self._first_cause(rank, str(value))
+        return value
+
+    def stopped_too_long(self, ranks: Sequence[int], passed_s: float) -> list[int]:
+        """Those of these workers that have been stopped for too long.
+
+        Parameters
+        ----------
+        passed_s
+            Seconds since the last call.
+        """
+        for rank in ranks:
+            before_s = self._stopped_s.get(rank, 0.0)
+            self._stopped_s[rank] = before_s + passed_s if self.stopped(rank) else 0.0
+        limit_s = limits.patience(limits.STOPPED_S)
+        return [rank for rank in ranks if self._stopped_s[rank] > limit_s]
 
     def dead(self) -> tuple[int, ...]:
         """See `WorkerGroup.dead`; a worker that was found stopped counts."""
         return tuple(r for r in range(len(self.connections)) if self._lost(r))
 
     def dismiss(self) -> None:
-        """See `WorkerGroup.dismiss`; who still owes an answer would not hear of it."""
+        """See `WorkerGroup.dismiss`; one that still owes an answer would not read it."""
         for connection in () if self._owing else self.connections:
             send(connection, ("stop", ()))
-
-    def _refuse_standstill(self, ranks: Sequence[int], passed_s: float, task: str) -> None:
-        """Raise where one of these workers has been stopped for too long."""
-        for rank in ranks:
-            stopped_s = self._stopped_s.get(rank, 0.0) + passed_s if self.stopped(rank) else 0.0
-            self._stopped_s[rank] = stopped_s
-            if stopped_s > limits.patience(limits.STOPPED_S):
-                raise self.stood_still(rank, stopped_s, task)
 
     def _lost(self, rank: int) -> bool:
         if self._stopped_s.get(rank, 0.0) > limits.patience(limits.STOPPED_S):
@@ -118,40 +155,37 @@ class PipedGroup(WorkerGroup):
         return code not in (None, 0)
 
     def _has_raised(self, rank: int) -> bool:
-        """Whether a worker that has ended said why, which one that was killed does not."""
+        """Whether a worker that has ended sent an error, which one that was killed does not."""
         try:
             while rank not in self._raised and self.connections[rank].poll():
-                self._take(rank)
+                self.receive(rank)
         except (EOFError, OSError):
             pass
         return rank in self._raised
 
-    def _take(self, rank: int) -> tuple[str, Any]:
-        """A worker's next words."""
+    def receive(self, rank: int) -> tuple[str, Any]:
+        """A worker's next frame: "ok" and the answer, or "error" and the traceback.
+
+        Raises
+        ------
+        EOFError, OSError
+            It has died.
+        """
         status, value = self.connections[rank].recv()
         if status == "error":
             self._raised.add(rank)
         return status, value
 
-    def _receive(self, rank: int) -> Any:
-        try:
-            status, value = self._take(rank)
-        except (EOFError, OSError):
-            raise self._death(rank) from None
-        if status == "error":
-            raise self._first_cause(rank, str(value))
-        return value
-
-    def _first_cause(self, rank: int, words: str) -> WorkerError:
+    def _first_cause(self, rank: int, traceback: str) -> WorkerError:
         """A peer's death makes the others raise too: blame the dead one if there is one."""
         wait([self.watched(r) for r in range(len(self.specs)) if r != rank], timeout=_SETTLE_S)
-        return next((self._death(r) for r in self.dead()), self.raised(rank, words))
+        return next((self._death(r) for r in self.dead()), self.raised_error(rank, traceback))
 
     def _death(self, rank: int) -> WorkerError:
         code = self.exit_code(rank, patience_s=1.0)
         if code == UNKNOWN:
-            return self.died(rank, "killed, or crashed")
+            return self.died_error(rank, "killed, or crashed")
         killed = code is not None and code < 0
-        return self.died(
+        return self.died_error(
             rank, f"killed by signal {-code}" if killed and code else f"exit code {code}"
         )

@@ -1,39 +1,49 @@
 """Processes on this machine that never outlive the process that started them.
 
-They come from a fork server that has torch loaded, so that each starts in a few hundredths of a
-second. How a process ends is seen by a handle of its own (a pidfd): neither a fork server that was
-killed nor one that was stopped hides it.
+They are forked from `multiprocessing`'s fork server, which has torch loaded: each starts in a few
+hundredths of a second. This module adds to it: no traceback where Ctrl-C arrives while the server
+or a worker starts; a limit where the server does not answer; a new server where it was killed; its
+end where it was stopped. How a process ends is read from a pidfd, so that neither a killed nor a
+stopped fork server hides it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import socket
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Pipe, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from placewright.errors import WorkerError
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
-from placewright.runtime.engines import fork_server
+from placewright.runtime.scratch import keep_multiprocessing_here
+from placewright.runtime.specs import WorkerSpec
 from placewright.runtime.worker import worker_main
-from placewright.runtime.worker_spec import WorkerSpec
-
-PRELOADED = ("torch", "placewright.runtime.worker")
 
 TRIES = 3
 """Fork servers that are tried one after another."""
 
 UNKNOWN = 255
-"""Exit code of a process whose fork server has not told, being killed or stopped itself."""
+"""Exit code of a process whose fork server has not reported it, being killed or stopped itself."""
 
-_TOLD_S = 0.5
-"""Between the end of a process and what its fork server says of it."""
+_REPORTED_S = 0.5
+"""Between the end of a process and its fork server's report of it."""
+
+
+Process = TypeVar("Process", bound="ChildProcess")
 
 
 class ChildProcess:
@@ -59,15 +69,15 @@ class ChildProcess:
         target: Callable[..., None],
         arguments: Sequence[Any],
         name: str,
-        preloaded: Sequence[str] = PRELOADED,
+        preloaded: Sequence[str] = (),
     ) -> None:
         self._lifeline, theirs = Pipe()
-        self.process: BaseProcess = fork_server.context(preloaded).Process(
+        self.process: BaseProcess = fork_server_context(preloaded).Process(
             target=target, args=(*arguments, theirs), name=name, daemon=True
         )
         try:
             with main_hidden():
-                fork_server.start(self.process)
+                start_in_fork_server(self.process)
         except BaseException:
             self._lifeline.close()
             raise
@@ -82,8 +92,8 @@ class ChildProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody has stopped it (SIGSTOP, Ctrl-Z)."""
-        return fork_server.is_stopped(self.process.pid or 0)
+        """Whether it is stopped (SIGSTOP, Ctrl-Z)."""
+        return is_stopped(self.process.pid or 0)
 
     def ended(self, patience_s: float = 0.0) -> bool:
         """Whether it has, waiting for it a little."""
@@ -93,23 +103,23 @@ class ChildProcess:
         """How it ended, waiting for it a little; ``None`` while it lives."""
         if not self.ended(patience_s):
             return None
-        self.process.join(timeout=_TOLD_S)
+        self.process.join(timeout=_REPORTED_S)
         return UNKNOWN if self.process.exitcode is None else self.process.exitcode
 
-    def cut(self) -> None:
-        """Tell it to end at once, whatever it does."""
+    def disconnect(self) -> None:
+        """Close its lifeline: it ends at once, whatever it does."""
         self._lifeline.close()
 
     def end(self, patience_s: float = 0.5) -> None:
         """Make sure that it is gone."""
-        self.cut()
+        self.disconnect()
         if not self.ended(patience_s):
             self.kill()
             self.ended(limits.END_S)
-        self.process.join(timeout=_TOLD_S)
+        self.process.join(timeout=_REPORTED_S)
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it with SIGKILL."""
         with suppress(ProcessLookupError):
             if self._handle is None:
                 self.process.kill()
@@ -129,22 +139,28 @@ class WorkerProcess(ChildProcess):
     ----------
     orders
         The worker's end of the connection that its orders come through; closed here.
+    listening
+        See `placewright.runtime.worker.Worker`; it stays open here.
     """
 
-    def __init__(self, spec: WorkerSpec, orders: Channel) -> None:
+    def __init__(
+        self, spec: WorkerSpec, orders: Channel, listening: socket.socket | None = None
+    ) -> None:
         try:
-            super().__init__(worker_main, (spec, orders), f"placewright-{spec.device_name}")
+            super().__init__(
+                worker_main,
+                (spec, orders, listening),
+                f"placewright-{spec.device_name}",
+                preloaded=("torch", "placewright.runtime.worker", spec.program.partition(":")[0]),
+            )
         finally:
             orders.close()
 
 
-def started(make: Callable[[], ChildProcess], who: str) -> ChildProcess:
-    """What `make` makes, tried again where the fork server was lost over it.
+def start_process(make: Callable[[], Process], where: str) -> Process:
+    """Start a process by `make`, again where the fork server was lost over it.
 
-    Raises
-    ------
-    WorkerError
-        It was lost every time.
+    Raises `WorkerError` where it was lost every time.
     """
     for _ in range(TRIES):
         try:
@@ -153,7 +169,7 @@ def started(make: Callable[[], ChildProcess], who: str) -> ChildProcess:
             last = error
     raise WorkerError(
         "the worker process cannot be started",
-        where=who,
+        where=where,
         by=f"tried {TRIES} times; {type(last).__name__}: {last}".rstrip(": "),
         hint="is the machine out of memory or of processes? PLACEWRIGHT_PATIENCE=4 waits longer",
     )
@@ -179,3 +195,100 @@ def main_hidden() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def fork_server_context(preloaded: Sequence[str]) -> ForkServerContext:
+    """Where processes are made; the modules are loaded before the first one."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
+    made = get_context("forkserver")
+    made.set_forkserver_preload(list(preloaded))
+    return made
+
+
+def start_in_fork_server(process: BaseProcess) -> None:
+    """Start a process that `context` made.
+
+    Raises `OSError`, `EOFError` where the fork server was killed meanwhile, or was stopped or
+    silent for too long and was killed for it; the next process gets another one.
+    """
+    keep_multiprocessing_here()
+    with warnings.catch_warnings():  # that the tracker was killed and is replaced
+        warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
+        resource_tracker.ensure_running()
+        with _no_interrupts():
+            forkserver.ensure_running()
+        with _watched():
+            process.start()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; one that a debugger holds was not."""
+    with suppress(OSError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return stat[stat.rindex(b")") + 2 :][:1] == b"T"
+    return False
+
+
+def _children(pid: int) -> list[int]:
+    """Its child processes; one of them may be the process that is being started."""
+    with suppress(OSError):
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _pid() -> int | None:
+    """Of the fork server, where one was started by this process."""
+    found: int | None = _server()._forkserver_pid
+    return found
+
+
+def _server() -> Any:
+    return forkserver._forkserver
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Block SIGINT, also in processes started meanwhile; one that arrives meanwhile waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    """Kill a fork server that does not get the block done in time: the block ends with an error."""
+    over = threading.Event()
+    thread = threading.Thread(target=_watch, args=(_pid(), over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _watch(pid: int | None, over: threading.Event) -> None:
+    if pid is None:
+        return
+    countdown, stopped_s = limits.Countdown(limits.patience(limits.START_S)), 0.0
+    while not over.wait(limits.LOOK_S):
+        passed_s = countdown.look()
+        stopped = [each for each in (pid, *_children(pid)) if is_stopped(each)]
+        stopped_s = stopped_s + passed_s if stopped else 0.0
+        if countdown.over or stopped_s > limits.patience(limits.STOPPED_S):
+            for each in stopped or [pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            stopped_s = 0.0
+
+
+@atexit.register
+def _wake() -> None:
+    """Both helpers end when we do, unless they are stopped."""
+    tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    for pid in (_pid(), tracker):
+        if pid is not None and is_stopped(pid):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGCONT)

@@ -18,15 +18,13 @@ import signal
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError
-from placewright.runtime.engines.ray_group import RayGroup
-from placewright.runtime.engines.ray_needs import served
+from placewright.runtime.engines.ray_group import RayGroup, served_devices
 from placewright.runtime.host import Host
-from placewright.runtime.specs import emulated
+from placewright.runtime.specs import PLACED_STEPS, emulated
 
 
 class Ray:
@@ -59,25 +57,20 @@ class Ray:
                 signal.signal(signal.SIGTERM, before)  # Ray's would end the process without a word
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._own:
             self._ray.shutdown()
 
-    def group(self, cluster: Cluster) -> RayGroup:
+    def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> RayGroup:
         """Actors for devices of the cluster."""
-        return RayGroup(self._ray, cluster, emulate=self._emulate)
+        return RayGroup(self._ray, cluster, emulate=self._emulate, program=program)
 
     def reachable(self, names: Sequence[str]) -> frozenset[str]:
         """Which of the devices called `names` are on machines that Ray has now."""
-        return served(self._cluster, self._ray.cluster_resources()).intersection(names)
+        return served_devices(self._cluster, self._ray.cluster_resources()).intersection(names)
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
-        """What is emulated, in words; empty if nothing."""
+        """See `Engine.emulated`."""
         return emulated(cluster, hosts, emulate=self._emulate)
 
     def _connect(self) -> None:
@@ -102,8 +95,8 @@ class Ray:
 def _protect_own() -> None:
     """Give a Ray that is started here a token, without which it executes what anyone sends it.
 
-    Ray makes one by itself, but in a file that other users may be able to read. Who has chosen
-    otherwise in the environment is left alone.
+    Ray makes one by itself, but in a file that other users may be able to read. A choice in the
+    environment is respected.
     """
     if not any(name in os.environ for name in _TOKENS):
         os.environ[_TOKENS[0]] = secrets.token_hex(32)
@@ -114,7 +107,7 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
 
 def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Of several workers that fail, one is told of: Ray need not print the others.
+    # Of several workers that fail, one is reported: Ray need not print the others.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
         return import_module("ray")

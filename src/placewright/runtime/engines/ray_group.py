@@ -1,21 +1,20 @@
-"""A group of Ray actors: orders and answers are calls, deaths are Ray's to tell."""
+"""A group of Ray actors: orders and answers are calls, and Ray reports deaths."""
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from placewright.cluster.cluster import Cluster
+from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, WorkerError
-from placewright.runtime import file_transfer as parcels
 from placewright.runtime import limits
-from placewright.runtime.engines.actors import RayWorker
-from placewright.runtime.engines.group import STARTING, WorkerGroup, doing
-from placewright.runtime.engines.ray_needs import JOIN, needed, told
-from placewright.runtime.specs import worker_specs
+from placewright.runtime.engines.group import STARTING, WorkerGroup
+from placewright.runtime.host import Host
+from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, worker_specs
+from placewright.runtime.worker import start_program
 
 PLACED_S = 60.0
 """An actor that Ray has not placed by then finds no machine."""
@@ -23,12 +22,45 @@ PLACED_S = 60.0
 _SETTLE_S = 1.0
 """Until Ray knows which actor has died."""
 
+JOIN = "ray start --address HEAD:6379"
+
+_SHARE = 0.001
+"""Of a node's resource: enough to be placed there, and any number of devices may be."""
+
+
+class RayWorker:
+    """One worker as a Ray actor: the same program, whose orders are calls."""
+
+    def host(self) -> Host:
+        """The machine that Ray has chosen."""
+        return Host.here()
+
+    def meeting_point(self) -> str:
+        """Where the others find this worker: an address and a port that is free now."""
+        from ray.util import get_node_ip_address
+
+        address: str = get_node_ip_address()  # type: ignore[no-untyped-call]
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"tcp://{address}:{probe.getsockname()[1]}"
+
+    def begin(self, spec: WorkerSpec) -> None:
+        """Start the program; returns when all workers have met."""
+        self._program = start_program(spec)
+
+    def obey(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Carry out one order and return its answer."""
+        return self._program.obey(name, arguments)
+
 
 class RayGroup(WorkerGroup):
     """One actor per device. Ray ends them with the process that made them."""
 
-    def __init__(self, ray: Any, cluster: Cluster, *, emulate: bool) -> None:
+    def __init__(
+        self, ray: Any, cluster: Cluster, *, emulate: bool, program: str = PLACED_STEPS
+    ) -> None:
         self._ray, self._cluster, self._emulate = ray, cluster, emulate
+        self.program = program
         self.names = cluster.device_names
         self.actors: list[Any] = []
 
@@ -36,10 +68,10 @@ class RayGroup(WorkerGroup):
         """See `WorkerGroup.start`."""
         offered = self._ray.cluster_resources()
         kind = self._ray.remote(RayWorker)
-        needs = needed(self._cluster, offered)
+        needs = actor_options(self._cluster, offered)
         self.actors = [kind.options(**need).remote() for need in needs]
         self.hosts = tuple(self._placed([a.host.remote() for a in self.actors], needs, offered))
-        specs = worker_specs(self._cluster, self.hosts, emulate=self._emulate)
+        specs = worker_specs(self._cluster, self.hosts, emulate=self._emulate, program=self.program)
         call = self.actors[0].meeting_point.remote()
         (meeting,) = self._answers([call], self.start_limit_s, STARTING)
         self.specs = tuple(replace(spec, rendezvous=meeting) for spec in specs)
@@ -48,20 +80,14 @@ class RayGroup(WorkerGroup):
         self._answers(begun, self.start_limit_s, STARTING)
 
     def order(
-        self, verb: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
     ) -> list[Any]:
         """See `WorkerGroup.order`."""
         pairs = zip(self.actors, arguments, strict=True)
-        calls = [actor.obey.remote(verb, values) for actor, values in pairs]
-        return self._answers(calls, self.limit_s if limit_s is None else limit_s, doing(verb))
-
-    def hand_out(self, file: Path) -> list[str]:
-        """A copy for every worker, sent in pieces."""
-        return parcels.hand_out(self, file)
-
-    def collect(self, verb: str, files: Sequence[Path]) -> None:
-        """What workers write comes back in pieces."""
-        parcels.collect(self, verb, files)
+        calls = [actor.obey.remote(name, values) for actor, values in pairs]
+        return self._answers(
+            calls, self.limit_s if limit_s is None else limit_s, self.describe(name)
+        )
 
     def dead(self) -> tuple[int, ...]:
         """See `WorkerGroup.dead`; an actor that is busy is not dead."""
@@ -86,7 +112,7 @@ class RayGroup(WorkerGroup):
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=countdown.next_s)
             countdown.look()
             if not done and countdown.over:
-                raise self.silent([calls.index(call) for call in waiting], limit_s, task)
+                raise self.silent_error([calls.index(call) for call in waiting], limit_s, task)
             for call in done:
                 answers[calls.index(call)] = self._answer(calls.index(call), call)
         return [answers[rank] for rank in range(len(calls))]
@@ -96,21 +122,25 @@ class RayGroup(WorkerGroup):
         try:
             return self._ray.get(call)
         except errors.RayTaskError as error:
-            words = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's colours
-            raise self._first_cause(rank, words) from None
+            traceback = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's colours
+            raise self._first_cause(rank, traceback) from None
         except errors.RayError as error:
             raise self._death(rank, error) from None
 
-    def _first_cause(self, rank: int, words: str) -> WorkerError:
+    def _first_cause(self, rank: int, traceback: str) -> WorkerError:
         """A peer's death makes the others raise too: blame the dead one if there is one."""
         gone = self.dead()
-        return self.died(gone[0], "Ray has lost its process") if gone else self.raised(rank, words)
+        return (
+            self.died_error(gone[0], "Ray has lost its process")
+            if gone
+            else self.raised_error(rank, traceback)
+        )
 
     def _death(self, rank: int, error: Exception) -> WorkerError:
-        """Ray explains at length; the first sentence of its last paragraph is what happened."""
+        """The first sentence of the last paragraph of Ray's message is what happened."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         how = lines[-1].partition(". ")[0] if lines else type(error).__name__
-        return self.died(rank, how)
+        return self.died_error(rank, how)
 
     def _lost(self, call: Any) -> bool:
         try:
@@ -125,7 +155,7 @@ class RayGroup(WorkerGroup):
         needs: Sequence[Mapping[str, Any]],
         offered: Mapping[str, float],
     ) -> list[Any]:
-        """The hosts, or an error that says which device finds none."""
+        """The hosts, or an error that names the device for which there is none."""
         limit_s = limits.patience(PLACED_S)
         _, waiting = self._ray.wait(list(calls), num_returns=len(calls), timeout=limit_s)
         if not waiting:
@@ -134,7 +164,67 @@ class RayGroup(WorkerGroup):
         raise InputError(
             "Ray finds no machine for a device",
             where=f"{self._cluster.name}: device {self._cluster.device_names[rank]!r}",
-            by=f"needs {told(needs[rank])}; all of Ray's machines have {told(offered)}, "
-            f"waited {limit_s:.0f} s",
+            by=f"needs {describe_resources(needs[rank])}; all of Ray's machines have "
+            f"{describe_resources(offered)}, waited {limit_s:.0f} s",
             hint=f"`ray status` shows what is free; another machine joins by `{JOIN} ...`",
         )
+
+
+def actor_options(cluster: Cluster, offered: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Ray's ``options`` of each device's actor.
+
+    Parameters
+    ----------
+    offered
+        Ray's resources; where one is named as a node of the cluster, all nodes must have one.
+
+    Raises
+    ------
+    InputError
+        Some nodes have a machine of their name and others have none, or there are fewer CPUs
+        than cores.
+    """
+    nodes = [node.name for node in cluster.nodes]
+    cores, cpus = sum(device.cores for device in cluster.devices), offered.get("CPU", 0)
+    if cores > cpus:
+        raise InputError(
+            "Ray's machines have too few CPUs",
+            where=cluster.name,
+            by=f"its devices ask for {cores} cores and Ray has {cpus:g}",
+            hint=f"start another machine: `{JOIN} --num-cpus {cores - int(cpus)}`",
+        )
+    named = any(node in offered for node in nodes)
+    absent = [node for node in nodes if named and node not in offered]
+    if absent:
+        raise InputError(
+            f"Ray has no machine for node {absent[0]!r}",
+            where=cluster.name,
+            by=f"resources are {describe_resources(offered)}",
+            hint=f"start it with `{JOIN} --resources '{{\"{absent[0]}\": 1}}'`",
+        )
+    return [_options(device, named) for device in cluster.devices]
+
+
+def served_devices(cluster: Cluster, offered: Mapping[str, float]) -> frozenset[str]:
+    """Devices whose node's machine is there, by name.
+
+    All of them where no machine is named as a node: which one is whose, Ray decides.
+    """
+    nodes = {node.name for node in cluster.nodes}
+    there = nodes & offered.keys() or nodes
+    return frozenset(device.name for device in cluster.devices if device.node in there)
+
+
+def _options(device: Device, named: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_cpus": device.cores}
+    if device.kind == "gpu":
+        options["num_gpus"] = 1
+    return options | (
+        {"resources": {device.node: _SHARE}} if named else {"scheduling_strategy": "SPREAD"}
+    )
+
+
+def describe_resources(resources: Mapping[str, Any]) -> str:
+    """Resources as text, without those that every Ray machine has."""
+    shown = {k: v for k, v in resources.items() if not k.startswith("node:") and "memory" not in k}
+    return ", ".join(f"{key} {value}" for key, value in sorted(shown.items(), key=str))

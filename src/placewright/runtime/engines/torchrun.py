@@ -2,8 +2,8 @@
 
     torchrun --master-port 29500 --nproc-per-node 2 -m placewright operators run ...
 
-Rendezvous and membership are torchrun's. Orders, state and results go through the connections
-that keepers and workers have dialled (see `placewright.runtime.engines.agent`), tensors from
+Rendezvous and membership are torchrun's. Orders, state and results go through connections that
+agents and workers open to rank 0 (`placewright.runtime.engines.torchrun_agent`), tensors from
 worker to worker through torch.distributed; no disk is shared.
 """
 
@@ -12,33 +12,42 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
 from placewright.runtime import limits
 from placewright.runtime.connections.authentication import Listener
-from placewright.runtime.connections.channel import Channel
-from placewright.runtime.engines.agent import end_with_agent, keep
-from placewright.runtime.engines.connecting import (
+from placewright.runtime.connections.channel import Channel, wait
+from placewright.runtime.engines.engine import assign_ranks
+from placewright.runtime.engines.group import STARTING
+from placewright.runtime.engines.piped import PipedGroup
+from placewright.runtime.engines.torchrun_agent import end_with_torchrun, run_agent
+from placewright.runtime.engines.torchrun_connect import (
     known_secret,
-    listen,
+    listen_for_workers,
     on_one_machine,
     warn_of_open_rendezvous,
 )
-from placewright.runtime.engines.ranks import seating
-from placewright.runtime.engines.torchrun_group import TorchrunGroup
 from placewright.runtime.host import Host, loopback
+from placewright.runtime.program import codec_of
 from placewright.runtime.scratch import Scratch
-from placewright.runtime.specs import emulated, worker_specs
+from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
+
+_END_S = 10.0
+"""An agent takes less to end its worker."""
+
+GONE = ("gone", -int(signal.SIGKILL))
+"""The report of an agent whose process is gone."""
 
 
 class Torchrun:
-    """The engine, in the process of rank 0; a context manager that the keepers dial.
+    """The engine, in the process of rank 0; a context manager that the agents call_coordinator.
 
     Parameters
     ----------
@@ -63,13 +72,13 @@ class Torchrun:
         self._cluster, self._emulate = cluster, emulate
         self._world = _world(cluster)
         known_secret()
-        end_with_agent()
+        end_with_torchrun()
         warn_of_open_rendezvous()
         self._sessions = 0
-        self._seats: dict[str, int] = {}
-        self._keepers: dict[int, Channel] = {}
+        self._ranks: dict[str, int] = {}
+        self._agents: dict[int, Channel] = {}
         self._hosts: dict[int, Host] = {}
-        self._door: Listener
+        self._listener: Listener
         self._folder: Scratch
         self._before: Any = signal.SIG_DFL
 
@@ -77,32 +86,27 @@ class Torchrun:
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
         self._folder = Scratch()
-        self._door, secret = listen(Path(self._folder.name))
-        threading.Thread(target=keep, args=(self._door.port, secret), daemon=True).start()
+        self._listener, secret = listen_for_workers(Path(self._folder.name))
+        threading.Thread(target=run_agent, args=(self._listener.port, secret), daemon=True).start()
         limit_s = limits.patience(limits.GATHER_S)
-        while len(self._keepers) < self._world:
-            called = self._door.accept(limit_s)
+        while len(self._agents) < self._world:
+            called = self._listener.accept(limit_s)
             if called is None:
                 raise self._absent(limit_s)
             (rank, host), connection = called
-            self._keepers[rank], self._hosts[rank] = connection, host
-        self._seats = seating(self._cluster, [self._hosts[r] for r in range(self._world)])
+            self._agents[rank], self._hosts[rank] = connection, host
+        self._ranks = assign_ranks(self._cluster, [self._hosts[r] for r in range(self._world)])
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for agent in self._keepers.values():
+    def __exit__(self, *exception: object) -> None:
+        for agent in self._agents.values():
             agent.close()
-        self._door.close()
+        self._listener.close()
         self._folder.cleanup()
         signal.signal(signal.SIGTERM, self._before)
 
-    def group(self, cluster: Cluster) -> TorchrunGroup:
-        """Workers for devices of the cluster, each with its keeper.
+    def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> TorchrunGroup:
+        """Workers for devices of the cluster, each a child of its rank's agent.
 
         Raises
         ------
@@ -110,7 +114,7 @@ class Torchrun:
             A device that its host can neither be nor emulate.
         """
         self._sessions += 1
-        ranks = [self._seats[name] for name in cluster.device_names]
+        ranks = [self._ranks[name] for name in cluster.device_names]
         hosts = [self._hosts[rank] for rank in ranks]
         specs = [
             replace(
@@ -119,14 +123,14 @@ class Torchrun:
                 session=str(self._sessions),
                 interface=loopback() if on_one_machine() else "",
             )
-            for spec in worker_specs(cluster, hosts, emulate=self._emulate)
+            for spec in worker_specs(cluster, hosts, emulate=self._emulate, program=program)
         ]
-        keepers = [self._keepers[rank] for rank in ranks]
-        return TorchrunGroup(specs, hosts, keepers, self._door)
+        agents = [self._agents[rank] for rank in ranks]
+        return TorchrunGroup(specs, hosts, agents, self._listener)
 
     def _absent(self, limit_s: float) -> RunError:
-        missing = [str(rank) for rank in range(self._world) if rank not in self._keepers]
-        self.__exit__(None, None, None)
+        missing = [str(rank) for rank in range(self._world) if rank not in self._agents]
+        self.__exit__()
         return RunError(
             "processes that torchrun has started do not call",
             where=f"rank {', '.join(missing)}",
@@ -142,7 +146,7 @@ class Torchrun:
         return "env://"
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
-        """What is emulated, in words; empty if nothing."""
+        """See `Engine.emulated`."""
         return emulated(cluster, hosts, emulate=self._emulate)
 
 
@@ -174,5 +178,90 @@ def _leave(number: int, frame: FrameType | None) -> Any:
     raise RunError(
         "torchrun has ended this run",
         by=f"signal {number}",
-        hint="another rank has failed: torchrun tells below which one and how",
+        hint="another rank has failed: torchrun prints below which one and how",
     )
+
+
+class TorchrunGroup(PipedGroup):
+    """One worker per device, a child of the device's agent.
+
+    Parameters
+    ----------
+    agents
+        By rank, connections to the processes that start the workers.
+    listener
+        Where workers connect to.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        hosts: Sequence[Host],
+        agents: Sequence[Channel],
+        listener: Listener,
+    ) -> None:
+        super().__init__()
+        self.specs, self.hosts = tuple(specs), tuple(hosts)
+        self.names = tuple(spec.device_name for spec in specs)
+        self.program = specs[0].program
+        self._agents, self._listener = tuple(agents), listener
+        self._codes: dict[int, int | None] = {}
+
+    def start(self) -> None:
+        """See `WorkerGroup.start`."""
+        for rank, agent in enumerate(self._agents):
+            if not _start_worker(agent, self.specs[rank]):
+                raise self.died_error(rank, "with the process that torchrun had started")
+        self.connections = self._connected_workers()
+        self.answers(self.start_limit_s, STARTING)
+
+    def _connected_workers(self) -> list[Channel]:
+        """The workers' connections; a late one, of a session before, is left out."""
+        found: dict[int, Channel] = {}
+        deadline = time.monotonic() + self.start_limit_s
+        while missing := [r for r in range(len(self.specs)) if r not in found]:
+            called = self._listener.accept(deadline - time.monotonic())
+            if called is None:
+                raise self.silent_error(missing, self.start_limit_s, STARTING)
+            (session, rank), connection = called
+            if session == self.specs[0].session:
+                found[rank] = replace(connection, codec=codec_of(self.program))
+        return [found[rank] for rank in range(len(self.specs))]
+
+    def watched(self, rank: int) -> Channel:
+        """See `PipedGroup.watched`."""
+        return self._agents[rank]
+
+    def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
+        """See `PipedGroup.exit_code`; an agent that is gone took its worker along."""
+        if rank not in self._codes and wait([self._agents[rank]], timeout=patience_s):
+            self._codes[rank] = _report(self._agents[rank])[1]
+        return self._codes.get(rank)
+
+    def close(self) -> None:
+        """See `WorkerGroup.close`; the agents stay."""
+        for agent in self._agents:
+            _start_worker(agent, None)
+        for agent in self._agents:
+            while wait([agent], timeout=_END_S) and _report(agent)[0] == "died":
+                pass
+        for connection in self.connections:
+            connection.close()
+
+
+def _start_worker(agent: Channel, spec: WorkerSpec | None) -> bool:
+    """Ask for a worker, or with ``None`` for the end of one; whether the agent is there."""
+    try:
+        agent.send(spec)
+    except OSError:
+        return False
+    return True
+
+
+def _report(agent: Channel) -> tuple[str, int | None]:
+    """An agent's report of its worker: that it died and how, or that it was ended."""
+    try:
+        report: tuple[str, int | None] = agent.recv()
+    except (EOFError, OSError):
+        return GONE
+    return report

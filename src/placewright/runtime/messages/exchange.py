@@ -9,13 +9,12 @@ import torch
 import torch.distributed as dist
 
 from placewright.runtime.emulation import ShapedLink
-from placewright.runtime.messages.copies import Copies
-from placewright.runtime.messages.direct import Direct
-from placewright.runtime.messages.streams import Streams
-from placewright.runtime.messages.transport import Courier, Mailbox
-from placewright.runtime.messages.ways import THROUGH_HOST, Layout
-from placewright.runtime.step.partition import Message
-from placewright.runtime.step.timers import Timer
+from placewright.runtime.messages.gloo import GlooReceiver, GlooSender
+from placewright.runtime.messages.layout import THROUGH_HOST, Layout
+from placewright.runtime.messages.nccl import NcclMessages
+from placewright.runtime.messages.streams import Copies, Streams
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.timers import Timer
 
 
 class Exchange:
@@ -39,20 +38,22 @@ class Exchange:
         own = [layout.devices[d].torch_device for d in layout.device_group(process)]
         streams = Streams(own)
         self.layout = layout
-        self.courier = Courier(links, layout.devices, streams)
+        self.sender = GlooSender(links, layout.devices, streams)
         self.copies = Copies(layout.devices, streams)
-        self.direct = None if group is None else Direct(group, layout.devices)
-        self.mailbox = Mailbox((), layout.devices)
+        self.direct = None if group is None else NcclMessages(group, layout.devices)
+        self.receiver = GlooReceiver((), layout.devices)
 
     def expect(self, receives: Iterable[Message]) -> None:
         """Make room for what arrives through host memory in every step from now on."""
-        self.courier.forget()
-        self.mailbox = Mailbox([m for m in receives if m.way in THROUGH_HOST], self.layout.devices)
+        self.sender.forget()
+        self.receiver = GlooReceiver(
+            [m for m in receives if m.way in THROUGH_HOST], self.layout.devices
+        )
 
     def start(self) -> None:
         """Begin a step: ask for what has tags."""
-        self.mailbox.post()
-        self.courier.log.clear()
+        self.receiver.post()
+        self.sender.log.clear()
         self.copies.log.clear()
 
     def post(self, message: Message) -> None:
@@ -63,7 +64,7 @@ class Exchange:
     def take(self, message: Message) -> torch.Tensor:
         """What has arrived, in the memory of its device."""
         if message.way in THROUGH_HOST:
-            return self.mailbox.take(message)
+            return self.receiver.take(message)
         if message.way == "copy":
             return self.copies.take(message)
         assert self.direct is not None
@@ -72,7 +73,7 @@ class Exchange:
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Let a tensor leave; returns before it has arrived."""
         if message.way in THROUGH_HOST:
-            self.courier.send(message, tensor)
+            self.sender.send(message, tensor)
         elif message.way == "copy":
             self.copies.send(message, tensor)
         else:
@@ -81,19 +82,19 @@ class Exchange:
 
     def flush(self) -> None:
         """Wait until everything has left."""
-        self.courier.flush()
+        self.sender.flush()
         if self.direct is not None:
             self.direct.flush()
 
     def sent(self, timers: Mapping[int, Timer]) -> list[tuple[int, int, int, float, float]]:
-        """Source, tensor, target, start and end of the step's transfers; NCCL tells none.
+        """Source, tensor, target, start and end of the step's transfers; NCCL reports none.
 
         Parameters
         ----------
         timers
             By source device.
         """
-        found = [(s.source, s.tag, s.target, s.start_s, s.end_s) for s in self.courier.log]
+        found = [(s.source, s.tag, s.target, s.start_s, s.end_s) for s in self.sender.log]
         for message, span in self.copies.log:
             start, end = _seconds(span, timers[message.source])
             found.append((message.source, message.tag, message.target, start, end))

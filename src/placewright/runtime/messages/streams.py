@@ -1,7 +1,7 @@
 """A second stream on every GPU of a process, on which tensors travel while the GPU computes.
 
 Kernels run on the stream that PyTorch uses by default. What leaves waits on the second stream
-for what was asked for before; what has arrived is waited for by the stream that computes, and
+for what was launched before; what has arrived is waited for by the stream that computes, and
 never by the host.
 """
 
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from placewright.runtime.messages.layout import Driven
+from placewright.runtime.messages.wire import Message, message_key, tensor_of, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,7 @@ class Moved:
 class Streams:
     """The second streams of a process.
 
-    Parameters
-    ----------
-    torch_devices
-        The process's devices; those that are no GPUs have no streams.
+    `torch_devices`: the process's devices; those that are no GPUs have no streams.
     """
 
     def __init__(self, torch_devices: Sequence[str]) -> None:
@@ -99,7 +99,38 @@ class Streams:
 
 
 def _timed(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """A mark behind what was asked of the stream so far."""
+    """A mark behind what was launched on the stream so far."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record(stream)
     return event
+
+
+class Copies:
+    """Copies that were started and not taken yet.
+
+    Parameters
+    ----------
+    devices
+        All devices of the cluster.
+
+    Attributes
+    ----------
+    log
+        Messages of the step, with the marks of their sources' timers.
+    """
+
+    def __init__(self, devices: Sequence[Driven], streams: Streams) -> None:
+        self._places = [torch.device(d.torch_device) for d in devices]
+        self._streams = streams
+        self._moved: dict[tuple[int, int], Moved] = {}
+        self.log: list[tuple[Message, tuple[Any, Any]]] = []
+
+    def send(self, message: Message, tensor: torch.Tensor) -> None:
+        """Start the copy; returns at once between GPUs."""
+        moved = self._streams.copy(wire(tensor, message.spec), self._places[message.target])
+        self._moved[message_key(message)] = moved
+        self.log.append((message, moved.span))
+
+    def take(self, message: Message) -> torch.Tensor:
+        """The copy; kernels that are started afterwards find it complete."""
+        return tensor_of(self._moved.pop(message_key(message)).join(), message.spec)

@@ -6,12 +6,35 @@ has at its producer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from placewright.errors import RunError
 from placewright.graph.graph import TensorSpec
+from placewright.runtime.messages.layout import Way
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One tensor on its way from one device to another, once per step.
+
+    ``tag`` is the tensor's position in the graph, equal on both sides; ``source`` and ``target``
+    are devices.
+    """
+
+    tag: int
+    value: str
+    spec: TensorSpec
+    source: int
+    target: int
+    way: Way = "gloo"
+
+
+def message_key(message: Message) -> tuple[int, int]:
+    """Its place among the messages of one producer, at both ends."""
+    return message.tag, message.target
 
 
 @cache
@@ -28,10 +51,8 @@ def wire(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
     Shares memory with `tensor` where that has the layout already.
 
-    Raises
-    ------
-    RunError
-        It has another shape or dtype: the other end would take its bytes for something else.
+    Raises `RunError` where it has another shape or dtype: the other end would take its bytes for
+    something else.
     """
     _check_as_promised(tensor, spec)
     if tensor.numel() == 0:
@@ -55,7 +76,7 @@ def tensor_of(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def _check_as_promised(tensor: torch.Tensor, spec: TensorSpec) -> None:
     if tensor.dtype != _dtype(spec) or tuple(tensor.shape) != spec.shape:
         raise RunError(
-            "an operator made another tensor than its shape rule says",
+            "an operator made another tensor than its shape rule gives",
             where="a tensor on its way to another device",
             by=f"{tuple(tensor.shape)} {tensor.dtype}, the program has {spec.shape} {spec.dtype}",
             hint="keep the operator and those that read its result on one device, and report the "

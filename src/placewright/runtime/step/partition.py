@@ -10,23 +10,8 @@ from typing import Any
 from placewright.errors import InputError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import ORDER_ONLY, Instruction, Program, ProgramInput, Ref
-from placewright.runtime.messages.ways import Way
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One tensor on its way from one device to another, once per step.
-
-    ``tag`` is the tensor's position in the graph, equal on both sides; ``source`` and ``target``
-    are devices.
-    """
-
-    tag: int
-    value: str
-    spec: TensorSpec
-    source: int
-    target: int
-    way: Way = "gloo"
+from placewright.runtime.messages.layout import Way
+from placewright.runtime.messages.wire import Message, message_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +27,9 @@ class Step:
     sends
         Messages that leave afterwards.
     frees
-        Values that nobody on this device needs any more.
+        Values that are not needed on this device any more.
     posts
-        Messages without tags that have to be asked for before, in this order.
+        Messages without tags whose receives are posted before, in this order.
     """
 
     operator: int
@@ -77,11 +62,6 @@ class Part:
     outputs: Mapping[str, str]
 
 
-def turn(message: Message) -> tuple[int, int]:
-    """Its place among the messages of one producer, at both ends."""
-    return message.tag, message.target
-
-
 def partition(
     graph: Graph,
     placement: Sequence[int],
@@ -99,7 +79,7 @@ def partition(
         Every operator once, producers before consumers; each device keeps this order, so
         that no two workers can wait for each other.
     ways
-        How tensors go from one device to another; over gloo where nothing is said.
+        How tensors go from one device to another; over gloo by default.
     """
     program = _program(graph)
     messages = _messages(graph, program, placement)
@@ -192,7 +172,7 @@ def _part(
                 operator=order[k],
                 instruction=instruction,
                 waits=tuple(due),
-                sends=tuple(sorted((m for v in made for m in leaving[v]), key=turn)),
+                sends=tuple(sorted((m for v in made for m in leaving[v]), key=message_key)),
                 frees=tuple(dict.fromkeys(dead)),
             )
         )
@@ -215,3 +195,41 @@ def references(argument: Any) -> Iterator[str]:
     elif isinstance(argument, list | tuple):
         for item in argument:
             yield from references(item)
+
+
+def state_moves(
+    before: Sequence[Part], after: Sequence[Part], processes: Sequence[int] | None = None
+) -> tuple[Message, ...]:
+    """Every tensor that the steps change and that is needed where it is not.
+
+    What the steps do not change (frozen parameters, inputs, constants) every worker has in the
+    file that it was loaded from. A move between two processes goes through host memory: there is
+    time between two steps, and tags keep it simple.
+
+    `processes`: the process of every device; one each by default.
+    """
+    rank = range(len(after)) if processes is None else processes
+    home = {i.name: part.device for part in before for i in part.inputs if i.mutated}
+    missing = [
+        (item, part.device)
+        for part in after
+        for item in part.inputs
+        if item.mutated and home.get(item.name, part.device) != part.device
+    ]
+    return tuple(
+        Message(
+            tag,
+            item.name,
+            item.spec,
+            home[item.name],
+            target,
+            "copy" if rank[home[item.name]] == rank[target] else "gloo",
+        )
+        for tag, (item, target) in enumerate(missing)
+    )
+
+
+def random_home(parts: Sequence[Part]) -> int:
+    """The device that draws random numbers; all operators that do share one. 0 if none does."""
+    drawing = (p.device for p in parts if any(s.instruction.random for s in p.steps))
+    return next(drawing, 0)

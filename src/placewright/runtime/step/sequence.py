@@ -10,11 +10,11 @@ import torch
 
 from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.ways import Layout
+from placewright.runtime.messages.layout import Layout
 from placewright.runtime.step.serial import CompiledAction, compile_actions, run_serially
-from placewright.runtime.step.sharing import Share
+from placewright.runtime.step.shares import Share
 from placewright.runtime.step.slots import CompiledPart, Registers, Slot, call, compile_part
-from placewright.runtime.step.timers import Timer, timer_of
+from placewright.runtime.timers import Timer, timer_of
 
 Spans = tuple[tuple[float, ...], ...]
 """By part: start and end of every operator, ``time.perf_counter()`` seconds."""
@@ -126,7 +126,7 @@ class CompiledShare:
             stretch.begin()
 
     def settle(self) -> None:
-        """Wait until every device has done what it was asked for."""
+        """Wait until every device has done what was launched."""
         for timer in self.timers:
             timer.settle()
 

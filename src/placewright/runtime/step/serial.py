@@ -25,9 +25,10 @@ import torch.distributed as dist
 
 from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.step.partition import Message, Part
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.step.partition import Part
 from placewright.runtime.step.slots import Registers, Slot, call
-from placewright.runtime.step.timers import Timer
+from placewright.runtime.timers import Timer
 
 Kind = Literal["run", "send", "take", "give", "await"]
 
@@ -175,10 +176,7 @@ def run_serially(
 class _Work:
     """Operators one after another, which take their emulated time before others can see them.
 
-    Attributes
-    ----------
-    noted
-        By part, start and end of every operator; each then takes its emulated time by itself.
+    `noted`: by part, start and end of every operator; each then takes its emulated time by itself.
     """
 
     stretch: Stretch | None

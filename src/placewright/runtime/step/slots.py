@@ -15,9 +15,9 @@ import torch
 
 from placewright.capturing.program_calls import materialise, resolve_target
 from placewright.graph.program import Ref
-from placewright.runtime.step.elsewhere import elsewhere
-from placewright.runtime.step.partition import Message, Part, Step
-from placewright.runtime.step.reuse import in_place_targets
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.step.kernels import in_place_targets, kernel_on
+from placewright.runtime.step.partition import Part, Step
 
 Registers = list[Any]
 
@@ -33,7 +33,7 @@ class Slot:
     bind
         Positional arguments from the registers.
     results
-        Register of every output, -1 for one that nobody reads.
+        Register of every output, -1 for one that is never read.
     waits, sends
         Messages with the registers that they fill or empty.
     posts
@@ -55,10 +55,7 @@ class Slot:
 class CompiledPart:
     """The part of one device, ready to be executed step after step.
 
-    Attributes
-    ----------
-    registers
-        State and inputs keep their registers between steps, everything else is empty.
+    `registers`: state and inputs keep their registers between steps, everything else is empty.
     """
 
     slots: tuple[Slot, ...]
@@ -116,7 +113,7 @@ def _slot(step: Step, target: str, binder: Binder) -> Slot:
     instruction, names = step.instruction, binder.names
     call, kwargs = resolve_target(target), instruction.kwargs
     if binder.device != "cpu":
-        call, kwargs = elsewhere(call, instruction, binder.device)
+        call, kwargs = kernel_on(call, instruction, binder.device)
     return Slot(
         operator=step.operator,
         call=call,

@@ -22,7 +22,7 @@ from placewright.samples.data.dealing import counted, held_by
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.moving.move import move
-from placewright.samples.nodes.processes import NodeLeft
+from placewright.samples.nodes import NodeLeft, NodeWorkers, workers_or_own
 from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
@@ -30,7 +30,6 @@ from placewright.samples.subset import for_training, subset, with_rates
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Since, Trained, train
 from placewright.samples.training.trainer import Epoch
-from placewright.testbed.node_handle import NodeHandle
 
 DRIFT = 0.15
 """Relative change of a node's seconds per sample that is acted on."""
@@ -110,8 +109,9 @@ class Adaptive:
         For each plan; everybody waits for it.
     trouble
         On purpose, for tests and measurements.
-    seats
-        Where the nodes sit in a testbed, and are as slow as they are by themselves.
+    workers
+        The nodes' processes; others while it runs where none are given. On a testbed nodes are as
+        slow as they are by themselves.
     slow_down
         On a testbed, called with a node and how many times as long it takes from now on.
 
@@ -137,13 +137,13 @@ class Adaptive:
         planner: str = "lp",
         planning_s: float = PLANNING_S,
         trouble: Sequence[Trouble] = (),
-        handles: Sequence[NodeHandle] = (),
+        workers: NodeWorkers | None = None,
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
         self.recipe, self.test, self.speed = recipe, test, speed
         self.planner, self.planning_s, self.trouble = planner, planning_s, tuple(trouble)
-        self.handles, self.slow_down = tuple(handles), slow_down
+        self.slow_down, self._workers = slow_down, workers
         self.alive = list(range(problem.n))
         self._since = Since()
         self._real_s = problem.seconds_per_sample.copy()
@@ -162,6 +162,10 @@ class Adaptive:
         RunError
             Nobody is left, or a sample was lost in a move.
         """
+        with workers_or_own(self._workers) as self._workers:
+            yield from self._steps()
+
+    def _steps(self) -> Iterator[Step]:
         due = True
         for epoch in range(self.recipe.epochs):
             change = self._plan(epoch) if due else _Change()
@@ -198,7 +202,7 @@ class Adaptive:
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
             return _Change(planned=True)
         moved = move(
-            now, plan, self._shards(), self.digests, speed=self.speed, handles=self._seats()
+            now, plan, self._shards(), self.digests, speed=self.speed, workers=self._workers
         )
         rates = np.full((self.problem.n, self.problem.n), np.nan)
         rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
@@ -222,7 +226,7 @@ class Adaptive:
                     replace(self.recipe, epochs=1),
                     self.test,
                     self.speed,
-                    handles=self._seats(),
+                    workers=self._workers,
                     since=self._since,
                     dying=frozenset(k for k, i in enumerate(self.alive) if i in dying),
                 )
@@ -232,7 +236,7 @@ class Adaptive:
     def _slow_down(self, trouble: Trouble) -> None:
         if self.slow_down is not None:
             self.slow_down(trouble.node, trouble.slower)
-        elif not self.handles:
+        elif self._workers is None or not self._workers.real:
             self._real_s[trouble.node] *= trouble.slower
 
     def _forget(self, ranks: Sequence[int]) -> None:
@@ -264,6 +268,3 @@ class Adaptive:
 
     def _shards(self) -> list[Shard]:
         return [self.shards[i] for i in self.alive]
-
-    def _seats(self) -> list[NodeHandle]:
-        return [self.handles[i] for i in self.alive] if self.handles else []

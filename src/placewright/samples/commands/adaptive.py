@@ -13,7 +13,7 @@ from placewright.samples.commands.run import PartialRun
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.samples.adaptive.replanning import Step, Trouble
-    from placewright.samples.nodes.on_testbed import Nodes
+    from placewright.samples.nodes import Nodes
     from placewright.samples.problem import SampleProblem
     from placewright.samples.training.recipe import Recipe
 
@@ -34,7 +34,7 @@ def run_adaptively(
     from placewright.runtime.scratch import Scratch
     from placewright.samples.adaptive.replanning import PLANNING_S, Adaptive
     from placewright.samples.data.dealing import deal
-    from placewright.samples.data.pictures import pictures
+    from placewright.samples.data.images import pictures
 
     data, test = pictures(problem, images, recipe.seed)
     size = problem.sample_bytes if up is not None else 0.0
@@ -52,7 +52,7 @@ def run_adaptively(
             planner=planner,
             planning_s=PLANNING_S if planning_s is None else planning_s,
             trouble=trouble,
-            handles=up.handles if up is not None else (),
+            workers=up.workers if up is not None else None,
             slow_down=None if up is None else _quotas(up, problem.node_names),
         )
         with console.meter(f"running {problem.name}") as meter, partial:

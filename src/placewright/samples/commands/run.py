@@ -112,8 +112,8 @@ def run(
     """
     from placewright.planning.fixed_plan import refuse_beside_plan
     from placewright.samples.commands.adaptive import run_adaptively, troubles
-    from placewright.samples.measuring.speeds import measure
-    from placewright.samples.nodes.on_testbed import nodes_up
+    from placewright.samples.measuring import measure
+    from placewright.samples.nodes import nodes_up
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.run import run as execute
     from placewright.samples.training.recipe import Recipe
@@ -142,9 +142,9 @@ def run(
     )
     with ExitStack() as stack:
         up = stack.enter_context(nodes_up(problem)) if engine == "testbed" else None
-        handles = up.handles if up is not None else ()
-        if up is not None:
-            problem = measure(problem, recipe, handles).of(problem, batch)
+        workers = up.workers if up is not None else None
+        if workers is not None:
+            problem = measure(problem, recipe, workers).of(problem, batch)
         if adapt:
             steps, partial = run_adaptively(
                 console,
@@ -175,7 +175,7 @@ def run(
                 recipe=recipe,
                 baselines=baselines,
                 speed=speed,
-                handles=handles,
+                workers=workers,
                 kind=images,
                 progress=meter,
                 ended=runs.append,

@@ -1,4 +1,4 @@
-"""Images dealt out to the nodes: a file each, in a folder per node; and who holds what."""
+"""Images dealt out to the nodes: a file each, in a folder per node; samples by node."""
 
 from __future__ import annotations
 

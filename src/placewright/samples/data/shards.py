@@ -2,7 +2,7 @@
 
 A sample that arrives is written beside its place, checked, renamed, and only then noted in the
 journal; from there on it is the receiver's, and a second copy on the way is thrown away. The
-sender deletes its own once the receiver has said so. Whatever dies in between, sending again
+sender deletes its own once the receiver has confirmed it. Whatever dies in between, sending again
 ends with one copy.
 """
 
@@ -66,7 +66,7 @@ class Shard:
             return None
 
     def arrived(self, transfer: int, sample: int) -> bool:
-        """Whether the journal says that this transfer brought the sample."""
+        """Whether, by the journal, this transfer brought the sample."""
         return self._note(transfer, sample).exists()
 
     def accept(self, transfer: int, sample: int, content: bytes, digest: str) -> None:
@@ -85,7 +85,7 @@ class Shard:
         self._note(transfer, sample).touch()
 
     def drop(self, sample: int) -> None:
-        """Delete a sample that somebody else has."""
+        """Delete a sample that another node has."""
         self._place(sample).unlink(missing_ok=True)
 
     def _write(self, sample: int, content: bytes) -> None:

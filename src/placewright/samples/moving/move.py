@@ -1,4 +1,4 @@
-"""Samples really move: one process per node, files over sockets, until each is where it belongs.
+"""Move samples for real: one process per node, files over sockets, until each is where it belongs.
 
 A process that dies is started again and goes on; a link that breaks is opened again. At the end
 every sample is on exactly one node, or it is an error.
@@ -6,32 +6,29 @@ every sample is on exactly one node, or it is an error.
 
 from __future__ import annotations
 
-import secrets
-import socket
+import heapq
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import numpy as np
 
 from placewright.errors import RunError, WorkerError
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
-from placewright.runtime.connections.authentication import LOOPBACK
-from placewright.runtime.engines.process import ChildProcess
-from placewright.samples.data.dealing import held_by
+from placewright.runtime.engines.local import LocalGroup
+from placewright.samples.data.dealing import Held, held_by, numbered
 from placewright.samples.data.shards import Shard, audit
-from placewright.samples.moving.mover import Fault, MoverSpec, Sent, move_main
-from placewright.samples.moving.transfers import transfers_of
-from placewright.samples.nodes.processes import PORT, Standstill, start
+from placewright.samples.moving.mover import Fault, MoveOrder, Sent, Transfer
+from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.testbed.node_handle import NodeHandle
+from placewright.samples.simulation.ports import play
 
 MOST_RESTARTS = 5
-"""Per node: a process that dies more often is ill."""
+"""Per node: a process that dies more often will go on dying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +60,21 @@ def move(
     digests: dict[int, str],
     *,
     speed: float = 1.0,
-    handles: Sequence[NodeHandle] = (),
+    workers: NodeWorkers | None = None,
     faults: Mapping[int, Fault] | None = None,
     limit_s: float = 600.0,
 ) -> Moved:
-    """Carry the moves of a plan out.
+    """Execute the moves of a plan.
 
     Parameters
     ----------
     speed
-        How many times faster than the problem says the links are emulated.
-    seats
-        Where the nodes sit in a testbed, whose links are as slow as they are by themselves.
+        How many times faster than in the problem the links are emulated.
+    workers
+        The nodes' processes; others for the length of this call where none are given. Links of a
+        testbed are as slow as they are by themselves.
     faults
-        Trouble on purpose, by node.
+        Injected, by node.
 
     Raises
     ------
@@ -86,84 +84,69 @@ def move(
     for shard in shards:
         shard.forget()
     held = held_by(problem, shards)
-    transfers = transfers_of(problem, plan, float("inf") if handles else speed, held)
-    secret = secrets.token_bytes(32)
-    with _ports(problem.n, handles) as (addresses, ports):
-        specs = [
-            MoverSpec(
+    with workers_or_own(workers) as nodes, nodes.group(problem.node_names) as group:
+        transfers = transfers_of(problem, plan, float("inf") if nodes.real else speed, held)
+        orders = [
+            MoveOrder(
                 node=i,
-                folder=shards[i].folder,
-                addresses=addresses,
+                folder=str(shards[i].folder),
+                addresses=group.addresses,
                 transfers=tuple(t for t in transfers if t.source == i),
-                secret=secret,
-                listening=ports[i],
+                secret=nodes.secret,
                 fault=(faults or {}).get(i),
-                handle=handles[i] if handles else None,
             )
             for i in range(problem.n)
         ]
-        with _Movers(specs) as movers:
-            begun = time.perf_counter()
-            movers.go(begun + limit_s)
-            took_s = time.perf_counter() - begun
-            moved = Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
+        movers = _Movers(group, orders)
+        begun = time.perf_counter()
+        movers.send(limit_s)
+        took_s = time.perf_counter() - begun
     audit(shards, digests)
-    return moved
+    return Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
 
 
 class _Movers:
-    """The processes; whatever happens to the caller, none outlives it."""
+    """The nodes' workers during one move; those that die or are stopped are started again."""
 
-    def __init__(self, specs: list[MoverSpec]) -> None:
-        self.specs, self.restarts = specs, 0
+    def __init__(self, group: LocalGroup, orders: list[MoveOrder]) -> None:
+        self.group, self.orders, self.restarts = group, orders, 0
         self.sent: dict[int, Sent] = {}
-        self.processes: list[ChildProcess] = []
-        self.pipes: list[Connection] = []
-        self._still = Standstill(self.processes)
+        for rank, order in enumerate(orders):
+            group.give(rank, "prepare_move", order)
+        for rank in range(len(orders)):
+            if not self._answered(rank, 1):
+                self._restart(rank)
 
-    def __enter__(self) -> _Movers:
-        try:
-            for spec in self.specs:
-                process, pipe = start(move_main, spec)
-                self.processes.append(process)
-                self.pipes.append(pipe)
-            for i in range(len(self.specs)):
-                while not self._ready(i):
-                    self._replace(i)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def go(self, deadline_s: float) -> None:
-        """Let them send, until all have done so."""
-        for pipe in self.pipes:
-            with suppress(OSError):  # it has died: that is seen below
-                pipe.send("go")
-        open_nodes = set(range(len(self.specs)))
-        countdown = limits.Countdown(deadline_s - time.perf_counter())
-        while open_nodes:
-            wait([self.pipes[i] for i in open_nodes], timeout=countdown.next_s)
-            passed_s = countdown.look()
+    def send(self, limit_s: float) -> None:
+        """Let all nodes send, until they have sent everything."""
+        everyone = range(len(self.orders))
+        for rank in everyone:
+            self.group.give(rank, "send_samples")
+        sending = set(everyone)
+        countdown = limits.Countdown(limit_s)
+        while sending:
+            # A node that has sent everything is watched too: others may still send to it.
+            spoke, ended = self.group.ready(everyone, countdown.next_s)
+            stopped = self.group.stopped_too_long(everyone, countdown.look())
             if countdown.over:
                 raise RunError(
                     "the move takes too long",
-                    by=f"{len(open_nodes)} nodes still send after {countdown.limit_s:.0f} s",
+                    by=f"{len(sending)} nodes still send after {countdown.limit_s:.0f} s",
                     hint="raise --speed, or move fewer samples",
                 )
-            for i in self._still.look(range(len(self.processes)), passed_s):
-                self.processes[i].kill()
-            for i in set(self.sent) - open_nodes:  # others may still send to it
-                if self.processes[i].ended():
-                    self._again(i)
-            open_nodes = {i for i in open_nodes if not self._done(i)}
+            for rank in {*spoke, *ended, *stopped}:
+                answer = self._answer(rank) if rank in spoke else None
+                if answer is not None:
+                    self.sent.setdefault(rank, answer[0])
+                    sending.discard(rank)
+                else:
+                    self._restart(rank)
+                    self.group.give(rank, "send_samples")
+                    sending.add(rank)
 
     def sample_s(self) -> FloatArray:
         """Seconds over samples, of every pair that has been at it."""
-        taken, count = np.zeros((2, len(self.specs), len(self.specs)))
+        taken, count = np.zeros((2, len(self.orders), len(self.orders)))
         for i, sent in self.sent.items():
             for j, samples, begun, ended in sent.spans:
                 taken[i, j] += ended - begun
@@ -180,73 +163,103 @@ class _Movers:
         ]
         return tuple(sorted(spans, key=lambda span: span[3]))
 
-    def _done(self, i: int) -> bool:
-        """Whether node i has sent everything; one that has died starts again."""
+    def _restart(self, rank: int) -> None:
+        """Another process for a node, which goes on where the last one was."""
+        order, ready = replace(self.orders[rank], fault=None), False
+        while not ready:
+            self.restarts += 1
+            if self.restarts > MOST_RESTARTS * len(self.orders):
+                raise WorkerError(
+                    "a moving process keeps dying", where=self.group.worker_name(rank)
+                )
+            self.group.restart(rank)
+            self.group.give(rank, "prepare_move", order)
+            ready = self._answered(rank, 2)  # that it has started, and that it is prepared
+
+    def _answered(self, rank: int, count: int) -> bool:
+        """Whether a worker gives so many answers before it has to be replaced."""
+        countdown = limits.Countdown(limits.patience(limits.START_S))
+        while count and not countdown.over:
+            spoke, ended = self.group.ready([rank], countdown.next_s)
+            stopped = self.group.stopped_too_long([rank], countdown.look())
+            if spoke and self._answer(rank) is not None:
+                count -= 1
+            elif spoke or ended or stopped:
+                return False
+        return not count
+
+    def _answer(self, rank: int) -> tuple[Any] | None:
+        """A worker's answer, ``None`` where it has died."""
         try:
-            if self.pipes[i].poll():
-                self.sent[i] = self.pipes[i].recv()
-            return i in self.sent
+            status, value = self.group.receive(rank)
         except (EOFError, OSError):
-            self._again(i)
-            return False
-
-    def _again(self, i: int) -> None:
-        """Another process for node i, which goes on where the last one was."""
-        self._replace(i)
-        while not self._ready(i):
-            self._replace(i)
-        with suppress(OSError):
-            self.pipes[i].send("go")
-
-    def _replace(self, i: int) -> None:
-        self.restarts += 1
-        if self.restarts > MOST_RESTARTS * len(self.specs):
-            raise WorkerError("a moving process keeps dying", where=f"node {i}")
-        self.pipes[i].close()
-        self.processes[i].end()
-        self.processes[i], self.pipes[i] = start(move_main, replace(self.specs[i], fault=None))
-
-    def _ready(self, i: int) -> bool:
-        """Whether node i's process says that it can begin, before it has to be replaced."""
-        countdown, still = (
-            limits.Countdown(limits.patience(limits.START_S)),
-            Standstill([self.processes[i]]),
-        )
-        while not countdown.over:
-            try:
-                if self.pipes[i].poll(countdown.next_s):
-                    self.pipes[i].recv()
-                    return True
-            except (EOFError, OSError):
-                return False
-            if still.look([0], countdown.look()):
-                return False
-        return False
-
-    def _end(self) -> None:
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.cut()
-        for process in self.processes:
-            process.end()
+            return None
+        if status == "error":
+            raise self.group.raised_error(rank, str(value))
+        return (value,)
 
 
-Addresses = tuple[tuple[str, int], ...]
+def transfers_of(
+    problem: SampleProblem, plan: SamplePlan, speed: float = 1.0, held: Held | None = None
+) -> list[Transfer]:
+    """The transfers of a plan, in the order of their start.
 
+    With relays a node sends on what has reached it last, and keeps what it held at the start.
+    Without them it sends what it held at the start, and all classes for a neighbour over one
+    connection.
 
-@contextmanager
-def _ports(
-    count: int, handles: Sequence[NodeHandle]
-) -> Iterator[tuple[Addresses, tuple[socket.socket | None, ...]]]:
-    """Where the nodes listen, and the ports, which are ours before any process has started.
-
-    They stay open when a process dies: no other user can take the port before it starts again. In
-    a testbed nodes have networks of their own, where each process opens its port by itself.
+    Parameters
+    ----------
+    speed
+        How many times faster than in the problem links are emulated; ``inf``: not at all.
+    held
+        Samples by node and class; as they were dealt by default.
     """
-    if handles:
-        yield tuple((handle.address, PORT) for handle in handles), (None,) * count
-        return
-    with ExitStack() as stack:
-        ports = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
-        yield tuple((LOOPBACK, int(port.getsockname()[1])) for port in ports), tuple(ports)
+    played = play(problem, plan)
+    here = [[list(samples) for samples in node] for node in held or numbered(problem)]
+    brought: dict[int, int] = defaultdict(lambda: -1)
+    on_the_way: list[tuple[float, int, int, int, list[int]]] = []
+    transfers = []
+    spans = zip(played.move.tolist(), played.count.tolist(), played.start_s.tolist(), strict=True)
+    for number, (m, count, start_s) in enumerate(spans):
+        while on_the_way and on_the_way[0][0] <= start_s:
+            _, arrived, node, kind, samples = heapq.heappop(on_the_way)
+            here[node][kind] += samples
+            brought.update(dict.fromkeys(samples, arrived))
+        i, j, kind = int(plan.source[m]), int(plan.target[m]), int(plan.sample_class[m])
+        pile = here[i][kind]
+        taken = pile[len(pile) - count :]
+        del pile[len(pile) - count :]
+        transfers.append(
+            Transfer(
+                number,
+                i,
+                j,
+                tuple(taken),
+                tuple(brought[s] for s in taken),
+                float(max(problem.send_s[i, j], problem.receive_s[i, j])) / speed,
+                float(problem.latency_s[i, j]) / speed,
+            )
+        )
+        if problem.relay:
+            heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
+    return transfers if problem.relay else _joined(transfers)
+
+
+def _joined(transfers: list[Transfer]) -> list[Transfer]:
+    """Transfers that a node sends to one neighbour in a row, as one."""
+    joined: list[Transfer] = []
+    latest: dict[int, int] = {}
+    for one in transfers:
+        at = latest.get(one.source)
+        if at is not None and joined[at].target == one.target:
+            before = joined[at]
+            joined[at] = replace(
+                before,
+                samples=before.samples + one.samples,
+                brought_by=before.brought_by + one.brought_by,
+            )
+        else:
+            latest[one.source] = len(joined)
+            joined.append(one)
+    return joined

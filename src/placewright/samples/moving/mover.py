@@ -1,9 +1,18 @@
-"""One node's process while samples move: it sends its transfers and takes what others send.
+"""A node's part in a move: it sends its transfers and takes what others send.
 
-The sender sends one transfer at a time, in order, a few files per message; what it no longer has
-has been taken over already, so that a transfer goes on where it was cut. A link is as slow as
-the problem says: the sender waits out what the files would take, and the receiver serves one
-connection at a time.
+One transfer is one connection. The sender serves its transfers one at a time, in order; a receiver
+serves one connection at a time, as a port does:
+
+    sender                                                          receiver
+       | --- both ends prove the move's secret (authentication) ----> |
+       | <-- "turn" ------------------------------------------------- |  this connection is next
+       | --- (transfer, [(sample, content, SHA-256), ...]) ---------> |  at most `ON_THE_WAY` + 1
+       | --- (transfer, ...) ---------------------------------------> |  messages unconfirmed
+       | <-- "taken" ------------------------------------------------ |  checked, written, noted
+       |  deletes its files of the first message                      |
+
+A sample that the sender no longer has was taken over before, so a transfer goes on where it was
+cut. A link is as slow as in the problem: the sender waits out what the files would take.
 """
 
 from __future__ import annotations
@@ -15,15 +24,12 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from placewright.errors import RunError
 from placewright.runtime.connections.authentication import BROKEN, Listener, connect
 from placewright.runtime.connections.channel import Channel
 from placewright.samples.data.shards import Shard, checksum
-from placewright.samples.nodes.processes import sit
-from placewright.testbed.node_handle import NodeHandle
 
 FILES_PER_MESSAGE = 16
 MESSAGE_BYTES = 128 * 1024
@@ -59,7 +65,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Trouble on purpose: at this message the process dies, or the link is cut.
+    """Injected fault: at this message the process dies, or the link is cut.
 
     `late`: not before it is sent, but when the other side has taken it and we do not act on that.
     """
@@ -70,27 +76,27 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class MoverSpec:
-    """What one process is told.
+class MoveOrder:
+    """A node's part in a move.
 
     Attributes
     ----------
+    node
+        Its position among `addresses`.
+    folder
+        Of its samples.
     addresses
         By node, where each listens.
     secret
-        Of this move: nobody else is sent files or heard.
-    listening
-        The node's port, open; ``None`` in a testbed, where the process opens it by itself.
+        Only a node that proves to know it is sent files or heard.
     """
 
     node: int
-    folder: Path
+    folder: str
     addresses: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
     secret: bytes = field(repr=False)
-    listening: socket.socket | None = None
     fault: Fault | None = None
-    handle: NodeHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +106,50 @@ class Sent:
     spans: tuple[tuple[int, int, float, float], ...]
 
 
-def move_main(spec: MoverSpec, told: Connection) -> None:
-    """Get ready, send everything when told to, say so; receive until told to stop."""
-    sit(spec.handle)
-    shard = Shard(spec.folder)
-    listening = spec.listening or socket.create_server(spec.addresses[spec.node])
-    listener = Listener(listening, spec.secret)
-    threading.Thread(target=_receive, args=(listener, shard), daemon=True).start()
-    told.send("ready")
-    told.recv()
-    sender = _Sender(spec, shard)
-    for transfer in spec.transfers:
-        while not sender.bring(transfer):
-            time.sleep(RETRY_S)
-    told.send(Sent(tuple(sender.spans)))
-    with suppress(EOFError):
-        told.recv()
+class Mover:
+    """Receives on a thread for as long as the process lives; sends when ordered to."""
+
+    def __init__(self, listening: socket.socket, order: MoveOrder) -> None:
+        self._listener = Listener(listening, order.secret)
+        self.prepare(order)
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def prepare(self, order: MoveOrder) -> None:
+        """Take part in this move from now on; the one before has ended everywhere."""
+        self._order, self._shard = order, Shard(Path(order.folder))
+
+    def send(self) -> Sent:
+        """Send everything."""
+        sender = _Sender(self._order, self._shard)
+        for transfer in self._order.transfers:
+            while not sender.send(transfer):
+                time.sleep(RETRY_S)
+        return Sent(tuple(sender.spans))
+
+    def _receive(self) -> None:
+        """One connection after another."""
+        while True:
+            called = self._listener.accept()
+            assert called is not None  # there is no limit to the wait
+            _, link = called
+            with link, suppress(*BROKEN, RunError):
+                link.send(TURN)
+                while True:
+                    transfer, files = link.recv()
+                    for sample, content, digest in files:
+                        self._shard.accept(transfer, sample, content, digest)
+                    link.send(TAKEN)
 
 
 class _Sender:
     """Sends transfers to their end, whatever breaks on the way."""
 
-    def __init__(self, spec: MoverSpec, shard: Shard) -> None:
-        self.spec, self.shard = spec, shard
+    def __init__(self, order: MoveOrder, shard: Shard) -> None:
+        self.order, self.shard = order, shard
         self.messages = self.confirmed = 0
         self.spans: list[tuple[int, int, float, float]] = []
 
-    def bring(self, transfer: Transfer) -> bool:
+    def send(self, transfer: Transfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
         for sample, first in zip(transfer.samples, transfer.brought_by, strict=True):
             if first >= 0 and not self.shard.arrived(first, sample):
@@ -135,7 +158,7 @@ class _Sender:
         if not left:
             return True
         try:
-            with connect(self.spec.addresses[transfer.target], self.spec.secret) as link:
+            with connect(self.order.addresses[transfer.target], self.order.secret) as link:
                 link.recv()  # our turn
                 time.sleep(transfer.latency_s)
                 begun = time.perf_counter()
@@ -161,7 +184,7 @@ class _Sender:
         """A few files, as slowly as an emulated link is."""
         begun = time.perf_counter()
         self.messages += 1
-        self._trouble(self.messages, late=False)
+        self._inject_fault(self.messages, late=False)
         contents = [self.shard.content(sample) or b"" for sample in samples]
         files = [(s, c, checksum(c)) for s, c in zip(samples, contents, strict=True)]
         link.send((transfer.number, files))
@@ -169,32 +192,17 @@ class _Sender:
         time.sleep(max(0.0, left_s))
 
     def _confirm(self, link: Channel, samples: list[int]) -> None:
-        """Files are ours until the other side says that it has them."""
+        """Keep files until the other side has confirmed them."""
         link.recv()
         self.confirmed += 1
-        self._trouble(self.confirmed, late=True)
+        self._inject_fault(self.confirmed, late=True)
         for sample in samples:
             self.shard.drop(sample)
 
-    def _trouble(self, message: int, *, late: bool) -> None:
-        fault = self.spec.fault
+    def _inject_fault(self, message: int, *, late: bool) -> None:
+        fault = self.order.fault
         if fault is None or fault.message != message or fault.late != late:
             return
         if fault.kill:
             os._exit(9)
         raise ConnectionError("cut on purpose")
-
-
-def _receive(listener: Listener, shard: Shard) -> None:
-    """One connection after another, as a port does."""
-    while True:
-        called = listener.accept()
-        assert called is not None  # there is no limit to the wait
-        _, link = called
-        with link, suppress(*BROKEN, RunError):
-            link.send(TURN)
-            while True:
-                transfer, files = link.recv()
-                for sample, content, digest in files:
-                    shard.accept(transfer, sample, content, digest)
-                link.send(TAKEN)

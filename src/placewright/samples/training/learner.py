@@ -92,16 +92,16 @@ class Learner:
         return summed
 
     def tested(self, test: Images) -> tuple[float, float]:
-        """Mean loss on the test images, and the share of them that are told right."""
+        """Mean loss on the test images, and the share of them that are classified correctly."""
         with self.torch.no_grad():
             scores = self.model(self._pixels(test.pixels))
             labels = self.torch.tensor(test.labels)
             loss = float(self.torch.nn.functional.cross_entropy(scores, labels))
-            told = scores.argmax(dim=1).numpy()
-        return loss, float((told == test.labels).mean())
+            classes = scores.argmax(dim=1).numpy()
+        return loss, float((classes == test.labels).mean())
 
     def start_from(self, parameters: FloatArray) -> None:
-        """Go on from parameters that somebody has trained."""
+        """Go on from parameters that were trained before."""
         self._put(self.torch.tensor(parameters).to(self.kind))
 
     def parameters(self) -> FloatArray:
@@ -125,10 +125,10 @@ class Learner:
         sent = torch.cat([whole[largest], own[-1:]]).to(torch.float32)
         self.held_back = whole.index_fill(0, largest, 0.0)
         message = torch.stack([at.to(torch.int32), sent.view(torch.int32)])
-        told = [torch.empty_like(message) for _ in range(dist.get_world_size())]
-        dist.all_gather(told, message)
+        received = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+        dist.all_gather(received, message)
         total = torch.zeros_like(own)
-        for places, values in told:
+        for places, values in received:
             total.index_add_(0, places.long(), values.view(torch.float32).to(self.kind))
         return total
 

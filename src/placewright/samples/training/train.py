@@ -1,23 +1,22 @@
-"""Nodes train together, one process each; and one node alone on the union of their batches."""
+"""Train on all nodes together, one process each; and alone on the union of their batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
+from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
-from placewright.samples.nodes.processes import answers
+from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.learner import Learner
 from placewright.samples.training.recipe import Recipe, parts, steps_of
-from placewright.samples.training.trainer import Epoch, TrainerOptions, TrainerSpec, train_main
-from placewright.testbed.node_handle import NodeHandle
+from placewright.samples.training.trainer import Epoch, NodeTraining, TrainingOrder
 
 LONGEST_S = 600.0
 
@@ -61,16 +60,16 @@ def train(
     test: Images,
     speed: float = 1.0,
     *,
-    handles: Sequence[NodeHandle] = (),
+    workers: NodeWorkers | None = None,
     since: Since | None = None,
     dying: frozenset[int] = frozenset(),
 ) -> Trained:
-    """Train on what the shards hold; nodes are as slow as the problem says, divided by `speed`.
+    """Train on what the shards hold; nodes are as slow as in the problem, divided by `speed`.
 
     Parameters
     ----------
-    seats
-        Where the nodes sit in a testbed, and are as slow as they are by themselves.
+    workers
+        The nodes' processes; others for the length of this call where none are given.
     dying
         Nodes that are killed on purpose, in the middle of the first epoch.
 
@@ -79,65 +78,68 @@ def train(
     NodeLeft
         Which nodes' processes were killed.
     WorkerError
-        A process died, or nobody has answered for `LONGEST_S`.
+        A process died, or did not answer for `LONGEST_S`.
     """
-    with Scratch() as folder:
-        specs = trainers(problem, shards, recipe, test, Path(folder), speed, handles)
-        begun = since or Since()
-        specs = [
+    begun, limit_s = since or Since(), limits.patience(LONGEST_S)
+    with (
+        workers_or_own(workers) as nodes,
+        nodes.group(problem.node_names) as group,
+        Scratch() as folder,
+    ):
+        orders = [
             replace(
-                spec,
+                order,
                 first_epoch=begun.epochs,
                 parameters=begun.parameters,
-                dies=spec.rank in dying,
+                dies=rank in dying,
             )
-            for spec in specs
+            for rank, order in enumerate(
+                training_orders(problem, shards, recipe, test, Path(folder), speed)
+            )
         ]
-        told = answers(train_main, specs, LONGEST_S)
-    each_s = _sample_s(problem, told, recipe, bool(handles))
-    spans_s = np.array([t.spans_s for t in told])
-    return Trained(told[0].epochs, told[0].parameters, each_s, spans_s - spans_s.min())
+        answers: list[NodeTraining] = group.order(
+            "train", [(order,) for order in orders], limit_s=limit_s
+        )
+    each_s = _sample_s(problem, answers, recipe, nodes.real)
+    spans_s = np.array([answer.spans_s for answer in answers])
+    return Trained(answers[0].epochs, answers[0].parameters, each_s, spans_s - spans_s.min())
 
 
 def _sample_s(
-    problem: SampleProblem, told: list[TrainerOptions], recipe: Recipe, real: bool
+    problem: SampleProblem, answers: list[NodeTraining], recipe: Recipe, real: bool
 ) -> FloatArray:
     """Seconds per sample; on a testbed, what steps cost whatever they hold is in the time."""
     fixed_s = recipe.epochs * problem.fixed_s * real
-    spent_s = np.maximum([t.compute_s for t in told] - fixed_s, 0.0)
-    visited = np.array([t.visited for t in told], dtype=np.float64)
+    spent_s = np.maximum([a.compute_s for a in answers] - fixed_s, 0.0)
+    visited = np.array([a.visited for a in answers], dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         each_s: FloatArray = np.where(visited > 0, spent_s / visited, np.nan)
     return each_s
 
 
-def trainers(
+def training_orders(
     problem: SampleProblem,
     shards: list[Shard],
     recipe: Recipe,
     test: Images,
     folder: Path,
     speed: float = 1.0,
-    handles: Sequence[NodeHandle] = (),
-) -> list[TrainerSpec]:
-    """What each node's process is told; they meet in `folder`."""
+) -> list[TrainingOrder]:
+    """Each node's order; they meet in `folder`, once."""
     total = sum(len(shard.samples()) for shard in shards)
     steps = steps_of(total, recipe.batch)
     exchanges = 1 if recipe.whole_epochs else -(-steps // recipe.local_steps)
     return [
-        TrainerSpec(
-            rank=i,
-            world=problem.n,
+        TrainingOrder(
             rendezvous=f"file://{folder / 'rendezvous'}",
-            folder=shards[i].folder,
+            folder=str(shards[i].folder),
             recipe=recipe,
             total=total,
             work=problem.seconds_per_sample / speed,
             fixed_s=float(problem.fixed_s[i]) / speed,
-            # What the problem says of an epoch with an exchange after every step.
+            # The problem's seconds are of an epoch with an exchange after every step.
             sync_s=problem.sync_s / speed / max(steps, exchanges),
             test=test,
-            handle=handles[i] if handles else None,
         )
         for i in range(problem.n)
     ]

@@ -1,0 +1,292 @@
+"""Tensors between worker processes through host memory: gloo.
+
+A small tensor is sent by the thread that made it: handing it to another one takes longer. A large
+one is written to the socket by a thread of its channel, while its maker goes on. Over an emulated
+link a small tensor leaves at once and its receiver waits until it is due, which is exact however
+busy the sender is; a large one is held back by its sender, until what is left is as long as
+sending it takes.
+
+    small, timed    | elements | padding to 8 bytes | due: float64, seconds of the shared clock |
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from placewright.runtime.emulation import ShapedLink, precise_sleeps, sleep_until
+from placewright.runtime.messages.layout import Driven
+from placewright.runtime.messages.streams import Moved, Streams
+from placewright.runtime.messages.wire import (
+    Message,
+    is_dense,
+    message_key,
+    tensor_of,
+    wire,
+    wire_bytes,
+)
+
+SMALL_BYTES = 1 << 16
+
+DUE_BYTES = 8
+
+SEND_S, SEND_S_PER_BYTE = 4e-5, 5e-10
+"""What a message over loopback takes by itself, until the sender has seen some of its own."""
+
+LEARNING = 0.2
+"""Weight of the latest message in what the sender knows of its own speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One transfer as its sender saw it, ``time.perf_counter()`` seconds."""
+
+    tag: int
+    source: int
+    target: int
+    start_s: float
+    end_s: float
+
+
+class GlooReceiver:
+    """Buffers in host memory for everything that arrives in a step, allocated once.
+
+    `devices`: all devices of the cluster.
+    """
+
+    def __init__(self, receives: Sequence[Message], devices: Sequence[Driven]) -> None:
+        self._devices = devices
+        self._receives = tuple(receives)
+        self._timed = {message_key(m): Timed(wire_bytes(m.spec)) for m in receives if says_when(m)}
+        self._raw = {message_key(m): self._buffer(m) for m in receives}
+        self._tensors = {
+            message_key(m): tensor_of(self._raw[message_key(m)], m.spec)
+            for m in receives
+            if is_dense(m.spec)
+        }
+        self._pending: dict[tuple[int, int], dist.Work] = {}
+
+    def post(self) -> None:
+        """Ask for every message of the step, in the order of first use."""
+        for message in self._receives:
+            source = self._devices[message.source].process
+            timed = self._timed.get(message_key(message))
+            raw = self._raw[message_key(message)] if timed is None else timed.raw
+            work = dist.irecv(raw, src=source, tag=_tag(message, self._devices))
+            assert work is not None
+            self._pending[message_key(message)] = work
+
+    def take(self, message: Message) -> torch.Tensor:
+        """Wait for one message; a GPU's kernels find it in the GPU's memory."""
+        key, target = message_key(message), self._devices[message.target]
+        self._pending.pop(key).wait()
+        if key in self._timed:
+            sleep_until(self._timed[key].due_s)
+        if target.is_gpu:
+            raw = self._raw[key].to(target.torch_device, non_blocking=True)
+            return tensor_of(raw, message.spec)
+        return (
+            self._tensors[key] if key in self._tensors else tensor_of(self._raw[key], message.spec)
+        )
+
+    def _buffer(self, message: Message) -> torch.Tensor:
+        """A GPU copies from pinned memory while the host goes on."""
+        if message_key(message) in self._timed:
+            return self._timed[message_key(message)].bytes
+        pinned = self._devices[message.target].is_gpu
+        return torch.empty(wire_bytes(message.spec), dtype=torch.uint8, pin_memory=pinned)
+
+
+@dataclass(slots=True)
+class GlooSender:
+    """Sends: small tensors at once, others by a thread per channel, first come, first served.
+
+    Attributes
+    ----------
+    links
+        Emulated links by target device.
+    devices
+        All devices of the cluster.
+    """
+
+    links: Mapping[int, ShapedLink]
+    devices: Sequence[Driven]
+    streams: Streams
+    log: list[Sent] = field(default_factory=list)
+    _queues: dict[int, queue.SimpleQueue[_Queued]] = field(default_factory=dict)
+    _errors: list[BaseException] = field(default_factory=list)
+    _idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    _handed: int = 0
+    _leaving: list[dist.Work] = field(default_factory=list)
+    _known: dict[Message, _Outgoing] = field(default_factory=dict)
+    _free_s: dict[int, float] = field(default_factory=dict)
+    _send_s_per_byte: float = SEND_S_PER_BYTE
+
+    def send(self, message: Message, tensor: torch.Tensor) -> None:
+        """Let a tensor leave; returns before it has arrived."""
+        given = self._known.get(message) or self._learn(message)
+        begin_s, due_s = self._held(given)
+        moved = self.streams.to_host(wire(tensor, message.spec))
+        if given.timed is not None:
+            given.timed.fill(moved.tensor, due_s)
+            self._send_now(given, given.timed.raw, begin_s, due_s)
+        elif given.at_once and moved.arrived is None:
+            self._send_now(given, moved.tensor, begin_s, due_s)
+        else:
+            self._handed += 1
+            self._queue(message.target).put(_Queued(given, moved, begin_s, due_s))
+
+    def forget(self) -> None:
+        """Other messages will follow."""
+        self._known.clear()
+
+    def flush(self) -> None:
+        """Wait until everything handed over has left."""
+        for work in self._leaving:
+            work.wait()
+        self._leaving.clear()
+        for _ in range(self._handed):
+            self._idle.acquire()
+        self._handed = 0
+        if self._errors:
+            raise self._errors[0]
+
+    def _learn(self, message: Message) -> _Outgoing:
+        """What is the same in every step."""
+        link = self.links.get(message.target)
+        target, tag = self.devices[message.target].process, _tag(message, self.devices)
+        timed = Timed(wire_bytes(message.spec)) if says_when(message) else None
+        at_once = small(message) and link is None
+        given = _Outgoing(message, wire_bytes(message.spec), link, target, tag, at_once, timed)
+        self._known[message] = given
+        return given
+
+    def _held(self, given: _Outgoing) -> tuple[float, float]:
+        """When the message's channel is free for it, and when it delivers: now if none is."""
+        now_s, link = time.perf_counter(), given.link
+        if link is None:
+            return now_s, now_s
+        begin_s = max(now_s, self._free_s.get(link.channel, 0.0))
+        due_s = self._free_s[link.channel] = begin_s + link.duration_s(given.size)
+        return begin_s, due_s
+
+    def _send_now(self, given: _Outgoing, raw: torch.Tensor, begin_s: float, due_s: float) -> None:
+        work = dist.isend(raw, dst=given.process, tag=given.tag)
+        assert work is not None
+        self._leaving.append(work)
+        self._log(given.message, begin_s, max(due_s, time.perf_counter()))
+
+    def _queue(self, target: int) -> queue.SimpleQueue[_Queued]:
+        link = self.links.get(target)
+        channel = link.channel if link is not None else -1 - target
+        if channel not in self._queues:
+            self._queues[channel] = queue.SimpleQueue()
+            thread = threading.Thread(
+                target=self._serve, args=(self._queues[channel],), daemon=True
+            )
+            thread.start()
+        return self._queues[channel]
+
+    def _serve(self, waiting: queue.SimpleQueue[_Queued]) -> None:
+        precise_sleeps()
+        while True:
+            item = waiting.get()
+            try:
+                self._send_queued(item)
+            except BaseException as error:
+                self._errors.append(error)
+            del item
+            self._idle.release()
+
+    def _send_queued(self, queued: _Queued) -> None:
+        raw, given = queued.moved.wait(), queued.given
+        begin_s = queued.begin_s
+        if given.link is not None:
+            sleep_until(queued.due_s - SEND_S - given.size * self._send_s_per_byte)
+        elif queued.moved.arrived is not None:  # of the way out of a GPU's memory, too
+            begin_s = time.perf_counter() - queued.moved.seconds()
+        start_s = time.perf_counter()
+        dist.send(raw, dst=given.process, tag=given.tag)
+        end_s = time.perf_counter()
+        self._log(given.message, begin_s, end_s)
+        if given.size > SMALL_BYTES:
+            seen = max(0.0, end_s - start_s - SEND_S) / given.size
+            self._send_s_per_byte += LEARNING * (seen - self._send_s_per_byte)
+
+    def _log(self, message: Message, begin_s: float, end_s: float) -> None:
+        self.log.append(Sent(message.tag, message.source, message.target, begin_s, end_s))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outgoing:
+    """What is the same of a message in every step.
+
+    Attributes
+    ----------
+    at_once
+        Its maker's thread sends it, if it is in host memory.
+    timed
+        Memory in which it travels with the moment at which it is due.
+    """
+
+    message: Message
+    size: int
+    link: ShapedLink | None
+    process: int
+    tag: int
+    at_once: bool
+    timed: Timed | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queued:
+    """A message in a queue: when its channel is free for it, and when the link delivers it."""
+
+    given: _Outgoing
+    moved: Moved
+    begin_s: float
+    due_s: float
+
+
+class Timed:
+    """Memory for a tensor's bytes and the moment at which they are due.
+
+    `raw`: all of it, as it is sent and received.
+    """
+
+    def __init__(self, size: int) -> None:
+        words = torch.empty(-(-size // DUE_BYTES) + 1, dtype=torch.float64)
+        self.raw = words.view(torch.uint8)
+        self.bytes = self.raw[:size]
+        self._due = words.numpy()
+
+    def fill(self, raw: torch.Tensor, due_s: float) -> None:
+        """Copy a tensor's bytes, due then."""
+        self.bytes.copy_(raw)
+        self._due[-1] = due_s
+
+    @property
+    def due_s(self) -> float:
+        """When what has arrived is due."""
+        return float(self._due[-1])
+
+
+def small(message: Message) -> bool:
+    """Whether its maker's thread sends it."""
+    return wire_bytes(message.spec) <= SMALL_BYTES
+
+
+def says_when(message: Message) -> bool:
+    """Whether the moment at which it is due travels with it."""
+    return message.way == "timed" and small(message)
+
+
+def _tag(message: Message, devices: Sequence[Driven]) -> int:
+    """A number of its own for a tensor that goes to several devices of one process."""
+    return message.tag * len(devices) + message.target

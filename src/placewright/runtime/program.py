@@ -1,0 +1,168 @@
+"""Worker programs: what a worker process executes, and the orders that it takes.
+
+A program is a class, named by where it is (``"package.module:Class"``). Its orders are the methods
+marked with `order`; their arguments and answers are plain data, arrays and the dataclasses that it
+lists. A wing defines its own; the runtime knows none of them but placed steps, its default:
+
+    class Mover(WorkerProgram):
+        messages = (Transfer, Sent)
+
+        @order("sending samples")
+        def send(self, transfers: tuple[Transfer, ...]) -> Sent: ...
+
+One worker takes one order at a time. Each frame is one message (`connections.channel`, `codec`):
+
+    coordinator                                        worker process
+         | <------------ ("ok", None) ------------------- |   started, and the program is made
+         | ----- ("send", (transfers,)) ----------------> |   an order: name, arguments
+         | <------------ ("ok", Sent(...)) -------------- |   its answer
+         | ----- ("send", ...) -------------------------> |
+         | <------------ ("error", traceback) ----------- |   it raised; the process ends
+         | ----- ("stop", ()) --------------------------> |   the process ends
+
+No answer is a third outcome: the process was killed, was stopped, or waits for one that was. The
+caller finds out by the process's sentinel, by its state and by a time limit (`limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from placewright.errors import RunError
+from placewright.runtime.connections.codec import Codec
+from placewright.runtime.emulation import ShapedLink
+from placewright.runtime.file_transfer import FileTransfer
+from placewright.runtime.host import Host
+from placewright.runtime.messages.layout import Driven, Layout
+from placewright.runtime.specs import WorkerSpec
+
+if TYPE_CHECKING:
+    from placewright.runtime.worker import Worker
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_MARK = "order_description"
+
+
+def order(description: str) -> Callable[[Method], Method]:
+    """Mark a method of a program as an order.
+
+    Parameters
+    ----------
+    description
+        What a worker does at it, as it goes on after "no answer in time while".
+    """
+
+    def mark(method: Method) -> Method:
+        setattr(method, _MARK, description)
+        return method
+
+    return mark
+
+
+class WorkerProgram:
+    """Base class of what worker processes execute; made once the process is set up.
+
+    Files travel in orders where a worker shares no disk with the caller
+    (`placewright.runtime.file_transfer`).
+
+    Attributes
+    ----------
+    messages
+        Dataclasses that orders and answers hold.
+    noun
+        What one worker stands for in error messages.
+    listens
+        Whether each worker needs a TCP port on which the others reach it.
+    """
+
+    messages: ClassVar[tuple[type, ...]] = ()
+    noun: ClassVar[str] = "device"
+    listens: ClassVar[bool] = False
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.files = FileTransfer()
+
+    def obey(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Carry out one order and return its answer.
+
+        Raises
+        ------
+        RunError
+            The program has no order of this name.
+        """
+        if not hasattr(getattr(type(self), name, None), _MARK):
+            raise RunError(
+                f"{type(self).__name__} has no order {name!r}",
+                hint="install the same version of Placewright on every machine",
+            )
+        return getattr(self, name)(*arguments)
+
+    @order("receiving a file")
+    def begin_file(self) -> str:
+        """Make an empty file to be filled; the path under which this process finds it."""
+        return self.files.begin()
+
+    @order("receiving a file")
+    def append_file(self, piece: bytes) -> None:
+        """Add the next piece to it."""
+        self.files.append(piece)
+
+    @order("writing a file")
+    def write_file(self, name: str) -> str:
+        """Let the order `name` write a file, to be read in pieces; why it cannot, if it cannot."""
+        return self.files.pack(lambda path: str(self.obey(name, (path,))))
+
+    @order("sending a file")
+    def read_file(self) -> bytes:
+        """The next piece of what was written; empty after the last."""
+        return self.files.take()
+
+
+@cache
+def load_program(name: str) -> type[WorkerProgram]:
+    """The program of that name.
+
+    The name comes from a process that started this one or has proved to know the run's secret.
+    Still, it can name nothing but a class that was written as a worker program.
+
+    Raises `RunError` where there is no such program here.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute, None)
+    except ImportError as error:
+        raise _no_program(name, str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, WorkerProgram)):
+        raise _no_program(name, "that is no WorkerProgram")
+    return found
+
+
+def describe_order(program: str, name: str) -> str:
+    """What a worker does at an order, as it goes on after "while"."""
+    method = getattr(load_program(program), name, None)
+    return str(getattr(method, _MARK, f"executing {name!r}"))
+
+
+@cache
+def codec_of(program: str) -> Codec:
+    """What messages between a coordinator and workers of this program may hold."""
+    return Codec(*_CONTROL, *load_program(program).messages)
+
+
+_CONTROL = (Host, WorkerSpec, Layout, Driven, ShapedLink)
+
+CONTROL = Codec(*_CONTROL)
+"""Messages between the coordinator and the agents that start workers."""
+
+
+def _no_program(name: str, why: str) -> RunError:
+    return RunError(
+        f"there is no worker program {name!r}",
+        by=why,
+        hint="install the same version of Placewright on every machine",
+    )

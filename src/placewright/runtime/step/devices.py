@@ -1,0 +1,176 @@
+"""The devices of one worker: the state that lives on them and the step that they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+from safetensors import safe_open
+
+from placewright.graph.graph import TensorSpec
+from placewright.runtime.emulation import Stretch
+from placewright.runtime.messages.exchange import Exchange
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.step.partition import Part
+from placewright.runtime.step.sequence import CompiledShare, Spans, compile_share
+from placewright.runtime.step.shares import Share
+from placewright.runtime.step.slots import CompiledPart
+from placewright.runtime.step_record import StepLog
+
+
+class PlacedDevices:
+    """Takes parts, one per device, and does their steps.
+
+    `exchange`: carries what comes from other devices and goes to them.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self._share = Share((), ())
+        self._compiled = CompiledShare((), (), ())
+        self._file = ""
+        self._fed: dict[str, torch.Tensor] = {}
+
+    def load(self, share: Share, state_file: str) -> None:
+        """Take parts and the initial state that lives here."""
+        self._file, self._fed = state_file, {}
+        self._take(share, {})
+
+    def migrate(self, share: Share, moves: Sequence[Message]) -> None:
+        """Take other parts between two steps; state that both have in common stays as it is.
+
+        Parameters
+        ----------
+        moves
+            What changes its device, here and elsewhere.
+        """
+        own = {part.device for part in share.parts}
+        here = self._state()
+        arriving = [m for m in moves if m.target in own]
+        self.exchange.expect(arriving)
+        self.exchange.start()
+        for message in moves:
+            if message.source in own:
+                self.exchange.send(message, here[message.source, message.value])
+        here |= {(m.target, m.value): self.exchange.take(m) for m in arriving}
+        self.exchange.flush()
+        self._take(share, here)
+
+    def feed(self, batch: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec]) -> None:
+        """Replace inputs and targets (by program input, with their layouts) from now on."""
+        for name, tensor in batch.items():
+            self._fed[name] = laid_out(tensor, specs[name])
+            for part, compiled in self._pairs():
+                if name in compiled.index:
+                    compiled.registers[compiled.index[name]] = self._placed(part, self._fed[name])
+
+    def step(self, watched: bool, stretch: Stretch | None) -> tuple[StepLog, ...]:
+        """One step; a log per device. What all devices begin together begins now."""
+        spans: Spans = ()
+        start = time.perf_counter()
+        if watched:
+            spans = self._compiled.run_watched(self.exchange, stretch)
+        else:
+            self._compiled.run(self.exchange, stretch)
+        end = time.perf_counter()
+        self.exchange.flush()
+        if not watched:
+            return tuple(StepLog(start, end, scalars=_scalars(p)) for p in self._compiled.parts)
+        moved = self._transfers()
+        return tuple(
+            StepLog(
+                start,
+                end,
+                tuple(slot.operator for slot in compiled.slots),
+                seen,
+                tuple(t[1:] for t in moved if t[0] == part.device),
+                _scalars(compiled),
+            )
+            for (part, compiled), seen in zip(self._pairs(), spans, strict=True)
+        )
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Outputs of the last step that were made here."""
+        found = {
+            name: compiled.registers[k]
+            for compiled in self._compiled.parts
+            for name, k in compiled.outputs.items()
+        }
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The state that lives here and changes."""
+        return {name: tensor for (_, name), tensor in self._state().items()}
+
+    def _state(self) -> dict[tuple[int, str], torch.Tensor]:
+        return {
+            (part.device, item.name): compiled.registers[compiled.index[item.name]]
+            for part, compiled in self._pairs()
+            for item in part.inputs
+            if item.mutated
+        }
+
+    def _take(self, share: Share, here: Mapping[tuple[int, str], torch.Tensor]) -> None:
+        """Make parts ready: inputs that are here, else what was fed, else what was loaded."""
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        with safe_open(self._file, framework="pt") as file:
+            stored = set(file.keys())
+            for part in share.parts:
+                state[part.device] = known = {}
+                for item in part.inputs:
+                    name = item.name
+                    if (part.device, name) in here:
+                        known[name] = here[part.device, name]
+                    elif name in self._fed:
+                        known[name] = self._placed(part, self._fed[name])
+                    else:
+                        given = file.get_tensor(name) if name in stored else None
+                        known[name] = self._placed(part, laid_out(given, item.spec))
+        self._share, layout = share, self.exchange.layout
+        self._compiled = compile_share(share, state, layout)
+        self.exchange.expect(m for part in share.parts for m in part.receives)
+
+    def _pairs(self) -> list[tuple[Part, CompiledPart]]:
+        return list(zip(self._share.parts, self._compiled.parts, strict=True))
+
+    def _placed(self, part: Part, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.exchange.layout.devices[part.device].torch_device)
+
+    def _transfers(self) -> list[tuple[int, int, int, float, float]]:
+        """Source, tensor, target, start and end of what left in the last step."""
+        timers = {
+            part.device: timer
+            for part, timer in zip(self._share.parts, self._compiled.timers, strict=True)
+        }
+        return self.exchange.sent(timers)
+
+
+def _scalars(compiled: CompiledPart) -> dict[str, float]:
+    values = {name: compiled.registers[k] for name, k in compiled.outputs.items()}
+    return {name: float(v) for name, v in values.items() if v is not None and v.numel() == 1}
+
+
+def laid_out(tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
+    """A copy with the strides that `spec` promises, zeros where there is none.
+
+    Never a view of a file's bytes: those are not aligned, and kernels round by that.
+    """
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype))
+    return made.zero_() if tensor is None else made.copy_(tensor)
+
+
+def storable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same values on the CPU, each contiguous, no two in one piece of memory.
+
+    Copies only what must be copied: weights are large, and their writer has little memory to spare.
+    """
+    seen: set[int] = set()
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        if own.untyped_storage().data_ptr() in seen:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        found[name] = own
+    return found

@@ -1,0 +1,168 @@
+"""The worker program that executes steps of a placed program, and probes devices and links."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Const, Instruction, ProgramInput, Ref
+from placewright.runtime.emulation import Stretch, precise_sleeps
+from placewright.runtime.machine_load import Reading, cpu_reading
+from placewright.runtime.messages.exchange import Exchange
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.probe import LinkSeconds, SpeedProbe, link_seconds
+from placewright.runtime.process_group import join, nccl_group
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.step.devices import PlacedDevices, storable
+from placewright.runtime.step.partition import Part, Step
+from placewright.runtime.step.serial import Action
+from placewright.runtime.step.shares import Share
+from placewright.runtime.step_record import StepLog
+from placewright.runtime.worker import Worker
+
+
+class StepExecutor(WorkerProgram):
+    """Executes the steps of one process's devices, as `placewright.runtime.session` orders."""
+
+    messages = (
+        *(Share, Part, Step, Action, Message, StepLog),
+        *(Instruction, Ref, Const, ProgramInput, TensorSpec),
+    )
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self.spec = spec = worker.spec
+        torch.set_num_threads(spec.threads)
+        precise_sleeps()
+        keep_freed_memory()
+        join(spec)
+        own = spec.layout.device_group(spec.rank)
+        self.torch_devices = [spec.layout.devices[d].torch_device for d in own]
+        if self.torch_devices[0].startswith("cuda"):
+            # Otherwise whatever names no device would touch the first GPU.
+            torch.cuda.set_device(self.torch_devices[0])
+        exchange = Exchange(spec.layout, spec.rank, spec.links, nccl_group(spec))
+        self.devices = PlacedDevices(exchange)
+        self.speed_probes: list[SpeedProbe] = []
+        self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
+
+    @order("loading its part of the model")
+    def load(self, share: Share, state_file: str) -> None:
+        """Take over parts of the program and the initial state that lives here."""
+        self.devices.load(share, state_file)
+
+    @order("moving to another placement")
+    def migrate(self, share: Share, moves: Sequence[Message]) -> None:
+        """Take over other parts between two steps; see `PlacedDevices.migrate`."""
+        self.devices.migrate(share, moves)
+
+    @order("executing a step")
+    def steps(self, count: int, watched: bool) -> list[tuple[StepLog, ...]]:
+        """Execute `count` steps; all workers start each one together. Logs by step and device."""
+        return [self._step(watched) for _ in range(count)]
+
+    def _step(self, watched: bool) -> tuple[StepLog, ...]:
+        self.devices.exchange.start()
+        dist.barrier()
+        return self.devices.step(watched, self.stretch)
+
+    @order("taking a batch")
+    def feed(self, batch: bytes, specs: Mapping[str, TensorSpec]) -> None:
+        """Replace inputs and targets from the next step on.
+
+        Parameters
+        ----------
+        batch
+            Tensors by program input as safetensors.
+        specs
+            Their layouts.
+        """
+        self.devices.feed(load(batch), specs)
+
+    @order("setting its seed")
+    def seed(self, seed: int) -> None:
+        """Seed the global random-number generator."""
+        torch.manual_seed(seed)
+
+    @order("reading its random state")
+    def random_state(self) -> bytes:
+        """State of the global random-number generator."""
+        return bytes(torch.get_rng_state().numpy())
+
+    @order("setting its random state")
+    def set_random_state(self, state: bytes) -> None:
+        """Continue a sequence of random numbers that began on another worker."""
+        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+    @order("writing its outputs")
+    def outputs(self, path: str) -> str:
+        """Write the outputs of the last step that were made here to a safetensors file.
+
+        Returns
+        -------
+        str
+            Why it cannot be written; empty if it is.
+        """
+        return _write(path, self.devices.outputs())
+
+    @order("writing its state")
+    def state(self, path: str) -> str:
+        """Write the state that lives here and changes, likewise."""
+        return _write(path, self.devices.state())
+
+    @order("reading its CPU time")
+    def cpu_reading(self, cores: Sequence[int]) -> Reading:
+        """CPU seconds of this process and of all on these cores."""
+        return cpu_reading(cores)
+
+    @order("changing its emulated speed")
+    def disturb(self, factor: float) -> None:
+        """Emulate another slowness from the next step on."""
+        self.stretch = Stretch(factor) if factor > 1 else None
+
+    @order("probing its speed")
+    def probe_speeds(self) -> list[float]:
+        """Seconds that a small piece of work takes on each device."""
+        self.speed_probes = self.speed_probes or [SpeedProbe(d) for d in self.torch_devices]
+        return [probe.seconds(self.stretch) / probe.count for probe in self.speed_probes]
+
+    @order("probing its links")
+    def probe_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
+        """Round trips of the pairs that start here; every worker is given the same list."""
+        found, sender = {}, self.devices.exchange.sender
+        for source, target in pairs:
+            processes = [self.spec.layout.devices[d].process for d in (source, target)]
+            if self.spec.rank in processes:
+                here = (source, target)[processes.index(self.spec.rank)]
+                seconds = link_seconds(here, source, target, sender)
+                if here == source:
+                    found[source, target] = seconds
+        return found
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what is freed for the next step instead of handing it back each time.
+
+    Handing back costs a page fault for every 4 KiB of every activation in every step.
+    """
+    trim_threshold, mmap_max = -1, -4
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(mmap_max, 0)
+
+
+def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """A disk that takes no file is no reason to end: the caller is told why and decides."""
+    try:
+        save_file(storable(tensors), path)
+    except (OSError, SafetensorError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,59 @@
+"""The worker program of a node: it moves samples and trains with the other nodes."""
+
+from __future__ import annotations
+
+import socket
+
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.worker import Worker
+from placewright.samples.data.images import Images
+from placewright.samples.moving.mover import Fault, MoveOrder, Mover, Sent, Transfer
+from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.trainer import (
+    Epoch,
+    NodeTraining,
+    StepTimes,
+    TrainingOrder,
+    time_steps,
+    train_node,
+)
+
+
+class SampleNode(WorkerProgram):
+    """One node; orders come from `moving.move`, `training.train` and `measuring`."""
+
+    messages = (
+        *(MoveOrder, Transfer, Fault, Sent),
+        *(TrainingOrder, Recipe, Images, NodeTraining, Epoch, StepTimes),
+    )
+    noun = "node"
+    listens = True
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._mover: Mover | None = None
+
+    @order("getting ready to move samples")
+    def prepare_move(self, move: MoveOrder) -> None:
+        """Listen for other nodes, and be ready to send."""
+        if self._mover is None:
+            address = move.addresses[move.node]
+            self._mover = Mover(self.worker.listening or socket.create_server(address), move)
+        else:
+            self._mover.prepare(move)
+
+    @order("sending samples")
+    def send_samples(self) -> Sent:
+        """Send everything that the move asks of this node."""
+        assert self._mover is not None
+        return self._mover.send()
+
+    @order("training")
+    def train(self, training: TrainingOrder) -> NodeTraining:
+        """Train all epochs together with the others."""
+        return train_node(self.worker.spec, training)
+
+    @order("timing a few steps")
+    def time_steps(self, training: TrainingOrder, sizes: tuple[int, ...]) -> StepTimes:
+        """Take synchronous steps of these sizes on images that are not kept."""
+        return time_steps(self.worker.spec, training, sizes)

@@ -1,1 +1,0 @@
-"""Where the nodes are: processes, alone or on a testbed."""

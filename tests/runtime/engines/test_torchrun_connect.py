@@ -1,0 +1,178 @@
+"""Rank 0 is found through a store that anyone may read and change."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+from torch.distributed.distributed_c10d import PrefixStore
+
+from placewright.errors import InputError, RunError
+from placewright.runtime.connections.authentication import LOOPBACK, Listener
+from placewright.runtime.engines import torchrun_connect
+from placewright.runtime.engines.torchrun_connect import (
+    OpenRendezvousWarning,
+    call_coordinator,
+    find_coordinator,
+    listen_for_workers,
+    warn_of_open_rendezvous,
+)
+from placewright.runtime.host import Host
+from tests.strangers import UID, needs_root
+
+GIVEN = "0123456789abcdef" * 2
+
+
+class Store(dict[str, Any]):
+    """Torchrun's, as far as it is used."""
+
+    def set(self, key: str, value: str) -> None:
+        """As bytes."""
+        self[key] = value.encode()
+
+    def get(self, key: str) -> Any:  # type: ignore[override]
+        """As bytes."""
+        return self[key]
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Of two processes on this machine, with no secret given."""
+    for variable in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
+        monkeypatch.setenv(variable, "2")
+    for variable in (torchrun_connect.SECRET_VARIABLE, torchrun_connect.FILE_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    found = Store()
+    monkeypatch.setattr(torchrun_connect, "store", lambda: found)
+    return found
+
+
+@pytest.fixture
+def coordinator(store: Store, tmp_path: Path) -> Iterator[Listener]:
+    """Rank 0 on one machine."""
+    listener, _ = listen_for_workers(tmp_path)
+    yield listener
+    listener.close()
+
+
+def called(listener: Listener, port: int, known: bytes) -> Any:
+    """Who rank 0 hears, having been called."""
+    with call_coordinator(port, known, (1, Host.here())):
+        accepted = listener.accept(10.0)
+        assert accepted is not None
+        accepted[1].close()
+        return accepted[0]
+
+
+def test_on_one_machine_the_store_holds_a_path_and_no_secret(
+    coordinator: Listener, store: Store, tmp_path: Path
+) -> None:
+    """The file is rank 0's own, and whoever can read it is let in."""
+    port, known = find_coordinator()
+    assert (tmp_path / "secret").read_bytes() == known
+    assert not any(known in value for value in store.values())
+    assert called(coordinator, port, known) == (1, Host.here())
+
+
+@needs_root
+def test_a_file_that_somebody_else_named_is_not_believed(
+    coordinator: Listener, store: Store
+) -> None:
+    """Nor a port that is none."""
+    theirs = Path(os.fsdecode(store["file"])).with_name("theirs")
+    theirs.write_text(GIVEN)
+    theirs.chmod(0o600)
+    os.chown(theirs, UID, UID)
+    mine = store["file"]
+    store["file"] = str(theirs).encode()
+    with pytest.raises(InputError, match="belongs to another user"):
+        find_coordinator()
+    store["file"] = mine
+    for port in (b"", b"70000", b"-1", b"1e3", b"\xb2"):
+        store["port"] = port
+        with pytest.raises(RunError, match="another process has changed"):
+            find_coordinator()
+
+
+def test_several_machines_need_a_given_secret(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is waited for; with one, no file is written."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    for ask in (lambda: listen_for_workers(tmp_path), find_coordinator):
+        with pytest.raises(InputError, match=r"needs a secret(.|\n)*next: set PLACEWRIGHT_SECRET"):
+            ask()
+    monkeypatch.setenv(torchrun_connect.SECRET_VARIABLE, GIVEN)
+    listener, known = listen_for_workers(tmp_path)
+    assert known == GIVEN.encode()
+    assert set(store) == {"port"}
+    assert not list(tmp_path.iterdir())
+    assert called(listener, *find_coordinator()) == (1, Host.here())
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(InputError, match=r"rank 1: .* do not have the same secret"):
+        call_coordinator(listener.port, GIVEN[::-1].encode(), (1, Host.here()))
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        call_coordinator(listener.port, known, (1, Host.here()))
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d", "none"])
+def test_a_rendezvous_that_unpickles_is_warned_of(
+    rendezvous: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torchrun's own keys are not in the workers' store there; without torchrun nothing is said."""
+    inner = HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    if rendezvous == "none":
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    if rendezvous == "static":
+        PrefixStore("job", inner).set("torchelastic/role_info/0", "{}")
+    monkeypatch.setattr(
+        torchrun_connect, "store", lambda: PrefixStore("ours", PrefixStore("/0", inner))
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_open_rendezvous()
+    assert [w.category for w in caught] == [OpenRendezvousWarning] * (rendezvous == "c10d")
+
+
+@pytest.mark.parametrize(
+    ("name", "resolved", "interface"),
+    [
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("head", "127.0.1.1", ""),
+        ("head", "192.0.2.7", "192.0.2.7"),
+        ("head", None, ""),
+    ],
+)
+def test_rank_0_listens_where_the_others_call(
+    name: str, resolved: str | None, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every interface only where its name says nothing; on another host's address, too."""
+
+    def resolve(host: str) -> str:
+        assert host == name
+        if resolved is None:
+            raise socket.gaierror
+        return resolved
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", name)
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+    assert torchrun_connect._interface() == interface
+    with torchrun_connect._listening() as listening:
+        host = listening.getsockname()[0]
+        assert host == (LOOPBACK if interface == LOOPBACK else "0.0.0.0")
