@@ -128,10 +128,10 @@ def test_a_single_device_is_bounded_by_its_work() -> None:
     assert bounds(problem)["load"] == pytest.approx(3.0)
 
 
-def test_work_is_squeezed_between_head_and_tail() -> None:
+def test_work_between_head_and_tail() -> None:
     """One second before, ten of work for two equal devices, one after: seven, not ten halves."""
     fork = [(0, 0.0, list(range(1, 11))), *((i, 0.0, [11]) for i in range(1, 11))]
     found = bounds(tiny([[1.0, 1.0]] * 12, fork))
-    assert found["squeezed"] == pytest.approx(7.0)
+    assert found["head-load-tail"] == pytest.approx(7.0)
     assert found["load"] == pytest.approx(6.0)
     assert found["ceft"] == pytest.approx(3.0)

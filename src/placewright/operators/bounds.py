@@ -1,4 +1,4 @@
-"""What no plan of wing 1 can beat.
+"""Lower bounds of wing 1: values that no plan can beat, and the proofs.
 
 Write T for the value of any plan that fits, x[i, d] = 1 where it runs operator i on device d.
 
@@ -22,7 +22,7 @@ and for throughput. Where stages may be replicated, the first holds with x = 1/r
 copies, which hold more than that share of the bytes; the second does not. Where passes do not
 mix, the sum of the largest loads of both passes is no less than the largest sum.
 
-**squeezed** (latency, devices side by side). Operator i starts no earlier than its head
+**head-load-tail** (latency, devices side by side). Operator i starts no earlier than its head
 h[i] = min_d (ceft(i, d) - w[i, d]), and from its end to the end of all it is no less than its tail
 t[i] = min_d (ceft_up(i, d) - w[i, d]), by the same induction from the other end. For any a and b,
 the operators with h >= a and t >= b run between a and T - b, and in that time each device does its
@@ -31,8 +31,8 @@ above. It joins path and load where a graph is narrow at its ends.
 
 **relaxed** (latency, devices side by side). The schedule as a linear program with starts, fractions
 of devices and transfers, the loads between any two operators, and without what no plan can do that
-is better than one that is known; see `placewright.operators.bounding.relaxed`. Late, because it
-takes seconds.
+is better than one that is known; see `placewright.operators.bounding.relaxed`. It takes seconds and
+is solved after the planners.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
@@ -81,7 +81,7 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         if problem.overlap is Overlap.SERIAL:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
         else:
-            found["squeezed"] = _squeezed(problem, tables, work)
+            found["head-load-tail"] = _head_load_tail(problem, tables, work)
     return found
 
 
@@ -89,23 +89,23 @@ MOST_OPERATORS = 4000
 MOST_ARRIVALS = 60_000
 """Operators, and tensors times devices, of problems that are relaxed as a whole."""
 
-LATE_SHARE, LATE_S, LEAST_SHARE = 0.25, 5e-3, 0.05
-"""Of `auto`'s time, for the relaxed schedule: at most this share of it, and so many seconds for
-each operator; but this share at least."""
+REFINED_SHARE, REFINED_S, LEAST_SHARE = 0.25, 5e-3, 0.05
+"""Time of `auto` kept for the relaxed schedule: at most this share, these seconds per operator, but
+at least this share."""
 
 
 def refined_s(problem: OperatorProblem, limit_s: float) -> float:
-    """Seconds of `limit_s` that are kept for `late_bounds`."""
+    """Seconds of `limit_s` that are kept for `refined_bounds`."""
     if not _can_relax(problem):
         return 0.0
-    needed_s = LATE_S * problem.n
+    needed_s = REFINED_S * problem.n
     if np.isinf(limit_s):  # no share of it is left for the planners
         return needed_s
-    return min(LATE_SHARE * limit_s, max(needed_s, LEAST_SHARE * limit_s))
+    return min(REFINED_SHARE * limit_s, max(needed_s, LEAST_SHARE * limit_s))
 
 
 def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tuple[str, float]]:
-    """The relaxed schedule's bounds as they rise, for `auto`."""
+    """Bounds of the relaxed schedule as they rise, for `auto`."""
     needed = np.isfinite(known.value) and known.bound > 0
     if not known.auto or not needed or not _can_relax(problem):
         return
@@ -167,7 +167,7 @@ def _load(problem: OperatorProblem, groups: Groups, work: FloatArray) -> float:
     return _rounded_down(max(largest, shared), problem.n)
 
 
-def _squeezed(problem: OperatorProblem, tables: Ceft, group_work: FloatArray) -> float:
+def _head_load_tail(problem: OperatorProblem, tables: Ceft, group_work: FloatArray) -> float:
     work = np.where(problem.allowed(), problem.compute_s, np.inf)
     own = np.where(np.isfinite(work), work, 0.0)
     head = np.where(np.isfinite(work), tables.ceft_s - own, np.inf).min(axis=1)

@@ -10,17 +10,13 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, UnknownNameError
 from placewright.numerics.arrays import BoolArray
-from placewright.operators.bottlenecks import Limit, limits
-from placewright.operators.causes import causes, turns
+from placewright.operators.critical_path import Limit, critical_spans, limits
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
 if TYPE_CHECKING:
     from placewright.operators.explain_module import ModuleExplanation
-
-SAME_TIME = 1e-9
-"""Relative difference below which two times are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Alternative:
     compute_s
         The operator alone, there.
     value_s
-        The judge's word on the changed plan, ``inf`` where it cannot be.
+        Value of the changed plan, ``inf`` where it cannot be.
     note
         Why it cannot be, empty if it can.
     """
@@ -58,7 +54,7 @@ class Explanation:
     alternatives
         Best first.
     binding
-        What keeps the operator here, in words.
+        What keeps the operator on its device.
     limits
         What limits the whole plan: devices and links on the critical path, full memories.
     """
@@ -110,7 +106,7 @@ def explain(
 
 def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Explanation:
     """Explain one operator that the problem has."""
-    op, played = problem.operator_names.index(operator), judge(problem, plan)
+    op, judged = problem.operator_names.index(operator), judge(problem, plan)
     here, group = int(plan.placement[op]), problem.colocation == problem.colocation[op]
     others = [
         moved(problem, plan, group, float(problem.compute_s[op, d]), d)
@@ -118,21 +114,21 @@ def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str
         if d != here
     ]
     others.sort(key=lambda a: a.value_s)
-    critical = critical_spans(played)
+    critical = critical_spans(judged)
     return Explanation(
         operator=operator,
         device=problem.device_names[here],
         compute_s=float(problem.compute_s[op, here]),
-        start_s=float(played.op_start_s[op]),
-        end_s=float(played.op_end_s[op]),
+        start_s=float(judged.op_start_s[op]),
+        end_s=float(judged.op_end_s[op]),
         critical=bool(critical[op]),
         group=int(group.sum()),
-        value_s=float(played.value),
-        received=_received(problem, played, op),
-        sent=_sent(problem, played, op),
+        value_s=float(judged.value),
+        received=_received(problem, judged, op),
+        sent=_sent(problem, judged, op),
         alternatives=tuple(others),
-        binding=_binding(problem, op, float(played.value), others),
-        limits=limits(played, critical),
+        binding=_binding(problem, op, float(judged.value), others),
+        limits=limits(judged, critical),
     )
 
 
@@ -156,39 +152,6 @@ def _binding(
     return f"time: on {near.device}, the next best, the plan takes {change:.4g} s more" + because
 
 
-def critical_operators(played: OperatorJudgement) -> BoolArray:
-    """Shape (n,): whether an operator is on a gapless chain that ends last."""
-    critical: BoolArray = critical_spans(played)[: played.problem.n]
-    return critical
-
-
-def critical_spans(played: OperatorJudgement) -> BoolArray:
-    """Whether a span of the trace, operators first, is on a gapless chain that ends last.
-
-    From what ends last, backwards: whatever ended just when a critical span began, on the same
-    track (it kept the device or channel busy) or as its cause (a producer or a transfer).
-    Spans without length take part like all others.
-    """
-    trace = played.trace()
-    cause, turn = causes(played), turns(played, trace.track)
-    last = trace.end_s.max(initial=0.0)
-    close = SAME_TIME * max(float(last), 1e-30)
-    critical: BoolArray = np.isclose(trace.end_s, last, rtol=0.0, atol=close)
-    waiting = np.flatnonzero(critical).tolist()
-    by_end = np.argsort(trace.end_s, kind="stable")
-    ends = trace.end_s[by_end]
-    while waiting:
-        span = waiting.pop()
-        begin = trace.start_s[span]
-        low, high = np.searchsorted(ends, (begin - close, begin + close), side="left")
-        for other in by_end[low:high].tolist():
-            near = turn[other] == turn[span] or other in cause[span]
-            if near and not critical[other] and trace.start_s[other] <= begin:
-                critical[other] = True
-                waiting.append(other)
-    return critical
-
-
 def moved(
     problem: OperatorProblem, plan: OperatorPlan, moving: BoolArray, own_s: float, device: int
 ) -> Alternative:
@@ -206,17 +169,17 @@ def moved(
         return Alternative(name, own_s, float("inf"), note)
     placement = np.where(moving, device, plan.placement)
     try:
-        played = judge(problem, replace(plan, placement=placement))
+        judged = judge(problem, replace(plan, placement=placement))
     except InfeasibleError as error:
         return Alternative(name, own_s, float("inf"), error.what)
-    if not played.feasible:
-        return Alternative(name, own_s, float("inf"), played.violation)
-    return Alternative(name, own_s, float(played.value))
+    if not judged.feasible:
+        return Alternative(name, own_s, float("inf"), judged.violation)
+    return Alternative(name, own_s, float(judged.value))
 
 
-def _received(problem: OperatorProblem, played: OperatorJudgement, op: int) -> dict[str, str]:
+def _received(problem: OperatorProblem, judged: OperatorJudgement, op: int) -> dict[str, str]:
     """Tensors that it waits for from other devices: name -> sending device."""
-    topology, place = problem.topology, played.placement
+    topology, place = problem.topology, judged.placement
     read = topology.in_tensors[topology.in_offsets[op] : topology.in_offsets[op + 1]].tolist()
     source = {k: int(place[problem.tensor_producer[k]]) for k in read}
     return {
@@ -227,9 +190,9 @@ def _received(problem: OperatorProblem, played: OperatorJudgement, op: int) -> d
 
 
 def _sent(
-    problem: OperatorProblem, played: OperatorJudgement, op: int
+    problem: OperatorProblem, judged: OperatorJudgement, op: int
 ) -> dict[str, tuple[str, ...]]:
-    topology, place = problem.topology, played.placement
+    topology, place = problem.topology, judged.placement
     made = topology.out_tensors[topology.out_offsets[op] : topology.out_offsets[op + 1]].tolist()
     sent = {}
     for k in made:

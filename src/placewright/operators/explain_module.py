@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray
-from placewright.operators.explain import Alternative, critical_operators, moved
+from placewright.operators.critical_path import critical_operators
+from placewright.operators.explain import Alternative, moved
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -79,7 +80,7 @@ def module_names(problem: OperatorProblem) -> dict[str, None]:
 
 def explain_module(problem: OperatorProblem, plan: OperatorPlan, module: str) -> ModuleExplanation:
     """Explain a module that `module_names` knows; every alternative is judged."""
-    played = judge(problem, plan)
+    judged = judge(problem, plan)
     mine = np.array(
         [path == module or path.startswith(f"{module}.") for path in problem.operator_modules]
     )
@@ -90,24 +91,24 @@ def explain_module(problem: OperatorProblem, plan: OperatorPlan, module: str) ->
         if (plan.placement[moving] != d).any()
     ]
     others.sort(key=lambda a: a.value_s)
-    into, out = _exchanged(played, mine)
+    into, out = _exchanged(judged, mine)
     return ModuleExplanation(
         module=module,
         operators=int(mine.sum()),
-        parts=_parts(played, mine),
+        parts=_parts(judged, mine),
         bytes_in=into,
         bytes_out=out,
-        start_s=float(played.op_start_s[mine].min()),
-        end_s=float(played.op_end_s[mine].max()),
-        critical=int(critical_operators(played)[mine].sum()),
+        start_s=float(judged.op_start_s[mine].min()),
+        end_s=float(judged.op_end_s[mine].max()),
+        critical=int(critical_operators(judged)[mine].sum()),
         together=int((moving & ~mine).sum()),
-        value_s=float(played.value),
+        value_s=float(judged.value),
         alternatives=tuple(others),
     )
 
 
-def _parts(played: OperatorJudgement, mine: BoolArray) -> dict[str, ModulePart]:
-    p, place = played.problem, played.placement
+def _parts(judged: OperatorJudgement, mine: BoolArray) -> dict[str, ModulePart]:
+    p, place = judged.problem, judged.placement
     seconds = p.compute_s[np.arange(p.n), place]
     on = {d: mine & (place == d) for d in range(p.m)}
     return {
@@ -120,10 +121,10 @@ def _parts(played: OperatorJudgement, mine: BoolArray) -> dict[str, ModulePart]:
 
 
 def _exchanged(
-    played: OperatorJudgement, mine: BoolArray
+    judged: OperatorJudgement, mine: BoolArray
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Bytes in by the device that makes them, bytes out by the devices that read them."""
-    p, place = played.problem, played.placement
+    p, place = judged.problem, judged.placement
     readers = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
     inside_made = mine[p.tensor_producer]
     entering = np.unique(readers[mine[p.consumers] & ~inside_made[readers]])

@@ -1,4 +1,4 @@
-"""What the judge of wing 1 answers: what a plan is worth, and how it plays."""
+"""Judgement of a plan of wing 1: value, schedule, transfers, memory, and their trace."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.memory import memory_curves, resident_curves
 from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.sizes import home_bytes, views
 from placewright.planning.trace import MemoryCurve, Trace
 
 HOST = -1
-"""Source or target of a transfer: host memory, through which devices around it reach each other."""
+"""Source or target of a transfer through host memory."""
 HOST_NAME = "host memory"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
-    """What was sent, by start time; one entry per tensor and receiving device.
+    """Transfers by start time; one entry per tensor and receiving device.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorJudgement:
-    """What a plan is worth, and how it plays.
+    """Value of a plan, and its simulation.
 
     Attributes
     ----------
@@ -111,9 +111,9 @@ class OperatorJudgement:
     def _memory(self) -> tuple[MemoryCurve, ...]:
         p, moves = self.problem, self.transfers
         if p.communication is Communication.STAR:
-            return resident_curves(p, self.peak_bytes)
+            return _resident_curves(p, self.peak_bytes)
         ends = self.op_start_s, self.op_end_s
-        return memory_curves(p, self.placement, ends, (moves.tensor, moves.target, moves.end_s))
+        return _memory_curves(p, self.placement, ends, (moves.tensor, moves.target, moves.end_s))
 
 
 def link_tracks(problem: OperatorProblem, moves: Transfers) -> tuple[tuple[str, ...], IntArray]:
@@ -125,13 +125,90 @@ def link_tracks(problem: OperatorProblem, moves: Transfers) -> tuple[tuple[str, 
 
 
 def end_name(problem: OperatorProblem, device: int) -> str:
-    """Where a transfer starts or ends, in words."""
+    """Name of the source or target of a transfer."""
     return HOST_NAME if device == HOST else problem.device_names[device]
 
 
 def violation_words(problem: OperatorProblem, over: IntArray) -> str:
-    """The worst device in words."""
+    """Text that names the worst device."""
     if not over.any():
         return ""
     worst = int(over.argmax())
     return f"{problem.device_names[worst]!r} needs {int(over[worst])} bytes more than it has"
+
+
+def _memory_curves(
+    problem: OperatorProblem,
+    placement: IntArray,
+    ends: tuple[FloatArray, FloatArray],
+    moves: tuple[IntArray, IntArray, FloatArray],
+) -> tuple[MemoryCurve, ...]:
+    """One curve per device.
+
+    Parameters
+    ----------
+    ends
+        Start and end seconds of every operator.
+    moves
+        Tensor, target and end seconds of every transfer.
+    """
+    device, from_s, until_s, held = _lives(problem, placement, ends, moves)
+    resident = np.bincount(placement, np.ceil(problem.resident_bytes), minlength=problem.m)
+    return tuple(
+        _curve(d, resident[d], from_s[at], until_s[at], held[at], problem.memory_bytes[d])
+        for d in range(problem.m)
+        for at in [np.flatnonzero(device == d)]
+    )
+
+
+def _resident_curves(problem: OperatorProblem, resident_bytes: IntArray) -> tuple[MemoryCurve, ...]:
+    """One flat curve per device, where nothing but what lives there counts; shape (m,)."""
+    return tuple(
+        MemoryCurve(d, np.zeros(1), np.array([held]), capacity)
+        for d, (held, capacity) in enumerate(
+            zip(resident_bytes.astype(float), problem.memory_bytes.tolist(), strict=True)
+        )
+    )
+
+
+def _lives(
+    p: OperatorProblem,
+    placement: IntArray,
+    ends: tuple[FloatArray, FloatArray],
+    moves: tuple[IntArray, IntArray, FloatArray],
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Device, birth, death and bytes of every copy of every tensor."""
+    start_s, end_s = ends
+    sent, target, arrived_s = moves
+    source = placement[p.tensor_producer]
+    from_s = np.full((p.t, p.m), np.inf)
+    until_s = np.full((p.t, p.m), -np.inf)
+    from_s[np.arange(p.t), source] = start_s[p.tensor_producer]
+    until_s[np.arange(p.t), source] = end_s[p.tensor_producer]
+    from_s[sent, target] = arrived_s
+    np.maximum.at(until_s, (sent, source[sent]), arrived_s)
+    read = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    np.maximum.at(until_s, (read, placement[p.consumers]), end_s[p.consumers])
+    for k in views(p).tolist():
+        at = p.alias_of[k], source[k]
+        until_s[at] = max(until_s[at], until_s[k, source[k]])
+    tensor, device = np.nonzero(np.isfinite(from_s))
+    lives = from_s[tensor, device], until_s[tensor, device]
+    held = np.where(device == source[tensor], home_bytes(p)[tensor], p.tensor_bytes[tensor])
+    return device, *lives, np.ceil(held)
+
+
+def _curve(
+    track: int,
+    resident: float,
+    from_s: FloatArray,
+    until_s: FloatArray,
+    held: FloatArray,
+    capacity: float,
+) -> MemoryCurve:
+    """Sum of half-open intervals, one entry per time at which it changes."""
+    times = np.concatenate([[0.0], from_s, until_s])
+    change = np.concatenate([[resident], held, -held])
+    at, inverse = np.unique(times, return_inverse=True)
+    level = np.cumsum(np.bincount(inverse, change, minlength=len(at)), dtype=np.float64)
+    return MemoryCurve(track, at, level, float(capacity))

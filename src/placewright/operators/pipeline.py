@@ -66,14 +66,14 @@ class Pipeline:
         """Whether one stage per device and one maximum is all there is."""
         return not (self.diffmaxima or self.replication or self.cluster)
 
-    def said(self) -> str:
-        """What is not plain, in words; empty if nothing is."""
+    def described(self) -> str:
+        """Text that names the options in use, empty if none is."""
         parts = (
             (self.diffmaxima, "diffmaxima"),
             (self.replication, "replicated stages"),
             (bool(self.cluster), "clusters of accelerators"),
         )
-        return ", ".join(words for given, words in parts if given)
+        return ", ".join(words for used, words in parts if used)
 
 
 PLAIN = Pipeline()

@@ -1,4 +1,4 @@
-"""What a planner of wing 1 answers: which device runs which operator, and in what order."""
+"""Plan of wing 1: which device runs which operator, and in what order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OperatorPlan:
 
 
 def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
-    """Raise where a plan breaks a rule that no schedule can mend (memory is the judge's).
+    """Raise where a plan breaks a rule that no schedule can repair (the judge checks memory).
 
     Raises
     ------

@@ -23,7 +23,7 @@ __all__ = [
 
 def objective(problem: OperatorProblem) -> str:
     """The objective, and what is asked of the pipeline."""
-    return ", ".join(x for x in (str(problem.objective), problem.pipeline.said()) if x)
+    return ", ".join(x for x in (str(problem.objective), problem.pipeline.described()) if x)
 
 
 def baselines(problem: OperatorProblem) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What wing 1 is asked: operators with costs, tensors with sizes, devices with links."""
+"""Problem of wing 1: operators with costs, tensors with sizes, devices with links."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from placewright.numerics.arrays import (
     frozen_float,
     frozen_int,
 )
-from placewright.operators.aliases import NO_VIEW, check_views
+from placewright.numerics.njit import compiled
+from placewright.operators.checks import FLOATS, check_problem
 from placewright.operators.pipeline import PLAIN, Pipeline
-from placewright.operators.topology import Topology, build_topology
-from placewright.operators.whole_bytes import check_bytes, limits_that_bind
+from placewright.operators.sizes import NO_VIEW, limits_that_bind
 
 
 class Objective(StrEnum):
@@ -55,6 +55,28 @@ class Communication(StrEnum):
 
     PAIRWISE = "pairwise"
     STAR = "star"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """Derived structure of a problem.
+
+    Attributes
+    ----------
+    order
+        Operators, producers first; first in, first out from the operators in input order.
+        Shorter than n if the graph has a cycle.
+    in_offsets, in_tensors
+        CSR: tensors read by each operator (each tensor once).
+    out_offsets, out_tensors
+        CSR: tensors made by each operator.
+    """
+
+    order: IntArray
+    in_offsets: IntArray
+    in_tensors: IntArray
+    out_offsets: IntArray
+    out_tensors: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,12 +155,12 @@ class OperatorProblem:
     overlap: Overlap = Overlap.PARALLEL
     name: str = "problem"
     communication: Communication = Communication.PAIRWISE
-    host_seconds_per_byte: FloatArray = field(default_factory=lambda: _UNSAID)
+    host_seconds_per_byte: FloatArray = field(default_factory=lambda: _EMPTY)
     contiguous: bool = False
-    is_backward: BoolArray = field(default_factory=lambda: _UNSAID.astype(np.bool_))
+    is_backward: BoolArray = field(default_factory=lambda: _EMPTY.astype(np.bool_))
     calls: int = 1
     pipeline: Pipeline = PLAIN
-    alias_of: IntArray = field(default_factory=lambda: _UNSAID.astype(np.int64))
+    alias_of: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
     device_kinds: tuple[str, ...] = ()
     operator_modules: tuple[str, ...] = ()
     modules: ModuleTree | None = None
@@ -146,16 +168,15 @@ class OperatorProblem:
 
     def __post_init__(self) -> None:
         _fill_in(self)
-        for key in _FLOATS:
+        for key in FLOATS:
             object.__setattr__(self, key, frozen_float(getattr(self, key)))
         object.__setattr__(self, "memory_bytes", limits_that_bind(self.memory_bytes))
         for key in _INTS:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
         for key, kind in (("objective", Objective), ("links", Links), ("overlap", Overlap), _STAR):
             object.__setattr__(self, key, kind(getattr(self, key)))
-        _check_shapes(self)
-        _check_values(self)
-        topology = build_topology(
+        check_problem(self)
+        topology = _build_topology(
             len(self.operator_names), self.tensor_producer, self.consumer_offsets, self.consumers
         )
         if len(topology.order) < len(self.operator_names):
@@ -200,8 +221,8 @@ class OperatorProblem:
     def hash(self) -> str:
         """SHA-256 over everything that can change a plan.
 
-        Fields that came later count only where they say something, so that older problems
-        keep their hash.
+        Fields that were added later count only where they differ from their default, so that older
+        problems keep their hash.
         """
         digest = hashlib.sha256()
         for item in fields(self):
@@ -218,15 +239,6 @@ class OperatorProblem:
         return problem_table(self)
 
 
-_FLOATS = (
-    "compute_s",
-    "tensor_bytes",
-    "latency_s",
-    "seconds_per_byte",
-    "resident_bytes",
-    "memory_bytes",
-    "host_seconds_per_byte",
-)
 _INTS = (
     "tensor_producer",
     "consumer_offsets",
@@ -249,7 +261,7 @@ _LATER: dict[str, Any] = {
     "operator_modules": (),
     "modules": None,
 }
-_UNSAID: FloatArray = np.zeros(0)
+_EMPTY: FloatArray = np.zeros(0)
 
 
 def pairwise_only(problem: OperatorProblem) -> str | None:
@@ -268,7 +280,7 @@ def star_throughput_only(problem: OperatorProblem) -> str | None:
 
 
 def _fill_in(p: OperatorProblem) -> None:
-    """Zeros, and no views, where nothing was said."""
+    """Set fields that were left out: zeros, and no views."""
     if np.size(p.alias_of) == 0:
         object.__setattr__(p, "alias_of", np.full(p.t, NO_VIEW))
     if np.size(p.host_seconds_per_byte) == 0:
@@ -286,103 +298,53 @@ def _is_default(key: str, value: Any) -> bool:
     return bool(np.all(np.asarray(value) == _LATER[key]))
 
 
-def _check_shapes(p: OperatorProblem) -> None:
-    n, m, t = p.n, p.m, p.t
-    if n == 0 or m == 0:
-        raise InputError(
-            "a problem needs operators and devices", where=p.name, by=f"{n} operators, {m} devices"
-        )
-    links = len(p.consumers)
-    expected = {
-        "compute_s": (n, m),
-        "tensor_producer": (t,),
-        "tensor_bytes": (t,),
-        "consumer_offsets": (t + 1,),
-        "consumers": (links,),
-        "latency_s": (m, m),
-        "seconds_per_byte": (m, m),
-        "channel": (m, m),
-        "resident_bytes": (n,),
-        "memory_bytes": (m,),
-        "colocation": (n,),
-        "pinned": (n,),
-        "host_seconds_per_byte": (m,),
-        "is_backward": (n,),
-        "alias_of": (t,),
-    }
-    for key, shape in expected.items():
-        if getattr(p, key).shape != shape:
-            raise InputError(
-                f"{key} has the wrong shape",
-                where=p.name,
-                by=f"{getattr(p, key).shape}, expected {shape}",
-            )
-    if p.pipeline.cluster and len(p.pipeline.cluster) != m:
-        raise InputError(
-            "pipeline.cluster has the wrong length",
-            where=p.name,
-            by=f"{len(p.pipeline.cluster)} for {m} devices",
-        )
-    for key, size in (("device_kinds", m), ("operator_modules", n)):
-        given = getattr(p, key)
-        if given and len(given) != size:
-            by = f"{len(given)}, expected {size}"
-            raise InputError(f"{key} has the wrong length", where=p.name, by=by)
-    for key, names in (("operator", p.operator_names), ("device", p.device_names)):
-        if len(set(names)) < len(names):
-            raise InputError(f"{key} names must differ from each other", where=p.name)
+def _build_topology(
+    n: int, producer: IntArray, consumer_offsets: IntArray, consumers: IntArray
+) -> Topology:
+    """Invert the tensor lists and sort topologically in O(n + edges)."""
+    tensor_of = np.repeat(np.arange(len(producer)), np.diff(consumer_offsets))
+    by_consumer = np.argsort(consumers, kind="stable")
+    in_offsets = np.searchsorted(consumers[by_consumer], np.arange(n + 1))
+    in_tensors = tensor_of[by_consumer]
+    out_tensors = np.argsort(producer, kind="stable")
+    out_offsets = np.searchsorted(producer[out_tensors], np.arange(n + 1))
+    arrays = [
+        np.ascontiguousarray(a, dtype=np.int64)
+        for a in (in_offsets, in_tensors, out_offsets, out_tensors)
+    ]
+    order = _topological_order(n, consumer_offsets, consumers, arrays[2], arrays[3])
+    for array in (order, *arrays):
+        array.setflags(write=False)
+    return Topology(order, *arrays)
 
 
-def _check_values(p: OperatorProblem) -> None:
-    for key in _FLOATS:
-        bad = np.argwhere(~(getattr(p, key) >= 0))
-        if len(bad):
-            at = tuple(int(x) for x in bad[0])
-            raise InputError(
-                f"{key} must be a number >= 0",
-                where=f"{p.name}: {_named(p, key, at)}",
-                by=f"got {getattr(p, key)[at]}",
-            )
-    unsupported = np.flatnonzero(~np.isfinite(p.compute_s).any(axis=1))
-    if len(unsupported):
-        raise InputError(
-            "no device can run it", where=f"{p.name}: {p.operator_names[unsupported[0]]!r}"
-        )
-    for key in ("tensor_bytes", "resident_bytes", "host_seconds_per_byte"):
-        if not np.isfinite(getattr(p, key)).all():
-            raise InputError(f"{key} must be finite", where=p.name)
-    check_bytes(p)
-    for key, array, top in (
-        ("tensor_producer", p.tensor_producer, p.n),
-        ("consumers", p.consumers, p.n),
-    ):
-        if len(array) and not (array.min() >= 0 and array.max() < top):
-            raise InputError(f"{key} names an operator that does not exist", where=p.name)
-    offsets = p.consumer_offsets
-    if offsets[0] != 0 or offsets[-1] != len(p.consumers) or (np.diff(offsets) < 0).any():
-        raise InputError(
-            "consumer_offsets must rise from 0 to the number of consumers", where=p.name
-        )
-    if p.channel.max(initial=-1) >= len(p.channel_names):
-        raise InputError("channel names a channel that does not exist", where=p.name)
-    missing = np.isfinite(p.seconds_per_byte) & (p.channel < 0) & ~np.eye(p.m, dtype=np.bool_)
-    if missing.any():
-        raise InputError("a pair of devices with a bandwidth has no channel", where=p.name)
-    if p.pinned.min() < -1 or p.pinned.max() >= p.m:
-        raise InputError("pinned names a device that does not exist", where=p.name)
-    check_views(p)
-    if p.modules is not None:
-        p.modules.check_operators(set(p.operator_names), p.name)
-    if p.calls < 1:
-        raise InputError("calls must be at least 1", where=p.name, by=f"got {p.calls}")
-
-
-def _named(p: OperatorProblem, key: str, at: tuple[int, ...]) -> str:
-    """The name of the entry `at` of the field `key`."""
-    rows = {
-        "compute_s": p.operator_names,
-        "resident_bytes": p.operator_names,
-        "tensor_bytes": p.tensor_names,
-    }.get(key, p.device_names)
-    column = f", {p.device_names[at[1]]!r}" if len(at) > 1 else ""
-    return f"{key}[{rows[at[0]]!r}{column}]"
+@compiled
+def _topological_order(
+    n: int,
+    consumer_offsets: IntArray,
+    consumers: IntArray,
+    out_offsets: IntArray,
+    out_tensors: IntArray,
+) -> IntArray:
+    waiting = np.zeros(n, dtype=np.int64)
+    for c in consumers:
+        waiting[c] += 1
+    order = np.empty(n, dtype=np.int64)
+    tail = 0
+    for i in range(n):
+        if waiting[i] == 0:
+            order[tail] = i
+            tail += 1
+    head = 0
+    while head < tail:
+        i = order[head]
+        head += 1
+        for a in range(out_offsets[i], out_offsets[i + 1]):
+            k = out_tensors[a]
+            for b in range(consumer_offsets[k], consumer_offsets[k + 1]):
+                c = consumers[b]
+                waiting[c] -= 1
+                if waiting[c] == 0:
+                    order[tail] = c
+                    tail += 1
+    return order[:tail].copy()

@@ -14,8 +14,8 @@ from placewright.errors import InputError, MissingDependencyError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.aliases import NO_VIEW, OF_RESIDENT
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
+from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 from placewright.profiling.profile_warnings import (
     NotMeasuredWarning,
     warn_of_cores,

@@ -1,9 +1,9 @@
-"""What a plan of wing 3 is worth: the only code that says so.
+"""Judge of wing 3: the only code that gives a plan its value.
 
 Loads first: what every node sends, receives and holds; then the formulas of the overlap modes.
 With ideal ports a node has sent after ``sum count * send_s`` and received after
 ``sum count * receive_s``: no order of transfers can end sooner. With queued ports the transfers
-are played one after another, which is what the trace draws in both cases.
+are simulated one after another, which is what the trace draws in both cases.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.trace import Trace
 from placewright.samples.plan import SamplePlan, check_plan, held_after
 from placewright.samples.problem import Ports, SampleProblem
-from placewright.samples.simulation.ends import node_end_s, training_s, transfer_s
-from placewright.samples.simulation.ports import PortTimes, play
-from placewright.samples.simulation.timeline import timeline
+from placewright.samples.simulation import (
+    PortTimes,
+    node_end_s,
+    simulate_transfers,
+    timeline,
+    training_s,
+    transfer_s,
+)
 
 ONE_SAMPLE = 1.0
 """Samples are whole: a label mix may be missed by one."""
@@ -32,7 +37,7 @@ KEPT: Violation = ("", 0.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleJudgement:
-    """A plan as the judge saw it.
+    """Judgement of a plan.
 
     Attributes
     ----------
@@ -84,17 +89,17 @@ class SampleJudgement:
         }
 
     def transfers(self) -> PortTimes:
-        """The transfers played one after another."""
-        return play(self.problem, self.plan)
+        """The transfers, one after another at every port."""
+        return simulate_transfers(self.problem, self.plan)
 
     def played_value(self) -> float:
-        """The value if ports queue: what the transfers take when they wait for each other."""
+        """The value if ports queue: transfers wait for each other."""
         moved_s = self.transfers().node_s(self.problem, self.plan)
         end_s = node_end_s(self.problem, moved_s, self.trained_s)
         return _value(self.problem, end_s, self.price_s)
 
     def trace(self) -> Trace:
-        """Transfers, epochs and gradient exchange, as they are played with queued ports."""
+        """Transfers, epochs and gradient exchange, with queued ports."""
         return timeline(self.problem, self.plan, self.transfers(), self.trained_s)
 
 
@@ -113,9 +118,9 @@ def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
     held = held_after(problem, plan)
     moved_s, stuck = transfer_s(problem, out_s, in_s), 0
     if problem.ports is Ports.QUEUED or problem.relay:
-        played = play(problem, plan)
-        stuck = played.stuck
-        moved_s = played.node_s(problem, plan) if problem.ports is Ports.QUEUED else moved_s
+        times = simulate_transfers(problem, plan)
+        stuck = times.stuck
+        moved_s = times.node_s(problem, plan) if problem.ports is Ports.QUEUED else moved_s
     broken, size = _stuck(stuck) if stuck else violation(problem, plan, held)
     trained_s = training_s(problem, held.sum(axis=1))
     price_s = float((plan.count * problem.price_s[at]).sum())

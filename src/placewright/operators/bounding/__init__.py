@@ -1,1 +1,1 @@
-"""What bounds solve: the load problem's dual, work between heads and tails."""
+"""Engines of the bounds: dual of the load problem, head-load-tail, relaxed schedule."""

@@ -1,4 +1,4 @@
-"""Work squeezed between heads and tails; see `placewright.operators.bounds`."""
+"""Head-load-tail bound: work between heads and tails; see `placewright.operators.bounds`."""
 
 from __future__ import annotations
 

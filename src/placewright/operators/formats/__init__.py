@@ -1,1 +1,1 @@
-"""What a file of a problem or a plan may say, read and written."""
+"""Files of problems and plans: schema, reading, writing."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.operators.aliases import NO_VIEW, OF_RESIDENT
 from placewright.operators.formats.schema import PlanEntry, ProblemFile, TensorEntry
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 
 
 def problem_of(entry: ProblemFile) -> OperatorProblem:

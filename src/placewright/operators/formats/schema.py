@@ -93,7 +93,7 @@ class TransferEntry(FileModel):
 
 
 class PlanEntry(FileModel):
-    """A plan by names; schedule and transfers are the judge's word, not input."""
+    """A plan by names; schedule and transfers are for people and are not read back."""
 
     placement: dict[str, str]
     order: list[str] | None = None

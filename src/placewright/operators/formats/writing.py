@@ -1,4 +1,4 @@
-"""A problem, and a plan as the judge played it, as the data of their files."""
+"""Data of the files of problems and of judged plans."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from placewright.graph.files import tree_json
-from placewright.operators.aliases import NO_VIEW, OF_RESIDENT
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 from placewright.planning.contract import Proposal
 
 
@@ -62,12 +62,12 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
 
 def _module_json(p: OperatorProblem) -> dict[str, Any]:
     """Kinds of devices, modules of operators and the model's modules, where they are known."""
-    said: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if p.device_kinds:
-        said["device_kinds"] = list(p.device_kinds)
+        known["device_kinds"] = list(p.device_kinds)
     if p.operator_modules:
-        said["operator_modules"] = list(p.operator_modules)
-    return said if p.modules is None else said | {"modules": tree_json(p.modules)}
+        known["operator_modules"] = list(p.operator_modules)
+    return known if p.modules is None else known | {"modules": tree_json(p.modules)}
 
 
 def _view_json(p: OperatorProblem, k: int) -> dict[str, Any]:

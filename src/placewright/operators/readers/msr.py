@@ -88,7 +88,7 @@ def read_msr(
     Parameters
     ----------
     objective
-        The file does not say; throughput unless told otherwise.
+        Not in the file; throughput by default.
     contiguous, calls
         As in `OperatorProblem`.
     cost_scale

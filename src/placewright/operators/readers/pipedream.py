@@ -24,7 +24,7 @@ GRADIENT = "/backward"
 
 
 class Hardware(Protocol):
-    """What is asked of a cluster."""
+    """What is needed of a cluster."""
 
     @property
     def device_names(self) -> tuple[str, ...]:

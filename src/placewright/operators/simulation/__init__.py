@@ -1,1 +1,1 @@
-"""What the judge knows: how plans are played, scored and refused."""
+"""Simulators of wing 1; their rules are in docs/reference/simulation.md."""

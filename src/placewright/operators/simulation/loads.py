@@ -16,7 +16,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judgement import OperatorJudgement, violation_words
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.whole_bytes import room_bytes
+from placewright.operators.sizes import room_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

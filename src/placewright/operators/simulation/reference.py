@@ -27,12 +27,12 @@ Span = tuple[float, float]
 
 @dataclass
 class Outcome:
-    """What the reference says of a plan.
+    """Result of the reference for a plan.
 
     Attributes
     ----------
     value
-        Seconds, ``inf`` where the plan cannot be simulated; `refused` is the rule that says so.
+        Seconds, ``inf`` where the plan cannot be simulated; `refused` is the rule that it breaks.
     start_s, end_s
         Of each operator, empty for star.
     sent

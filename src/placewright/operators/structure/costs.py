@@ -8,9 +8,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import compiled
-from placewright.operators.aliases import home_bytes, views
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.whole_bytes import room_bytes, whole_bytes
+from placewright.operators.sizes import home_bytes, room_bytes, views, whole_bytes
 
 
 class Costs(NamedTuple):

@@ -13,7 +13,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.balance.kernel import BalanceInstance, Flows, balance
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.simulation.ends import waits_for_all
+from placewright.samples.simulation import waits_for_all
 
 AT_ONCE = 1_000
 """Moves between two looks at the time: a few hundredths of a second among 2,000 nodes."""

@@ -25,7 +25,7 @@ from placewright.samples.moving.mover import Fault, MoveOrder, Sent, Transfer
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.samples.simulation.ports import play
+from placewright.samples.simulation import simulate_transfers
 
 MOST_RESTARTS = 5
 """Per node: a process that dies more often will go on dying."""
@@ -215,7 +215,7 @@ def transfers_of(
     held
         Samples by node and class; as they were dealt by default.
     """
-    played = play(problem, plan)
+    played = simulate_transfers(problem, plan)
     here = [[list(samples) for samples in node] for node in held or numbered(problem)]
     brought: dict[int, int] = defaultdict(lambda: -1)
     on_the_way: list[tuple[float, int, int, int, list[int]]] = []

@@ -14,7 +14,7 @@ from placewright.samples.balance.state import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.simple import in_order, without_mix
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
-from placewright.samples.simulation.ends import waits_for_all
+from placewright.samples.simulation import waits_for_all
 
 HALVINGS = 200
 """More than enough for neighbouring floats."""

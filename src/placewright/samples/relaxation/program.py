@@ -16,7 +16,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.simulation.ends import waits_for_all
+from placewright.samples.simulation import waits_for_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from placewright.report.svg import device_class, drawing, label, tag, ticks
 from placewright.report.text import percent, seconds
 from placewright.samples.judge import SampleJudgement
 from placewright.samples.problem import Overlap
-from placewright.samples.simulation.ends import waits_for_all
+from placewright.samples.simulation import waits_for_all
 
 if TYPE_CHECKING:
     from placewright.samples.training.trainer import Epoch

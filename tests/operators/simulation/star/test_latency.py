@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.operators.explain import critical_operators
+from placewright.operators.critical_path import critical_operators
 from placewright.operators.files import read_plan
 from placewright.operators.judge import judge
 from placewright.operators.judgement import HOST

@@ -76,7 +76,7 @@ class Cuts:
         total = p.work.sum(axis=0)
         speed = np.where(p.place >= 0, 1.0 / np.where(total > 0, total, 1.0), 0.0)
         share = speed / speed.sum(axis=1, keepdims=True)
-        self._squeezed(share * p.work, 0.0, head, tail)
+        self._head_load_tail(share * p.work, 0.0, head, tail)
 
     def add(self, turn: int, values: FloatArray, head: FloatArray, tail: FloatArray) -> int:
         """Add rows that the solution breaks; how many.
@@ -96,12 +96,14 @@ class Cuts:
         start = values[p.start]
         end = start + load.sum(axis=1)
         before = len(p.lower)
-        self._squeezed(load, values[END], head, tail)
+        self._head_load_tail(load, values[END], head, tail)
         self._outside(load, values[END], start, end)
         self._between(turn, load, start, end)
         return len(p.lower) - before
 
-    def _squeezed(self, load: FloatArray, whole: float, head: FloatArray, tail: FloatArray) -> None:
+    def _head_load_tail(
+        self, load: FloatArray, whole: float, head: FloatArray, tail: FloatArray
+    ) -> None:
         windows = windows_of(head, tail, STEPS)
         for d in range(load.shape[1]):
             needed = windows.needed(load[:, d])

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.aliases import home_bytes
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.placements.moves import (
@@ -25,6 +24,7 @@ from placewright.operators.planners.placements.moves import (
 )
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.simulation.inputs import NO_ORDER
+from placewright.operators.sizes import home_bytes
 from placewright.operators.structure.groups import Groups
 
 CHUNK = 48

@@ -1,1 +1,1 @@
-"""The fast path, compiled: makespans without their story, to the last bit the same."""
+"""Fast simulator, compiled: makespan only, no trace."""

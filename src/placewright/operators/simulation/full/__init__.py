@@ -1,1 +1,1 @@
-"""The general play, compiled: who ran what when, on which link, in which bytes."""
+"""Full simulator, compiled: schedule, transfers and memory."""

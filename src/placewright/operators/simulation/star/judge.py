@@ -21,7 +21,7 @@ from placewright.operators.simulation.star.latency import (
     star_latency,
     through_host,
 )
-from placewright.operators.whole_bytes import room_bytes
+from placewright.operators.sizes import room_bytes
 
 
 def judge_star(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:

@@ -8,7 +8,7 @@ import pytest
 from placewright.errors import InputError
 from placewright.operators.judge import judge
 from placewright.operators.planners.search import Search
-from placewright.operators.whole_bytes import UNLIMITED, room_bytes
+from placewright.operators.sizes import UNLIMITED, room_bytes
 from placewright.planning.contract import Context
 from placewright.testing.instances import random_problem, tiny
 

@@ -1,1 +1,0 @@
-"""What the judge knows: when a node ends, how ports queue, the timeline."""
