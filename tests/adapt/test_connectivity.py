@@ -1,14 +1,18 @@
-"""Who can talk to whom: what needs no testbed."""
+"""Which nodes reach each other, on a testbed and where there is none any more."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from placewright.adapt.connectivity import all_talk
+from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError
+from placewright.testbed import Testbed
 from placewright.testbed.node_handle import NodeHandle
+from placewright.testbed.requirements import missing
 
 
 def test_of_nobody_nobody_talks() -> None:
@@ -21,3 +25,20 @@ def test_a_testbed_that_is_gone_says_so(tmp_path: Path) -> None:
     handles = [NodeHandle(n, n, (str(tmp_path / n),), (0,), "10.0.0.1", "eth0") for n in "ab"]
     with pytest.raises(RunError, match="a, b: the testbed has been taken down"):
         all_talk(handles)
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
+def test_two_nodes_whose_link_is_cut_are_not_in_one_set() -> None:
+    """Of the largest sets the first; all three again when the link is back."""
+    names = ("a", "b", "c")
+    links = tuple(Link(x, y, 1e7, 1e-3) for x in names for y in names if x != y)
+    devices = tuple(Device(name, node=name, speed=0.2) for name in names)
+    with Testbed.up(Cluster(devices, links, f"connectivity {os.getpid()}")) as bed:
+        handles = [bed.handle(name) for name in names]
+        assert all_talk(handles) == {"a", "b", "c"}
+        bed.cut("b", "a")
+        bed.cut("a", "b")
+        assert all_talk(handles) == {"a", "c"}
+        bed.restore("b", "a")
+        bed.restore("a", "b")
+        assert all_talk(handles) == {"a", "b", "c"}

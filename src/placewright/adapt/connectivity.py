@@ -1,21 +1,18 @@
-"""Who can talk to whom now: every pair of nodes tries a connection."""
+"""Which nodes of a testbed reach each other now: every pair tries a connection."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import combinations
-from multiprocessing.connection import Connection
 
+from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
-from placewright.runtime.engines.process import main_hidden
+from placewright.runtime.engines.local import Local
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.worker import Worker
 from placewright.testbed.node_handle import NodeHandle
 
-PORTS = range(10000, 20000)
-"""Runs that share a testbed take each the one of its process number."""
 PATIENCE_S = 2.0
 """A connection that takes longer does not count: two lost packets."""
 
@@ -28,7 +25,7 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
     Raises
     ------
     RunError
-        No seat is there any more: the testbed has been taken down.
+        No node is there any more: the testbed has been taken down.
     """
     if handles and not any(handle.there for handle in handles):
         raise RunError(
@@ -49,65 +46,46 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
 
 def _connected(handles: Sequence[NodeHandle]) -> list[tuple[str, str]]:
     """Pairs of which the second accepted a connection of the first."""
-    context = multiprocessing.get_context("forkserver")
-    port = PORTS[os.getpid() % len(PORTS)]
-    ends, processes = [], []
-    for k, handle in enumerate(handles):
-        here, there = context.Pipe()
-        args = (handle, list(handles[:k]), there, port)
-        process = context.Process(target=_knock_and_answer, args=args, daemon=True)
-        with main_hidden():
-            process.start()
-        there.close()
-        ends.append(here)
-        processes.append(process)
+    if not handles:
+        return []
+    names = [handle.device for handle in handles]
+    nodes = Cluster(tuple(Device(name, node=name) for name in names), (), "nodes")
+    engine = Local({handle.device: handle for handle in handles}, emulate=False)
+    group, limit_s = engine.group(nodes, CONNECTIVITY_PROBE), 20 * PATIENCE_S
     try:
-        for end in ends:
-            _heard(end)
-        _tell(ends, "all listen")
-        found = [_heard(end) for end in ends]
-        _tell(ends, "done")
+        group.launch()
+        # A node whose testbed is going down, or whose process dies, is reached by no other one.
+        ready = group.answers_of_the_living(range(len(names)), limit_s)
+        for rank in ready:
+            group.give(rank, "reach", group.addresses[:rank])
+        found = group.answers_of_the_living(ready, limit_s)
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
-    return [
-        (a.device, name) for a, names in zip(handles, found, strict=True) for name in names or []
-    ]
+        group.close()
+    return [(names[k], names[other]) for k, reached in found.items() for other in reached]
 
 
-def _tell(ends: Sequence[Connection], word: str) -> None:
-    for end in ends:
-        with suppress(OSError):  # it has died: what it does not say says so
-            end.send(word)
+CONNECTIVITY_PROBE = "placewright.adapt.connectivity:ConnectivityProbe"
 
 
-def _heard(end: Connection) -> list[str] | None:
-    """What a process says; ``None`` where it has died or says nothing."""
+class ConnectivityProbe(WorkerProgram):
+    """Listens on its node and tries to reach others."""
+
+    noun = "node"
+    listens = True
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._port = worker.port()
+
+    @order("connecting to other nodes")
+    def reach(self, addresses: Sequence[tuple[str, int]]) -> list[int]:
+        """Which of these addresses, by position, accept a connection."""
+        return [k for k, address in enumerate(addresses) if _reaches(address)]
+
+
+def _reaches(address: tuple[str, int]) -> bool:
     try:
-        return end.recv() if end.poll(20 * PATIENCE_S) else None
-    except (EOFError, OSError):
-        return None
-
-
-def _knock_and_answer(
-    handle: NodeHandle, others: Sequence[NodeHandle], end: Connection, port: int
-) -> None:
-    """In the seat: listen, and try to reach every other one."""
-    try:
-        handle.enter()
-    except RunError:
-        return  # the testbed is going down: nobody is reached
-    with socket.create_server((handle.address, port), backlog=16):
-        end.send([])
-        end.recv()
-        end.send([other.device for other in others if _reaches(other, port)])
-        end.recv()
-
-
-def _reaches(other: NodeHandle, port: int) -> bool:
-    try:
-        with socket.create_connection((other.address, port), timeout=PATIENCE_S):
+        with socket.create_connection(address, timeout=PATIENCE_S):
             return True
     except OSError:
         return False

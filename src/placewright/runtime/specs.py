@@ -48,6 +48,8 @@ class WorkerSpec:
         CPU numbers to pin the process to, empty for none.
     handle
         The node of a testbed to work in, ``None`` for this machine as it is.
+    address
+        Where other workers reach it, if its program listens; filled in by the group.
     """
 
     rank: int
@@ -64,6 +66,7 @@ class WorkerSpec:
     interface: str = ""
     timeout_s: float = GROUP_S
     program: str = PLACED_STEPS
+    address: tuple[str, int] | None = None
 
 
 def worker_specs(

@@ -27,12 +27,16 @@ class Worker:
     Attributes
     ----------
     listening
-        The port on which other workers reach this one, where the program asks for one and the
-        caller holds it open; ``None`` on a testbed, where the process opens it by itself.
+        The port at `WorkerSpec.address`, where the caller holds it open.
     """
 
     spec: WorkerSpec
     listening: socket.socket | None = None
+
+    def port(self) -> socket.socket:
+        """The port on which other workers reach this one; on a testbed it is opened here."""
+        assert self.spec.address is not None
+        return self.listening or socket.create_server(self.spec.address)
 
 
 def worker_main(

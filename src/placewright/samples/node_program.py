@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 from placewright.samples.data.images import Images
@@ -37,8 +35,7 @@ class SampleNode(WorkerProgram):
     def prepare_move(self, move: MoveOrder) -> None:
         """Listen for other nodes, and be ready to send."""
         if self._mover is None:
-            address = move.addresses[move.node]
-            self._mover = Mover(self.worker.listening or socket.create_server(address), move)
+            self._mover = Mover(self.worker.port(), move)
         else:
             self._mover.prepare(move)
 

@@ -41,8 +41,8 @@ TESTBED = "CPU quotas and links of a testbed on one machine"
 RENDEZVOUS_PORTS = range(20000, 30000)
 """Free in a testbed, whose nodes have networks of their own, but for other sessions on it."""
 
-LISTENING_PORT = 29600
-"""Of a worker that listens, on its node of a testbed."""
+LISTENING_PORTS = range(10000, 20000)
+"""Likewise, of workers that listen."""
 
 _PORTS_APART = 997
 """Sessions of one process. Processes that share a testbed have numbers close to each other."""
@@ -130,17 +130,19 @@ class LocalGroup(PipedGroup):
     Attributes
     ----------
     addresses
-        By rank, where workers listen whose program does; empty before the start. Ports on this
-        machine are opened by this process and stay open when a worker dies: no other user can take
-        one before the worker is started again. On a testbed each node has a network of its own,
-        in which its worker opens the port.
+        By rank, where workers listen whose program does. Ports on this machine are opened by this
+        process and stay open when a worker dies: no other user can take one before the worker is
+        started again. On a testbed each node has a network of its own, where its worker opens the
+        port.
     """
 
     def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
         super().__init__()
         self._folder = Scratch()
         handle = specs[0].handle
-        inside = f"tcp://{handle.address}:{_rendezvous_port()}" if handle is not None else ""
+        number = os.getpid() + _PORTS_APART * next(_opened)
+        port = RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
+        inside = f"tcp://{handle.address}:{port}" if handle is not None else ""
         rendezvous = inside or f"file://{self._folder.name}/rendezvous"
         self.specs = tuple(
             replace(spec, rendezvous=rendezvous, interface=loopback()) for spec in specs
@@ -150,6 +152,8 @@ class LocalGroup(PipedGroup):
         self.program = specs[0].program
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._ports: list[socket.socket] = []
+        if load_program(self.program).listens:
+            self._open_ports(LISTENING_PORTS[number % len(LISTENING_PORTS)])
         self._workers: list[WorkerProcess] = []
 
     @property
@@ -159,11 +163,13 @@ class LocalGroup(PipedGroup):
 
     def start(self) -> None:
         """See `WorkerGroup.start`."""
-        if load_program(self.program).listens:
-            self._open_ports()
+        self.launch()
+        self.answers(self.start_limit_s, STARTING)
+
+    def launch(self) -> None:
+        """Start the processes; each sends an answer once it is ready."""
         for spec in self.specs:
             self._workers.append(self._started(spec))
-        self.answers(self.start_limit_s, STARTING)
 
     def restart(self, rank: int) -> None:
         """Replace a worker that has ended or was stopped; its answer to the start is still to come.
@@ -185,13 +191,15 @@ class LocalGroup(PipedGroup):
         self.connections[spec.rank : spec.rank + 1] = [ours]
         return WorkerProcess(spec, theirs, self._ports[spec.rank] if self._ports else None)
 
-    def _open_ports(self) -> None:
-        handles = [spec.handle for spec in self.specs]
-        if handles[0] is None:
+    def _open_ports(self, number: int) -> None:
+        handles = [spec.handle for spec in self.specs if spec.handle is not None]
+        if handles:
+            self.addresses = tuple((handle.address, number) for handle in handles)
+        else:
             self._ports = [socket.create_server((LOOPBACK, 0)) for _ in self.specs]
             self.addresses = tuple((LOOPBACK, port.getsockname()[1]) for port in self._ports)
-        else:
-            self.addresses = tuple((h.address, LISTENING_PORT) for h in handles if h is not None)
+        pairs = zip(self.specs, self.addresses, strict=True)
+        self.specs = tuple(replace(spec, address=address) for spec, address in pairs)
 
     def watched(self, rank: int) -> int:
         """See `PipedGroup.watched`."""
@@ -224,12 +232,6 @@ class LocalGroup(PipedGroup):
         for port in self._ports:
             port.close()
         self._folder.cleanup()
-
-
-def _rendezvous_port() -> int:
-    """Another one for every session."""
-    number = os.getpid() + _PORTS_APART * next(_opened)
-    return RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
 
 
 @contextmanager

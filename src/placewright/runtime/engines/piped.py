@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from placewright.errors import WorkerError
@@ -90,6 +91,21 @@ class PipedGroup(WorkerGroup):
                     raise self._death(rank)
                 answers[rank] = self.take(rank)
         return [answers[r] for r in range(len(self.specs))]
+
+    def answers_of_the_living(self, ranks: Iterable[int], limit_s: float) -> dict[int, Any]:
+        """Answers by rank, without those that die, raise, or take longer."""
+        answers: dict[int, Any] = {}
+        waiting, countdown = set(ranks), limits.Countdown(limit_s)
+        while waiting and not countdown.over:
+            speaking, ended = self.ready(waiting, countdown.next_s)
+            countdown.look()
+            for rank in speaking:
+                with suppress(EOFError, OSError):
+                    status, value = self.receive(rank)
+                    if status == "ok":
+                        answers[rank] = value
+            waiting -= {*speaking, *ended}
+        return answers
 
     def give(self, rank: int, name: str, *arguments: Any) -> None:
         """Give one worker an order; returns before it has read it.

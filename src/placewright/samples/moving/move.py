@@ -88,7 +88,6 @@ def move(
         transfers = transfers_of(problem, plan, float("inf") if nodes.real else speed, held)
         orders = [
             MoveOrder(
-                node=i,
                 folder=str(shards[i].folder),
                 addresses=group.addresses,
                 transfers=tuple(t for t in transfers if t.source == i),

@@ -81,8 +81,6 @@ class MoveOrder:
 
     Attributes
     ----------
-    node
-        Its position among `addresses`.
     folder
         Of its samples.
     addresses
@@ -91,7 +89,6 @@ class MoveOrder:
         Only a node that proves to know it is sent files or heard.
     """
 
-    node: int
     folder: str
     addresses: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
