@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.adapt.drift import SETTLING, Drift
+from placewright.adapt.drift import SETTLING, Drift, departed
 
 
 def test_a_lasting_change_is_seen_within_a_window() -> None:
@@ -48,3 +48,10 @@ def test_what_is_accepted_is_the_new_reference_at_once() -> None:
     seen = [drift.note(t) for t in [2.0] * 6 + [3.0] * 5]
     assert not any(seen[:6])
     assert any(seen[6:])
+
+
+def test_what_was_not_measured_has_not_departed() -> None:
+    """Off by more than a tenth, either way; any time is off where none was expected."""
+    measured = np.array([1.05, 1.2, 0.8, np.nan, 0.0, 1.0])
+    expected = np.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+    assert departed(measured, expected, 0.1).tolist() == [False, True, True, False, False, True]

@@ -13,8 +13,8 @@ only add time. ``1.4826 * MAD`` (median absolute deviation) estimates a standard
 median's standard error is 1.2533 = sqrt(pi / 2) times that of a mean, both for normal noise. One
 sample says nothing of its error, which is then ``inf``.
 
-A device without samples gets the median factor of the others, ``USUAL``: a profile is assumed to be
-as wrong about it as about them.
+A device without samples gets the median factor of the others: a profile is assumed to be as wrong
+about it as about them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,6 @@ class DeviceFactor:
 
     value: float
     error: float = math.inf
-
-    def differs(self, tolerance: float) -> bool:
-        """Whether it is off 1 by more than `tolerance`, relative to the prediction."""
-        return abs(self.value - 1.0) > tolerance
 
 
 def device_factor(turns: Sequence[ArrayLike], predicted_s: float = 1.0) -> DeviceFactor:

@@ -1,4 +1,4 @@
-"""Has reality left the plan? The step time against what it was when the plan was new."""
+"""Drift detection: whether measured times have departed from what they were or should be."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewright.numerics.arrays import BoolArray, FloatArray
+
 SETTLING = 5
-"""Steps whose median is what a new plan takes."""
+"""Steps whose median is the reference of a new plan."""
 
 MEMORY = 40
 """Steps that the spread is taken from: more than twice as many as a change needs to be seen."""
+
+
+def departed(measured: FloatArray, expected: FloatArray, tolerance: float) -> BoolArray:
+    """Whether measurements are off by more than `tolerance`, relative to what is expected.
+
+    False where nothing was measured (``nan``); any time is off where none was expected.
+    """
+    found: BoolArray = np.abs(measured - expected) > tolerance * expected
+    return found
 
 
 @dataclass(slots=True)
@@ -41,27 +52,27 @@ class Drift:
         self._past = deque(maxlen=MEMORY)
 
     def restart(self) -> None:
-        """A new plan is in force, or what has changed is known: take a new reference."""
+        """Take a new reference: a new plan is in force, or what has changed is known."""
         self.reference_s = float("nan")
         self._recent.clear()
         self._first.clear()
         self._past.clear()
 
     def expect(self, seconds: float) -> None:
-        """The plan in force was measured before: its reference is known."""
+        """Set the reference: the plan in force was measured before."""
         self.restart()
         self._first += [seconds] * SETTLING
         self.reference_s = seconds
 
     def accept(self) -> None:
-        """What steps take now is the new reference: a further change is seen at once."""
+        """Make the present step time the reference: a further change is seen at once."""
         self.reference_s = self.recent_s
         self._past.clear()
         self._past.extend(self._recent)
         self._recent.clear()
 
     def note(self, seconds: float) -> bool:
-        """Take in a step; whether the running median has left the reference."""
+        """Add a step; whether the running median has departed from the reference."""
         self._past.append(seconds)
         if len(self._first) < SETTLING:
             self._first.append(seconds)

@@ -27,7 +27,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-        self._let_go = weakref.finalize(self, _let_go, handle, os.getpid())
+        self._release = weakref.finalize(self, _release, handle, os.getpid())
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -43,15 +43,15 @@ class FolderLock:
     @property
     def released(self) -> bool:
         """Whether others may have the folder."""
-        return not self._let_go.alive
+        return not self._release.alive
 
     def release(self) -> None:
         """Let others have the folder; twice is fine."""
-        self._let_go()
+        self._release()
 
 
-def _let_go(handle: int, owner: int) -> None:
-    """What was forked meanwhile shares the lock: it neither ends it nor keeps it."""
+def _release(handle: int, owner: int) -> None:
+    """Release the lock; a forked process shares it and only closes its own handle."""
     if os.getpid() == owner:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one waits for what is being done, the second one does not."""
+"""Ctrl-C: the first one takes effect after the current step, the second one at once."""
 
 from __future__ import annotations
 

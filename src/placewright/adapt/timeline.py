@@ -1,4 +1,4 @@
-"""What happened in a run: step times, the plan in force, and every event with its numbers."""
+"""Timeline of a run: step times, the plan in force, and every event with its numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened after a step.
+    """An event after a step.
 
     Attributes
     ----------
@@ -85,18 +85,18 @@ class Timeline:
     began_s: float = field(default_factory=time.perf_counter)
 
     def note(self, step: int, kind: Kind, text: str, **numbers: float) -> None:
-        """Something has happened after `step`."""
+        """Add an event after `step`."""
         at_s = time.perf_counter() - self.began_s
         self.events.append(Event(step, at_s, kind, text, numbers))
 
     def stepped(self, seconds: float, scalars: Mapping[str, float] = MappingProxyType({})) -> None:
-        """One step more."""
+        """Add a step."""
         self.step_s.append(seconds)
         self.scalars.append(scalars)
         self.plan.append(self.plans)
 
     def count(self, kind: Kind) -> int:
-        """How often something happened."""
+        """Number of events of a kind."""
         return sum(event.kind is kind for event in self.events)
 
     def typical_s(self, last: int, plan: int | None = None) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placewright.adapt.device_factors import device_factor
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
@@ -154,7 +155,11 @@ def slowed(problem: SampleProblem, workers: NodeWorkers | None, folder: Path) ->
             workers,
             folder / f"{turn}",
         )
-        times[source] = np.maximum(taken_s[source, target] / link_s[source, target], 1.0)
+        factors = [
+            device_factor([[taken_s[i, j]]], link_s[i, j]).value
+            for i, j in zip(source, target, strict=True)
+        ]
+        times[source] = np.maximum(factors, 1.0)
     return times
 
 

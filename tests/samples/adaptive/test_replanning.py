@@ -55,6 +55,8 @@ def test_a_node_that_leaves_takes_only_its_own_samples_along(tmp_path: Path) -> 
     assert [step.left for step in steps] == [(), ("n2",), (), ()]
     assert [step.lost for step in steps] == [0, 40, 0, 0]
     assert job.alive == [0, 1]
+    assert [(e.step, e.text) for e in job.timeline.events if e.kind == "fault"] == [(1, "lost n2")]
+    assert len(job.timeline.step_s) == 4
     assert len(job.digests) == 80
     audit([job.shards[i] for i in job.alive], job.digests)
     assert steps[-1].epoch.loss < steps[0].epoch.loss

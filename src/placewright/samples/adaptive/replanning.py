@@ -1,10 +1,10 @@
-"""Training that plans again: measured speeds and rates replace the profile, nodes leave.
+"""Adaptive training of wing 3: plans again between epochs when nodes change speed or leave.
 
-Between epochs, where a node is slower or faster than known by more than `DRIFT`, or one has left,
-the rest of the training is planned again from what is where, and moved where that pays; where it
-cannot be planned, links of the node that left among what is missing, it goes on as it is. An epoch
-in which a node leaves is repeated by the others from the parameters it began with. What the node
-held then is gone with it, as every sample is on one node; what it had given away stays.
+Measured speeds and link rates replace the profile. Where a node is slower or faster than known by
+more than `DRIFT`, or one has left, the rest of the training is planned again from where the samples
+are, and they move where that pays; where no plan is found (links of the node that left are missing,
+say) training goes on as it is. An epoch in which a node leaves is repeated by the others from the
+parameters it began with. The samples that the node held are lost, as every sample is on one node.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import final
 
 import numpy as np
 
+from placewright.adapt.drift import departed
+from placewright.adapt.membership import Membership
+from placewright.adapt.timeline import Kind, Timeline
 from placewright.errors import PlacewrightError, RunError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.solving import solve
@@ -32,18 +35,17 @@ from placewright.samples.training.train import Since, Trained, train
 from placewright.samples.training.trainer import Epoch
 
 DRIFT = 0.15
-"""Relative change of a node's seconds per sample that is acted on."""
-
+"""Relative change of a node's seconds per sample from which on it is planned again."""
 
 PLANNING_S = 10.0
-"""For planning again, while everybody waits."""
+"""Time limit for planning again, while all nodes wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """On purpose: from `epoch` on, `node` takes `slower` times as long; ``inf``: it is killed.
+    """A disturbance on purpose: from `epoch` on, `node` takes `slower` times as long.
 
-    On a testbed whoever is asked to makes it slower: see `Adaptive`.
+    ``inf`` kills it. On a testbed the node is slowed by `Adaptive.slow_down`.
     """
 
     epoch: int
@@ -83,7 +85,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What planning changed: samples that moved, seconds, or why there is no plan."""
+    """Outcome of planning: samples that moved, seconds, or why there is no plan."""
 
     planned: bool = False
     moved: int = 0
@@ -93,24 +95,24 @@ class _Change:
 
 @final
 class Adaptive:
-    """Training in progress: who is there, what is known of them, what is where.
+    """Training in progress: its nodes, their measured speeds, and where the samples are.
 
     Parameters
     ----------
     problem
         The profile; what is measured takes its place.
     shards, digests
-        As dealt.
+        Of the samples, before the first epoch.
     speed
         How many times faster than the problem says nodes and links are emulated.
     planner
         By name: see `placewright.samples.planners`.
     planning_s
-        For each plan; everybody waits for it.
+        Time limit of each plan.
     trouble
-        On purpose, for tests and measurements.
+        Disturbances, for tests and measurements.
     workers
-        The nodes' processes; others while it runs where none are given. On a testbed nodes are as
+        The nodes' processes; started for the run where none are given. On a testbed nodes are as
         slow as they are by themselves.
     slow_down
         On a testbed, called with a node and how many times as long it takes from now on.
@@ -118,9 +120,11 @@ class Adaptive:
     Attributes
     ----------
     problem
-        What is known now.
-    alive
-        Nodes that have not left.
+        With the measured speeds and rates so far.
+    membership
+        Nodes that take part; one that has left has lost its samples and does not return.
+    timeline
+        Seconds of every epoch, and events by epoch.
     digests
         Of the samples that are left.
     """
@@ -144,9 +148,15 @@ class Adaptive:
         self.recipe, self.test, self.speed = recipe, test, speed
         self.planner, self.planning_s, self.trouble = planner, planning_s, tuple(trouble)
         self.slow_down, self._workers = slow_down, workers
-        self.alive = list(range(problem.n))
+        self.membership, self.timeline = Membership(problem.node_names), Timeline()
         self._since = Since()
         self._real_s = problem.seconds_per_sample.copy()
+
+    @property
+    def alive(self) -> list[int]:
+        """Indices of the nodes that have not left."""
+        names, lost = self.problem.node_names, self.membership.lost
+        return [i for i, name in enumerate(names) if name not in lost]
 
     def run(self) -> list[Step]:
         """All epochs at once: see `steps`."""
@@ -160,7 +170,7 @@ class Adaptive:
         InfeasibleError, InputError
             There is no first plan.
         RunError
-            Nobody is left, or a sample was lost in a move.
+            No node is left, or a sample was lost in a move.
         """
         with workers_or_own(self._workers) as self._workers:
             yield from self._steps()
@@ -169,13 +179,14 @@ class Adaptive:
         due = True
         for epoch in range(self.recipe.epochs):
             change = self._plan(epoch) if due else _Change()
-            before = set(self.digests), list(self.alive)
+            samples, nodes = len(self.digests), self.membership.alive()
             trained = self._epoch(epoch)
-            left = tuple(self.problem.node_names[i] for i in before[1] if i not in self.alive)
-            lost = len(before[0]) - len(self.digests)
+            left = tuple(name for name in nodes if name in self.membership.lost)
+            lost = samples - len(self.digests)
             self._since = Since(epoch + 1, trained.parameters)
-            due = self._learn(trained.seconds_per_sample * self.speed) or bool(left)
+            due = self._learn(epoch, trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
+            self.timeline.stepped(one.seconds, {"loss": one.loss})
             yield Step(
                 one,
                 change.planned,
@@ -198,8 +209,11 @@ class Adaptive:
         except PlacewrightError as error:
             if epoch == 0:  # nothing would be lost
                 raise
-            return _Change(unplanned=str(error).splitlines()[0])
+            why = str(error).splitlines()[0]
+            self.timeline.note(epoch, Kind.STAY, f"not planned again: {why}")
+            return _Change(unplanned=why)
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
+            self.timeline.note(epoch, Kind.STAY, "planned again: no move pays")
             return _Change(planned=True)
         moved = move(
             now, plan, self._shards(), self.digests, speed=self.speed, workers=self._workers
@@ -207,10 +221,13 @@ class Adaptive:
         rates = np.full((self.problem.n, self.problem.n), np.nan)
         rates[np.ix_(self.alive, self.alive)] = moved.sample_s * self.speed
         self.problem = with_rates(self.problem, rates)
-        return _Change(True, int(plan.count.sum()), moved.move_s * self.speed)
+        count, move_s = int(plan.count.sum()), moved.move_s * self.speed
+        self.timeline.plans += 1
+        self.timeline.note(epoch, Kind.MIGRATE, f"{count} samples moved", move_s=move_s)
+        return _Change(True, count, move_s)
 
     def _epoch(self, epoch: int) -> Trained:
-        """One epoch, again and again until it ends with those who began it."""
+        """Train one epoch, repeated until it ends with the nodes that began it."""
         dying = set()
         for trouble in self.trouble:
             if trouble.epoch == epoch and np.isfinite(trouble.slower):
@@ -231,7 +248,7 @@ class Adaptive:
                     dying=frozenset(k for k, i in enumerate(self.alive) if i in dying),
                 )
             except NodeLeft as error:
-                self._forget(error.ranks)
+                self._lose(error, epoch)
 
     def _slow_down(self, trouble: Trouble) -> None:
         if self.slow_down is not None:
@@ -239,28 +256,32 @@ class Adaptive:
         elif self._workers is None or not self._workers.real:
             self._real_s[trouble.node] *= trouble.slower
 
-    def _forget(self, ranks: Sequence[int]) -> None:
-        """Go on without some nodes, and without what is on them."""
-        gone = {self.alive[rank] for rank in ranks}
-        self.alive = [i for i in self.alive if i not in gone]
+    def _lose(self, error: NodeLeft, epoch: int) -> None:
+        """Go on without the nodes that left, and without their samples."""
+        names = self.membership.alive()
+        gone = self.membership.strike({names[rank] for rank in error.ranks}, error, epoch)
+        self.timeline.note(epoch, Kind.FAULT, f"lost {', '.join(sorted(gone))}")
         left = {sample for shard in self._shards() for sample in shard.samples()}
         self.digests = {sample: d for sample, d in self.digests.items() if sample in left}
         if not left:
             raise RunError("no node with samples is left", where=self.problem.name)
 
-    def _learn(self, seconds_per_sample: FloatArray) -> bool:
-        """Take over what was measured; whether that is news."""
+    def _learn(self, epoch: int, seconds_per_sample: FloatArray) -> bool:
+        """Take over measured speeds that have drifted; whether there are any."""
         known = self.problem.seconds_per_sample.copy()
         measured = np.full(self.problem.n, np.nan)
         measured[self.alive] = seconds_per_sample
-        # False where nothing was measured; a node that was to take no time at all is news.
-        drift = np.abs(measured - known) > DRIFT * known
-        known[drift] = measured[drift]
+        drifted = departed(measured, known, DRIFT)
+        for i in np.flatnonzero(drifted):
+            name, now_s = self.problem.node_names[i], float(measured[i])
+            text = f"{name}: seconds per sample"
+            self.timeline.note(epoch + 1, Kind.DRIFT, text, before_s=float(known[i]), now_s=now_s)
+        known[drifted] = measured[drifted]
         self.problem = self.problem.replace(seconds_per_sample=known)
-        return bool(drift.any())
+        return bool(drifted.any())
 
     def _counted(self) -> IntArray:
-        """Shape (alive, k): what is where now."""
+        """Shape (alive, k): samples by node and class."""
         return counted(held_by(self.problem, self._shards()))
 
     def _held(self) -> dict[str, int]:
