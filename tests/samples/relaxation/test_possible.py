@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.planning.contract import BoundContext, Context
+from placewright.planning.contract import BoundContext, Context, proposal_of
 from placewright.planning.solving import solve
 from placewright.samples.bounds import refined_bounds
 from placewright.samples.judge import judge
@@ -62,7 +62,8 @@ def test_no_plan_means_that_none_of_all_plans_fits(seed: int) -> None:
     else:
         assert bound <= best
     if np.isfinite(best):
-        judged = judge(problem, planners(problem)["ilp"](problem, Context()))
+        found = proposal_of(planners(problem)["ilp"](problem, Context()))
+        judged = judge(problem, found.plan)
         assert judged.violation == ""
         assert judged.value == pytest.approx(best, rel=2e-4)
 
