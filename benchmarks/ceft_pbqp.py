@@ -136,7 +136,7 @@ def main() -> None:
 
 def read_or_make(folder: Path) -> OperatorProblem:
     """Something small to compile on."""
-    from placewright.testing.instances import random_problem
+    from placewright.operators.instances import random_problem
 
     small = sorted(folder.glob("*n100_*.json"))
     if small:

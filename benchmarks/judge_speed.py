@@ -21,13 +21,13 @@ import numpy as np
 import simpy
 
 from ceft_pbqp import captured
+from placewright.operators.instances import random_placement, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
-from placewright.testing.instances import random_placement, tiny
 
 SIZES = ((500, 4), (5000, 4), (500, 16))
 ROUNDS = 5

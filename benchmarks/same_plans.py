@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 import placewright
+from placewright.operators.instances import random_problem, tiny, with_random_views
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.planners import planners as sample_planners
-from placewright.testing.instances import random_problem, tiny, with_random_views
 
 WORK: dict[str, dict[str, Any]] = {
     "ceft+pbqp": {"effort": 2e5},

@@ -9,8 +9,8 @@ import pytest
 
 from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.presets import preset_names
+from placewright.operators.instances import tiny
 from placewright.operators.planners import planners
-from placewright.testing.instances import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 

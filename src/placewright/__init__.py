@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from placewright.capturing.state import initial_state
     from placewright.capturing.zoo import zoo_models
     from placewright.cluster.cluster import Cluster, Device, Link, Node
+    from placewright.cluster.files import load_cluster
     from placewright.errors import (
+        CheckError,
         InfeasibleError,
         InputError,
         MissingDependencyError,
         PlacewrightError,
         RunError,
+        UnknownNameError,
         UnsupportedError,
+        WorkerError,
     )
+    from placewright.graph.files import read_graph
     from placewright.graph.graph import Graph
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.trainer import Trainer
@@ -34,11 +39,11 @@ if TYPE_CHECKING:
     from placewright.operators.run import best_single, run, running
     from placewright.placed_model import PlacedModel, place
     from placewright.planning.check import Check
-    from placewright.planning.contract import Context, Planner
+    from placewright.planning.contract import Context, Direction, Planner, Proposal, Wing
     from placewright.planning.monitor import Monitor
-    from placewright.planning.result import Candidate, Measurement, Result, Status
+    from placewright.planning.result import Candidate, Measurement, Outcome, Result, Status
     from placewright.planning.solving import compare, solve
-    from placewright.planning.wings import bounds, judge, planners
+    from placewright.planning.wings import bounds, judge, planners, register_wing, wings
     from placewright.profiling.build import profile
     from placewright.profiling.table import ProfileTable
     from placewright.samples.plan import SamplePlan
@@ -50,9 +55,11 @@ __version__ = "0.1.0"
 _HOME = {
     "Candidate": "placewright.planning.result",
     "Check": "placewright.planning.check",
+    "CheckError": "placewright.errors",
     "Cluster": "placewright.cluster.cluster",
     "Context": "placewright.planning.contract",
     "Device": "placewright.cluster.cluster",
+    "Direction": "placewright.planning.contract",
     "Graph": "placewright.graph.graph",
     "InfeasibleError": "placewright.errors",
     "InputError": "placewright.errors",
@@ -66,11 +73,13 @@ _HOME = {
     "Objective": "placewright.operators.problem",
     "OperatorPlan": "placewright.operators.plan",
     "OperatorProblem": "placewright.operators.problem",
+    "Outcome": "placewright.planning.result",
     "PlacedModel": "placewright.placed_model",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
     "Policy": "placewright.operators.adaptive.policy",
     "ProfileTable": "placewright.profiling.table",
+    "Proposal": "placewright.planning.contract",
     "Result": "placewright.planning.result",
     "RunError": "placewright.errors",
     "SamplePlan": "placewright.samples.plan",
@@ -79,33 +88,42 @@ _HOME = {
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
     "Trainer": "placewright.operators.adaptive.trainer",
+    "UnknownNameError": "placewright.errors",
     "UnsupportedError": "placewright.errors",
+    "Wing": "placewright.planning.contract",
+    "WorkerError": "placewright.errors",
     "best_single": "placewright.operators.run",
     "bounds": "placewright.planning.wings",
     "capture": "placewright.capturing.model",
     "compare": "placewright.planning.solving",
     "initial_state": "placewright.capturing.state",
     "judge": "placewright.planning.wings",
+    "load_cluster": "placewright.cluster.files",
     "load_model": "placewright.capturing.source",
     "mean_square": "placewright.capturing.source",
     "place": "placewright.placed_model",
     "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",
     "read_dag": "placewright.operators.readers.dag",
+    "read_graph": "placewright.graph.files",
     "read_msr": "placewright.operators.readers.msr",
     "read_pipedream": "placewright.operators.readers.pipedream",
+    "register_wing": "placewright.planning.wings",
     "run": "placewright.operators.run",
     "running": "placewright.operators.run",
     "solve": "placewright.planning.solving",
+    "wings": "placewright.planning.wings",
     "zoo_models": "placewright.capturing.zoo",
 }
 
 __all__ = [
     "Candidate",
     "Check",
+    "CheckError",
     "Cluster",
     "Context",
     "Device",
+    "Direction",
     "Graph",
     "InfeasibleError",
     "InputError",
@@ -119,11 +137,13 @@ __all__ = [
     "Objective",
     "OperatorPlan",
     "OperatorProblem",
+    "Outcome",
     "PlacedModel",
     "PlacewrightError",
     "Planner",
     "Policy",
     "ProfileTable",
+    "Proposal",
     "Result",
     "RunError",
     "SamplePlan",
@@ -132,7 +152,10 @@ __all__ = [
     "Testbed",
     "Timeline",
     "Trainer",
+    "UnknownNameError",
     "UnsupportedError",
+    "Wing",
+    "WorkerError",
     "__version__",
     "best_single",
     "bounds",
@@ -140,17 +163,21 @@ __all__ = [
     "compare",
     "initial_state",
     "judge",
+    "load_cluster",
     "load_model",
     "mean_square",
     "place",
     "planners",
     "profile",
     "read_dag",
+    "read_graph",
     "read_msr",
     "read_pipedream",
+    "register_wing",
     "run",
     "running",
     "solve",
+    "wings",
     "zoo_models",
 ]
 

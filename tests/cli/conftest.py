@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewright.operators.files import write_problem
-from placewright.testing.instances import tiny
+from placewright.operators.instances import tiny
 
 DIAMOND = [(0, 1.0, [1, 2]), (1, 1.0, [3]), (2, 1.0, [3])]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from placewright.operators.files import write_problem
-from placewright.testing.instances import tiny
+from placewright.operators.instances import tiny
 from tests.cli.speak import speak
 from tests.published import published
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewright.operators.files import write_problem
-from placewright.testing.instances import tiny
+from placewright.operators.instances import tiny
 from tests.cli.speak import speak
 
 

@@ -16,13 +16,13 @@ import pytest
 from placewright.deployment import planning
 from placewright.deployment.planning import judged, planned, tried
 from placewright.errors import WorkerError
+from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.placed_model import deploy
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result, Status
 from placewright.planning.solving import solve
 from placewright.runtime.step_record import StepRecord
-from placewright.testing.instances import tiny
 
 SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
 """Alone 6 s on the first device; side by side 4 s, if company cost nothing."""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from placewright.numerics.compile_clock import CompileClock
+from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
-from placewright.testing.instances import tiny
 
 TWO = tiny([[2.0, 5.0]] * 3, [(0, 0.0, [1]), (1, 0.0, [2])])
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from placewright.operators.instances import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import random_problem
 
 
 def star(seed: int, *, operators: int = 7, devices: int = 3, **changes: Any) -> OperatorProblem:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.reference import simulate
-from placewright.testing.instances import random_problem, tiny
 
 INF = float("inf")
 

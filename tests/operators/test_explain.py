@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from placewright.errors import UnknownNameError
 from placewright.operators.critical_path import critical_operators
 from placewright.operators.explain import explain
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
-from placewright.testing.instances import tiny
 
 DIAMOND = [(0, 1.0, [1, 2]), (1, 1.0, [3]), (2, 1.0, [3])]
 

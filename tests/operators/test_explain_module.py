@@ -10,10 +10,10 @@ import pytest
 from placewright.errors import UnknownNameError
 from placewright.operators.explain import explain
 from placewright.operators.explain_module import ModuleExplanation, module_names
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import tiny
 
 MODULES = ("embed", "layers.0", "layers.0.mlp", "layers.1", "layers.10", "head")
 

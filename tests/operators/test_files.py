@@ -16,10 +16,10 @@ from placewright.operators.files import (
     result_json,
     write_problem,
 )
+from placewright.operators.instances import named_instances, random_problem, with_random_views
 from placewright.operators.judge import judge
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.solving import solve
-from placewright.testing.instances import named_instances, random_problem, with_random_views
 
 
 def same(a: OperatorProblem, b: OperatorProblem) -> bool:

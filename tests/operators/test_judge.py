@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.operators.judge import Judge, evaluate_many, judge
-from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.testing.instances import (
+from placewright.operators.instances import (
     named_instances,
     random_placement,
     random_problem,
     tiny,
     with_random_views,
 )
+from placewright.operators.judge import Judge, evaluate_many, judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.problem import OperatorProblem, Overlap
 
 
 def some_plans(problem: OperatorProblem, rng: np.random.Generator) -> list[OperatorPlan]:

@@ -9,13 +9,13 @@ from placewright.errors import InputError
 from placewright.operators.bounds import bounds
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.formats.writing import problem_json
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.search import Search
 from placewright.planning.contract import Context, proposal_of
-from placewright.testing.instances import tiny
 from tests.operators.pipelines import best_pipeline, piped
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.placement_summary import MOST_ROWS, placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import tiny
 
 
 def stack(layers: int, parts: Sequence[str] = ("attention", "mlp")) -> OperatorProblem:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.search import Search
 from placewright.operators.sizes import UNLIMITED, room_bytes
 from placewright.planning.contract import Context
-from placewright.testing.instances import random_problem, tiny
 
 
 def test_a_limit_past_64_bits_is_none() -> None:

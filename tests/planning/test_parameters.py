@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.search import Search
 from placewright.planning.contract import Context
 from placewright.planning.parameters import choose, label
 from placewright.planning.solving import compare, solve
-from placewright.testing.instances import tiny
 
 
 @dataclass(frozen=True, slots=True)

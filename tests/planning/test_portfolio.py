@@ -11,12 +11,12 @@ import pytest
 from placewright.errors import InfeasibleError, MissingDependencyError, UnsupportedError
 from placewright.numerics.compile_clock import CompileClock
 from placewright.operators import WING
+from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Proposal
 from placewright.planning.portfolio import Portfolio
 from placewright.planning.result import Status
-from placewright.testing.instances import tiny
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.interference import interference
 from placewright.runtime.step_record import StepLog, StepRecord
-from placewright.testing.instances import tiny
 
 PROBLEM = tiny(
     [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [0.01, 0.02, 0.03]], [(0, 0.0, [1]), (1, 0.0, [2])]

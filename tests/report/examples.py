@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -20,7 +21,6 @@ from placewright.planning.result import (
     Status,
 )
 from placewright.planning.trace import Trace
-from placewright.testing.instances import tiny
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"
 """A name that must stay a name."""

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placewright.operators.instances import tiny
 from placewright.operators.views import coloured_graph
 from placewright.report.graph_drawing import placed_drawing
 from placewright.report.graph_picture import MOST_NODES, bands, operator_depths, picture
-from placewright.testing.instances import tiny
 from tests.report.examples import chain
 
 

@@ -7,55 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from placewright.samples.conformance import random_tiny, tiny
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
 
-
-def tiny(samples: Any, **said: Any) -> SampleProblem:
-    """Nodes with these samples, each a tenth of a second per sample, links of 0.05 s."""
-    held = np.array(samples)
-    held = held[:, None] if held.ndim == 1 else held
-    n = len(held)
-    pair = np.full((n, n), 0.05)
-    np.fill_diagonal(pair, np.inf)
-    usual: dict[str, Any] = {
-        "node_names": tuple(f"n{i}" for i in range(n)),
-        "class_names": tuple(f"c{k}" for k in range(held.shape[1])),
-        "samples": held,
-        "seconds_per_sample": np.full(n, 0.1),
-        "send_s": pair,
-        "receive_s": said.get("send_s", pair),
-        "latency_s": np.zeros((n, n)),
-        "storage": np.full(n, np.inf),
-        "keep": np.zeros_like(held),
-        "price_s": np.zeros((n, n)),
-        "fixed_s": np.zeros(n),
-    }
-    return SampleProblem(**usual | said)
-
-
-def random_tiny(seed: int, **said: Any) -> SampleProblem:
-    """Three nodes, a few samples, everything that a problem can say at random."""
-    rng = np.random.default_rng(seed)
-    held = rng.integers(0, 2, (3, 1)) + np.array([[3], [0], [0]])
-    pair = rng.uniform(0.01, 0.3, (3, 3))
-    pair[2, 0] = np.inf if rng.random() < 0.3 else pair[2, 0]
-    np.fill_diagonal(pair, np.inf)
-    usual: dict[str, Any] = {
-        "seconds_per_sample": rng.uniform(0.05, 0.4, 3),
-        "send_s": pair,
-        "receive_s": np.where(np.isfinite(pair), pair * rng.uniform(0.5, 1.0, (3, 3)), np.inf),
-        "storage": np.where(rng.random(3) < 0.3, float(held.max() + 1), np.inf),
-        "keep": np.minimum(held, rng.integers(0, 2, (3, 1))),
-        "price_s": rng.uniform(0, 0.05, (3, 3)) * (rng.random() < 0.5),
-        "fixed_s": rng.uniform(0, 0.1, 3),
-        "epochs": int(rng.integers(1, 3)),
-        "sync_s": float(rng.uniform(0, 0.1)),
-        "overlap": rng.choice(list(Overlap)),
-        "duplex": rng.choice(list(Duplex)),
-        "batches": rng.choice(list(Batches)),
-        "relay": bool(rng.random() < 0.4),
-    }
-    return tiny(held, **usual | said)
+__all__ = ["best_of", "best_value", "random_tiny", "tiny"]
 
 
 @cache

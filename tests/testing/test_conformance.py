@@ -12,7 +12,7 @@ from placewright.errors import PlacewrightError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Planner, Proposal
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing.conformance import PlannerConformance, WingConformance
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,15 @@ def test_an_unseeded_planner_fails() -> None:
     """Two calls, two plans."""
     with pytest.raises((AssertionError, PlacewrightError, ExceptionGroup)):
         kit(without_a_seed).test_the_same_seed_gives_the_same_plan()
+
+
+class TestOperators(WingConformance):
+    """Wing 1."""
+
+    wing = "operators"
+
+
+class TestSamples(WingConformance):
+    """Wing 3."""
+
+    wing = "samples"

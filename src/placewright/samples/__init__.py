@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.planning.contract import CommandLine, Files, Planning, Views, Wing
+from placewright.planning.contract import CommandLine, Conformance, Files, Planning, Views, Wing
 
 
 def _problem_type() -> type:
@@ -41,6 +41,12 @@ def _command_line() -> CommandLine:
     return commands
 
 
+def _conformance() -> Conformance:
+    from placewright.samples import conformance
+
+    return conformance
+
+
 WING = Wing(
     "samples",
     "training samples -> edge nodes",
@@ -50,4 +56,5 @@ WING = Wing(
     _files,
     views=_views,
     command_line=_command_line,
+    conformance=_conformance,
 )

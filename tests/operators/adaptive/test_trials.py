@@ -11,10 +11,10 @@ import pytest
 from placewright.adapt.trials import LEAST_ROUNDS, WARM_UP_STEPS, ShortTrials, TrialOutcome
 from placewright.errors import WorkerError
 from placewright.operators.adaptive.trials import CLOSE, closest, try_plans
+from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.runtime.step_record import StepRecord
-from placewright.testing.instances import tiny
 
 PROBLEM = tiny([[1.0, 1.05, 1.1, 2.9], [1.0, 1.05, 1.1, 2.9]], [(0, 0.0, [1])])
 KNOWN = InterferenceProfile.alike(PROBLEM)

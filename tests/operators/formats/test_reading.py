@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from placewright.errors import PlacewrightError
 from placewright.operators.files import read_plan, read_problem, write_problem
 from placewright.operators.formats.writing import plan_json, problem_json
+from placewright.operators.instances import named_instances
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.testing.instances import named_instances
 from tests.spoiling import HOSTILE, places, spoilt
 
 PROBLEM = named_instances()["diamond"].replace(

@@ -16,13 +16,13 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
 from placewright.graph.graph import Graph
 from placewright.operators.files import read_problem, write_problem
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, proposal_of
 from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import tiny
 from tests.operators.planners.module_maps.models import model
 
 

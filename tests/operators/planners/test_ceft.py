@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners import planners
@@ -15,7 +16,6 @@ from placewright.operators.structure.ceft import ceft
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.parameters import choose
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_problem, tiny
 from tests.published import published
 
 PLANNERS = [CEFT, CEFT_CPOP]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
@@ -23,7 +24,6 @@ from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_problem, tiny
 from tests.operators.planners.test_pbqp import every_placement
 from tests.published import published
 
@@ -163,7 +163,7 @@ def test_passed_deadline_still_answers() -> None:
 def test_same_plan_under_any_hash_seed() -> None:
     """Two interpreters with different PYTHONHASHSEED plan alike."""
     script = (
-        "from placewright.testing.instances import random_problem\n"
+        "from placewright.operators.instances import random_problem\n"
         "from placewright.operators.planners.ceft_pbqp import CeftPbqp\n"
         "from placewright.planning.contract import Context\n"
         "p = random_problem(11, most_operators=30, most_devices=4)\n"

@@ -12,6 +12,7 @@ from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import IntArray
+from placewright.operators.instances import tiny
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
@@ -21,7 +22,6 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import tiny
 from tests.operators.planners.module_maps.models import model
 
 

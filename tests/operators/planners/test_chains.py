@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.planners.chains import (
     chain_of,
     coarse,
@@ -13,7 +14,6 @@ from placewright.operators.planners.chains import (
     units_by_module,
 )
 from placewright.operators.structure.groups import groups_of
-from placewright.testing.instances import random_problem, tiny
 
 CHAIN = [(0, 1.0, [1]), (1, 2.0, [2]), (2, 3.0, [3])]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import named_instances, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import named_instances, random_problem, tiny
 from tests.operators.validity import assert_valid_schedule
 from tests.published import published
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.pipelines.contiguous.ideals import lattice_of
@@ -18,7 +19,6 @@ from placewright.operators.readers.msr import read_msr
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 

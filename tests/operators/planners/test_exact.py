@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.contiguous_dp import line_or_none
@@ -24,7 +25,6 @@ from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.solvers import answer as answers
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 

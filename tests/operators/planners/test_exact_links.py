@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import named_instances, random_placement, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
@@ -21,7 +22,6 @@ from placewright.operators.readers.pipedream import read_pipedream
 from placewright.planning.contract import Context
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
-from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
 from tests.operators.star_cases import best_value
 from tests.published import published
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.exact import Exact
@@ -17,7 +18,6 @@ from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
-from placewright.testing.instances import random_problem, tiny
 
 pytest.importorskip("ortools")
 

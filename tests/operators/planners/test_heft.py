@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import list_schedule
@@ -14,7 +15,6 @@ from placewright.operators.planners.lists.setup import Setup, scheduled_plan, se
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context
-from placewright.testing.instances import random_problem, tiny
 from tests.published import published
 
 ORACLE = {

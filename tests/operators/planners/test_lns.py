@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
+from placewright.operators.instances import random_placement, random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
@@ -20,7 +21,6 @@ from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_placement, random_problem
 from tests.operators.planners.test_search import best_of_all
 
 pytest.importorskip("ortools")

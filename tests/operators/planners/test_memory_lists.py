@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.lists.planners import favourite_children
@@ -11,7 +12,6 @@ from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_problem, tiny
 from tests.operators.validity import assert_valid_schedule
 
 NAMES = ["m-topo", "m-etf", "m-sct", "metis"]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import random_placement, random_problem
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import MinCut, serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_placement, random_problem
 
 FREE = np.inf
 

@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_problem, tiny
 
 
 def every_placement(problem: OperatorProblem) -> np.ndarray:

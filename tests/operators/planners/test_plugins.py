@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from placewright.operators.instances import named_instances
 from placewright.operators.planners import ENTRY_POINTS, planners, portfolio
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import named_instances
 from tests.published import ROOT
 
 

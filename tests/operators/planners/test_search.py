@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
+from placewright.operators.instances import random_placement, random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
@@ -26,7 +27,6 @@ from placewright.planning.contract import Context, Planner
 from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
-from placewright.testing.instances import random_placement, random_problem
 from tests.operators.validity import assert_valid_schedule
 
 SHORT = Search(effort=2e5, first=2e4)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from placewright.operators.instances import tiny
 from placewright.operators.planners.filling import TopologicalSplit
 from placewright.planning.contract import Context
-from placewright.testing.instances import tiny
 
 
 def test_transposed_weights_stay_with_their_readers() -> None:

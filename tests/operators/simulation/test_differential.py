@@ -18,6 +18,14 @@ from hypothesis import strategies as st
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
 from placewright.numerics.njit import lean
+from placewright.operators.conformance import plans, problems
+from placewright.operators.instances import (
+    named_instances,
+    random_placement,
+    random_problem,
+    tiny,
+    with_random_views,
+)
 from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
@@ -30,14 +38,6 @@ from placewright.operators.simulation.fast.simulate import simulate as simulate_
 from placewright.operators.simulation.fast.state import FastState
 from placewright.operators.simulation.inputs import NO_ORDER
 from placewright.operators.structure.groups import groups_of
-from placewright.testing.instances import (
-    named_instances,
-    random_placement,
-    random_problem,
-    tiny,
-    with_random_views,
-)
-from placewright.testing.strategies import plans, problems
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.star_cases import star
 from tests.operators.star_instances import star_problem

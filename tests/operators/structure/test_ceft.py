@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.operators.instances import named_instances, random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.ceft import ceft
-from placewright.testing.instances import named_instances, random_placement, random_problem, tiny
 
 SEEDS = range(80)
 

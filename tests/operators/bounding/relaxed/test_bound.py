@@ -17,12 +17,12 @@ from placewright.operators.bounding.relaxed.cuts import cuts_of
 from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
 from placewright.operators.bounding.relaxed.solver import Solver
 from placewright.operators.bounds import bounds, refined_bounds, refined_s
+from placewright.operators.instances import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Links, Objective, OperatorProblem
 from placewright.planning.contract import BoundContext
 from placewright.planning.solving import solve
-from placewright.testing.instances import random_problem
 from tests.operators.test_bounds import all_values
 
 FAR = 60.0

@@ -7,13 +7,13 @@ from math import inf
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.planners.lists.planners import favourite_children
 from placewright.operators.planners.lists.ranks import mean_upward_rank
 from placewright.operators.planners.lists.setup import Setup, set_up
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import random_problem, tiny
 
 
 def rank_of(setup: Setup) -> FloatArray:

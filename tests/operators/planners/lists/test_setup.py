@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.setup import within_memory
-from placewright.testing.instances import tiny
 
 
 @pytest.mark.parametrize(("seconds", "builds"), [(0.0, 1), (math.inf, 9)])

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.placements.search import Score, improve, score_all
 from placewright.operators.problem import Objective
 from placewright.operators.structure.groups import groups_of
-from placewright.testing.instances import random_placement, random_problem, tiny
 
 
 @settings(max_examples=100, deadline=None)

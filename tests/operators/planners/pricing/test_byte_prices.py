@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewright.operators.instances import tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.byte_prices import within_memories
 from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import pricing_context
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import tiny
 
 
 def chain(layers: int, memory_bytes: float) -> OperatorProblem:

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.planners.pricing.graph import (
     group_costs,
@@ -13,7 +14,6 @@ from placewright.operators.planners.pricing.graph import (
     placement_pbqp,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.testing.instances import random_placement, random_problem, tiny
 
 
 def totals(problem: OperatorProblem, seed: int) -> tuple[float, float, float]:

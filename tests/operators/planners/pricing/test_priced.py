@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.priced import serial_bound
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
-from placewright.testing.instances import tiny
 
 
 @pytest.mark.parametrize("planner", [Pbqp(), MinCut()], ids=lambda planner: planner.name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing.instances import random_problem
 from tests.operators.planners.test_exact_schedule import best_latency
 
 pytest.importorskip("ortools")

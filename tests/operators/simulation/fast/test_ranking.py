@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch
 from placewright.operators.simulation.fast.simulate import simulate
-from placewright.testing.instances import random_placement, random_problem, tiny
 
 NO_ORDER = np.zeros(0, dtype=np.int64)
 

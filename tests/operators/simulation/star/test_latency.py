@@ -10,6 +10,7 @@ import pytest
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators.critical_path import critical_operators
 from placewright.operators.files import read_plan
+from placewright.operators.instances import random_placement, tiny
 from placewright.operators.judge import judge
 from placewright.operators.judgement import HOST
 from placewright.operators.plan import OperatorPlan
@@ -17,7 +18,6 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star.latency import first_calls
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
-from placewright.testing.instances import random_placement, tiny
 from tests.operators.star_instances import star_problem
 
 

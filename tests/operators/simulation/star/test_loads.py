@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import star_loads
 from placewright.operators.structure.contiguity import break_of_chain
-from placewright.testing.instances import random_placement, random_problem, tiny
 
 
 def star(seed: int, **changes: Any) -> OperatorProblem:

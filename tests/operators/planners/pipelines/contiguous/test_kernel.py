@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing.instances import tiny
 from tests.operators.star_cases import best_value, star
 
 

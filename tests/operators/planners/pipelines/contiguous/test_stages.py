@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contiguous.stages import best_stages
 from placewright.operators.planners.pipelines.contraction import contract
-from placewright.testing.instances import tiny
 
 pytest.importorskip("ortools")
 

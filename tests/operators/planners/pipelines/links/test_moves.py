@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.planners.pipelines.links import moves
 from placewright.operators.planners.pipelines.links.contraction import contract_pairs
-from placewright.testing.instances import tiny
 
 CHAIN = tiny([[1.0, 1.0]] * 6, [(i, 0.1, [i + 1]) for i in range(5)], objective="throughput")
 

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from placewright.operators.instances import tiny
 from placewright.operators.planners.pipelines.links import program
 from placewright.operators.planners.pipelines.links.contraction import Pairs, contract_pairs
-from placewright.testing.instances import tiny
 
 pytest.importorskip("ortools")
 CHAIN = tiny([[1.0, 1.0]] * 6, [(i, 0.1, [i + 1]) for i in range(5)], objective="throughput")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewright.operators.instances import named_instances, random_placement, random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
-from placewright.testing.instances import named_instances, random_placement, random_problem
 
 
 def test_random_problems_repeat_and_differ() -> None:
