@@ -24,19 +24,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from placewright.capturing.model import capture
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InfeasibleError
+from placewright import (
+    Cluster,
+    Context,
+    Device,
+    InfeasibleError,
+    Link,
+    OperatorPlan,
+    OperatorProblem,
+    Result,
+    capture,
+    judge,
+    profile,
+    solve,
+)
 from placewright.numerics.arrays import IntArray
-from placewright.operators.judge import judge
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.accelerate_auto import AccelerateAuto, placement
 from placewright.operators.planners.chain_dp import ChainDp
-from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, proposal_of
-from placewright.planning.result import Result
-from placewright.planning.solving import solve
-from placewright.profiling.build import profile
+from placewright.planning.contract import proposal_of
 
 GIB = 2.0**30
 PCIE, NVLINK, ETHERNET = 25e9, 300e9, 1.25e9

@@ -13,29 +13,24 @@ drawn anew every step, 10 % up or down.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from placewright.adapt.timeline import Kind
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import load_model
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.operators.adaptive.run import AdaptiveRun, Job
-from placewright.operators.judge import judge
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import execution_order
-from placewright.planning.solving import solve
-from placewright.profiling.build import profile
-from placewright.report.history import QUIET, event_text
-from placewright.runtime.engines.local import Local
-from placewright.runtime.session import Session
-from placewright.testbed.testbed import Testbed
+from placewright import (
+    Cluster,
+    Device,
+    Link,
+    OperatorPlan,
+    PlacedModel,
+    Testbed,
+    Trainer,
+    judge,
+    load_model,
+    place,
+    solve,
+)
 
 LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
 DUO = Cluster((Device("a", node="a", speed=0.9), Device("b", node="b", speed=0.7)), LINKS, "adapt")
@@ -45,42 +40,47 @@ COLD, TURN, TURN_S, TURNS = 2, 6, 2.0, 4
 
 
 @contextmanager
-def running(name: str, steps: int) -> Iterator[tuple[Testbed, Job, AdaptiveRun]]:
+def running(name: str, steps: int) -> Iterator[tuple[Testbed, PlacedModel, Trainer]]:
     """A training run of a zoo model on a testbed that is up."""
     source = load_model(f"zoo:{name}", batch=2, training=True)
-    graph = capture_source(source, training=True)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, DUO, state=state)
-    with Testbed.up(DUO) as bed, tempfile.TemporaryDirectory() as folder:
-        handles = {d.name: bed.handle(d.name) for d in DUO.devices}
-        job = Job(graph, DUO, problem, state, open=partial(Session, engine=Local(handles)))
-        plan = solve(problem, "ceft+pbqp").plan
-        with AdaptiveRun(
-            job, Path(folder), plan=plan, steps=steps + 1000, snapshot_every=10**6
-        ) as run:
-            yield bed, job, run
+    with (
+        place(
+            source,
+            cluster=DUO,
+            training=True,
+            engine="testbed",
+            planner="ceft+pbqp",
+            calibrate=False,
+        ) as placed,
+        placed.trainer(snapshot_every=10**6) as trainer,
+    ):
+        trainer.run.steps = steps + 1000
+        yield Testbed.find(DUO.name), placed, trainer
 
 
-def beside_optimum_s(job: Job, adapted: OperatorPlan, slower: float) -> tuple[float, float]:
+def beside_optimum_s(
+    placed: PlacedModel, adapted: OperatorPlan, slower: float
+) -> tuple[float, float]:
     """Median steps of a plan and of the one solved with perfect knowledge, in turns."""
     factors = np.array([slower, 1.0])
-    problem = job.problem.replace(compute_s=job.problem.compute_s * factors)
+    known = placed.workload.problem
+    problem = known.replace(compute_s=known.compute_s * factors)
     plans = adapted, solve(problem, "ceft+pbqp").plan
     times: tuple[list[float], list[float]] = ([], [])
-    with job.open(job.graph, job.cluster, job.state) as session:
+    with placed.runner() as runner:
         for turn in range(2 * TURNS):
             k = (0, 1, 1, 0)[turn % 4]
-            order = execution_order(problem, judge(problem, plans[k]))
-            session.load(plans[k].placement.tolist(), order)
-            session.run(COLD)
+            runner.load(problem, plans[k])
+            runner.session.run(COLD)
             steps = max(TURN, round(TURN_S / judge(problem, plans[k]).value))
-            times[k].extend(r.duration_s for r in session.run(steps))
+            times[k].extend(r.duration_s for r in runner.session.run(steps))
     return float(np.median(times[0])), float(np.median(times[1]))
 
 
 def recovery(name: str) -> None:
     """One row: before, right after, the plan it came to, the optimum, steps to recover."""
-    with running(name, STEPS) as (bed, job, run):
+    with running(name, STEPS) as (bed, placed, trainer):
+        run = trainer.run
         for step in range(STEPS):
             if step == DISTURBED:
                 bed.set_device("a", speed=0.45)
@@ -88,17 +88,17 @@ def recovery(name: str) -> None:
         assert run.adaptation is not None
         adapted, timeline = run.adaptation.plan, run.timeline
         run.close()
-        adapted_s, best_s = beside_optimum_s(job, adapted, 2.0)
+        adapted_s, best_s = beside_optimum_s(placed, adapted, 2.0)
     times, plans = np.asarray(timeline.step_s), np.asarray(timeline.plan)
     last = np.flatnonzero(plans == plans[-1])
     own_s = float(np.median(times[last[last >= DISTURBED][COLD:]]))
     medians = np.array([np.median(times[k : k + WINDOW]) for k in range(DISTURBED, STEPS - WINDOW)])
     good = np.flatnonzero(medians <= 1.05 * own_s * best_s / adapted_s)
     taken = f"{good[0] + WINDOW}" if len(good) else f"not in {STEPS - DISTURBED}"
-    events = [e for e in timeline.events if e.kind not in QUIET]
-    solves = [e.numbers["resolve_s"] for e in events if e.kind is Kind.MIGRATE]
+    events = [e for e in timeline.events if e.kind != "snapshot"]
+    solves = [e.numbers["resolve_s"] for e in events if e.kind == "migrate"]
     for event in events:
-        print(f"  step {event.step}: {event.kind}: {event_text(event)}")
+        print(f"  step {event.step}: {event.kind}: {event.text} {dict(event.numbers)}")
     print(
         f"| {name} | {np.median(times[5:DISTURBED]):.3f} | {medians[0]:.3f} | {own_s:.3f} | "
         f"{adapted_s:.3f} | {best_s:.3f} | {adapted_s / best_s - 1:+.1%} | {taken} | "
@@ -109,7 +109,8 @@ def recovery(name: str) -> None:
 
 def overhead(name: str, blocks: int = 12, block: int = 25) -> None:
     """Median and mean seconds of steps with adaptation on and off."""
-    with running(name, 2 * blocks * block) as (_, _, run):
+    with running(name, 2 * blocks * block) as (_, _, trainer):
+        run = trainer.run
         for _ in range(5):
             run.step()
         found: dict[bool, list[float]] = {True: [], False: []}
@@ -117,7 +118,7 @@ def overhead(name: str, blocks: int = 12, block: int = 25) -> None:
             run.adapt = k % 2 == 0
             found[run.adapt] += [run.step() for _ in range(block)]
         on, off = (np.asarray(found[k]) for k in (True, False))
-        moved = run.timeline.count(Kind.MIGRATE)
+        moved = run.timeline.count("migrate")
     median, mean = np.median(on) / np.median(off) - 1, on.mean() / off.mean() - 1
     print(
         f"| {name} | {np.median(on) * 1e3:.1f} | {np.median(off) * 1e3:.1f} | "
@@ -129,14 +130,15 @@ def overhead(name: str, blocks: int = 12, block: int = 25) -> None:
 def noise(name: str, steps: int = 500) -> None:
     """Migrations in a run whose faster board gets 10 % more or less CPU at every step."""
     rng = np.random.default_rng(0)
-    with running(name, steps) as (bed, _, run):
+    with running(name, steps) as (bed, _, trainer):
+        run = trainer.run
         for _ in range(steps):
             bed.set_device("a", speed=float(0.9 * (1 + 0.1 * rng.uniform(-1, 1))))
             run.step()
-        kinds = {kind: run.timeline.count(kind) for kind in (Kind.DRIFT, Kind.MIGRATE)}
+        kinds = {kind: run.timeline.count(kind) for kind in ("drift", "migrate")}
         spread = np.std(run.timeline.step_s) / np.mean(run.timeline.step_s)
     print(
-        f"| {name} | {steps} | {spread:.1%} | {kinds[Kind.DRIFT]} | {kinds[Kind.MIGRATE]} |",
+        f"| {name} | {steps} | {spread:.1%} | {kinds['drift']} | {kinds['migrate']} |",
         flush=True,
     )
 

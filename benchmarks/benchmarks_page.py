@@ -29,11 +29,7 @@ import numpy as np
 from ceft_pbqp import captured
 from page_plot import plot_cost
 from page_tables import page
-from placewright.errors import InfeasibleError
-from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.planning.result import Candidate
-from placewright.planning.solving import solve
+from placewright import Candidate, InfeasibleError, Links, OperatorProblem, read_dag, solve
 
 HOUSE = Path(__file__).resolve().parents[1]
 ROOT = HOUSE.parent / "shared" / "data"

@@ -12,12 +12,15 @@ import argparse
 
 import numpy as np
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster, Device
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import compare_with_eager, running
-from placewright.profiling.build import profile
+from placewright import (
+    Cluster,
+    Device,
+    OperatorPlan,
+    capture_source,
+    initial_state,
+    profile,
+    running,
+)
 from placewright.testing.small_zoo import SIZES, small
 
 
@@ -37,7 +40,8 @@ def largest_difference(name: str, devices: int, placements: int) -> float:
     with running(graph, workers, initial_state(source, graph.program)) as runner:
         for seed in range(placements):
             plan = OperatorPlan(random_placement(problem.colocation, devices, seed))
-            worst = max(worst, compare_with_eager(runner, problem, plan, source, seed=seed))
+            runner.load(problem, plan, seed)
+            worst = max(worst, runner.check(source, seed).max_abs_error)
     return worst
 
 

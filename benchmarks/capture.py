@@ -12,9 +12,7 @@ import argparse
 import time
 import warnings
 
-from placewright.capturing.model import capture_source, load_model
-from placewright.capturing.zoo import FACTORIES
-from placewright.graph.graph import Graph
+from placewright import Graph, capture_source, load_model, zoo_models
 
 COLUMNS = ("model", "step", "operators", "groups", "signatures", "GFLOP", "resident MB", "seconds")
 
@@ -47,7 +45,7 @@ def row(name: str, training: bool) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("models", nargs="*", default=list(zoo_models()))
     models = parser.parse_args().models
     warnings.simplefilter("ignore")
     for training in (False, True):

@@ -14,14 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.errors import InfeasibleError
-from placewright.operators.bounds import bounds
-from placewright.operators.judge import judge
-from placewright.operators.planners import planners
+from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners, read_dag
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.planning.contract import Context
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
 

@@ -13,12 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-from placewright.operators.judge import judge
+from placewright import Context, OperatorProblem, judge, read_dag, solve
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.planning.contract import Context
-from placewright.planning.solving import solve
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "60"))

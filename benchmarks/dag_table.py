@@ -12,13 +12,18 @@ import sys
 import time
 from pathlib import Path
 
-from placewright.errors import InfeasibleError
-from placewright.operators.bounds import bounds
-from placewright.operators.judge import judge
-from placewright.operators.planners import planners
-from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.planning.contract import Context, Planner, proposal_of
+from placewright import (
+    Context,
+    InfeasibleError,
+    Links,
+    OperatorProblem,
+    Planner,
+    bounds,
+    judge,
+    planners,
+    read_dag,
+)
+from placewright.planning.contract import proposal_of
 from placewright.planning.result import relative_gap
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"

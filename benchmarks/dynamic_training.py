@@ -7,11 +7,10 @@ Three clusters as testbeds on this machine (root): two unlike boards; one strong
 weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
 steps each, so that all of them meet the same noise; there are more rounds where steps are short.
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
-plan trials are over and another --adapt-steps steps are done. All plans are made from a profile
-that was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of
-several (`placewright.profiling.interference`). `auto` may find that one board alone is faster, and
-tries its plan beside those of that board and of CEFT+PBQP in two turns or more
-(`placewright.operators.adaptive.trials`).
+tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
+was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
+(`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
+plan beside those of that board and of CEFT+PBQP in two turns or more (`placewright.operators.adaptive.trials`).
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
@@ -25,38 +24,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import load_model
-from placewright.capturing.state import initial_state
-from placewright.capturing.zoo import FACTORIES
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import PlacewrightError
-from placewright.operators.adaptive.policy import Policy
-from placewright.operators.adaptive.run import AdaptiveRun, Job
-from placewright.operators.adaptive.trials import challengers, try_plans
-from placewright.operators.interference import InterferenceProfile
-from placewright.operators.judge import judge
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import execution_order
-from placewright.planning.solving import compare, solve
-from placewright.profiling.build import profile
-from placewright.profiling.calibration import calibrated
-from placewright.profiling.interference import interference
-from placewright.profiling.table import ProfileTable
-from placewright.runtime.engines.local import Local
-from placewright.runtime.session import Session
-from placewright.testbed.testbed import Testbed
+from placewright import (
+    Cluster,
+    Device,
+    Link,
+    OperatorPlan,
+    PlacedModel,
+    PlacewrightError,
+    Policy,
+    ProfileTable,
+    Session,
+    best_single,
+    judge,
+    load_model,
+    place,
+    solve,
+    zoo_models,
+)
 
 STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-split")
 """`topological-split` is the layer split by load that an expert draws."""
@@ -71,7 +64,7 @@ HOPELESS = 10.0
 """Times as long as the best plan, predicted: not carried out."""
 
 COLD = 2
-"""Steps after a plan was loaded that do not count: memory is new, as in a run's plan trials."""
+"""Steps after a plan was loaded that do not count: memory is new, as in a run's trials."""
 
 NAN = float("nan")
 
@@ -108,54 +101,26 @@ CLUSTERS = {
 }
 
 
-def plans_of(
-    known: InterferenceProfile, session: Session, seconds: float
-) -> dict[str, OperatorPlan]:
-    """Every plan by the name in the table; that of `auto` as `operators run` finds it."""
-    single = compare(known.alone, [f"only:{name}" for name in known.alone.device_names])
+def plans_of(placed: PlacedModel) -> dict[str, OperatorPlan]:
+    """Every plan by the name in the table; that of `auto` is the one placed."""
+    single = best_single(placed.interference.alone)
+    assert single is not None
     plans = {"best single": single.plan}
     for name in STATIC:
         try:
-            plans[name] = solve(known.together, name).plan
+            plans[name] = solve(placed.interference.together, name).plan
         except PlacewrightError as error:
             print(f"  {name}: {error}", flush=True)
-    several = solve(known.together, "auto", time_limit_s=seconds)
-    better, other = sorted((several, single), key=lambda result: result.value)
-    found = try_plans(session, known, [better.plan, other.plan, plans["ceft+pbqp"]])
-    print(f"  auto tried: {found}", flush=True)
-    plans["auto"] = found.plan
+    plans["auto"] = placed.plan
     return plans
 
 
-def dynamic_plan(
-    job: Job,
-    known: InterferenceProfile,
-    plan: OperatorPlan,
-    at_hand: Iterable[OperatorPlan],
-    asked: argparse.Namespace,
-) -> tuple[OperatorPlan, int]:
-    """What a run with adaptation comes to, and how often it moved.
-
-    Parameters
-    ----------
-    at_hand
-        Plans to try in the first steps, beside those of the quick planners.
-    """
-    policy = Policy(sample_every=5)
-    others = challengers(known, plan, asked.run_steps, at_hand=at_hand)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        AdaptiveRun(
-            job,
-            Path(folder),
-            plan=plan,
-            challengers=others,
-            interference=known,
-            policy=policy,
-            snapshot_every=10**6,
-            steps=asked.run_steps,
-        ) as run,
-    ):
+def dynamic_plan(placed: PlacedModel, asked: argparse.Namespace) -> tuple[OperatorPlan, int]:
+    """What a run with adaptation comes to, and how often it moved; it tries the other plans too."""
+    with placed.trainer(
+        steps=asked.run_steps, policy=Policy(sample_every=5), snapshot_every=10**6
+    ) as trainer:
+        run = trainer.run
         run.step()
         assert run.adaptation is not None
         while run.adaptation.trials is not None:
@@ -166,7 +131,7 @@ def dynamic_plan(
 
 
 def measured(
-    job: Job,
+    placed: PlacedModel,
     plans: Mapping[str, OperatorPlan],
     values: Mapping[str, float],
     asked: argparse.Namespace,
@@ -182,13 +147,12 @@ def measured(
     turns = [group[0] for group in names.values()]
     found: dict[str, MeasuringRounds] = {name: [] for name in turns}
     done, best, end_s = 0, float("inf"), 0.0
-    with job.open(job.graph, job.cluster, job.state) as session:
+    with placed.runner() as runner:
         while done < asked.rounds or time.perf_counter() < end_s:
             for name in turns if done % 2 == 0 else reversed(turns):
-                order = execution_order(job.problem, judge(job.problem, plans[name]))
-                session.load(plans[name].placement.tolist(), order)
-                session.run(COLD)
-                found[name].append(one_turn(session, asked.steps, FAR * best))
+                runner.load(placed.interference.alone, plans[name])
+                runner.session.run(COLD)
+                found[name].append(one_turn(runner.session, asked.steps, FAR * best))
                 best = min(median(t) for t in found.values() if t)
             turns = [name for name in turns if median(found[name]) < FAR * best]
             end_s = end_s or time.perf_counter() + asked.seconds
@@ -225,27 +189,25 @@ def over_fastest(times: Mapping[str, MeasuringRounds], name: str) -> float:
 
 
 def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Iterator[list[Row]]:
-    """All rows of one model, cluster by cluster; it is captured and profiled once."""
+    """All rows of one model, cluster by cluster; its operators are timed once."""
     source = load_model(f"zoo:{model}", batch=asked.batch, training=True)
-    graph = capture_source(source, training=True)
-    state, table = initial_state(source, graph.program), ProfileTable()
+    table = ProfileTable()
     for cluster in clusters:
-        problem = profile(graph, cluster, state=state, table=table)
-        with Testbed.up(cluster) as bed:
-            handles = {d.name: bed.handle(d.name) for d in cluster.devices}
-            workers = partial(Session, engine=Local(handles))
-            with workers(graph, cluster, state) as session:
-                problem = calibrated(problem, session).problem
-                first = solve(problem, "auto", time_limit_s=asked.auto_seconds).plan
-                single = compare(problem, [f"only:{n}" for n in problem.device_names]).plan
-                known = interference(problem, session, first, single)
-                print(f"  side by side, beside alone: {known}", flush=True)
-                plans = plans_of(known, session, asked.auto_seconds)
-            job = Job(graph, cluster, known.alone, state, open=workers)
-            tried = (plans["auto"],)
-            plans["dynamic"], moves = dynamic_plan(job, known, plans["ceft+pbqp"], tried, asked)
+        with place(
+            source,
+            cluster=cluster,
+            training=True,
+            engine="testbed",
+            table=table,
+            time_limit_s=asked.auto_seconds,
+        ) as placed:
+            known = placed.interference
+            print(f"  side by side, beside alone: {known}", flush=True)
+            plans = plans_of(placed)
+            started = placed.with_plan(plans["ceft+pbqp"])
+            plans["dynamic"], moves = dynamic_plan(started, asked)
             values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
-            times = measured(job, plans, values, asked)
+            times = measured(placed, plans, values, asked)
         yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
 
 
@@ -308,7 +270,7 @@ def summary(rows: list[Row]) -> str:
 def main() -> None:
     """Print the rows and the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
     parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS), choices=list(CLUSTERS))
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="at least")

@@ -4,8 +4,8 @@
 
 As root each schedule runs on a testbed of three nodes whose links are cut and restored; without
 root workers of this machine are killed only. Shots come at random moments; those that must hit a
-snapshot, a migration or a recovery are in `tests/operators/adaptive/test_run.py`. At the end
-testbeds that were left behind are counted. `--first` goes on with later schedules.
+snapshot, a migration or a recovery are in `tests/adapt/test_run.py`. At the end testbeds that were
+left behind are counted. `--first` goes on with later schedules.
 """
 
 from __future__ import annotations
@@ -14,28 +14,23 @@ import argparse
 import os
 import random
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 
 import torch
 
-from placewright.adapt.connectivity import all_talk
-from placewright.adapt.timeline import Kind
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.operators.adaptive.run import AdaptiveRun, Job
-from placewright.profiling.build import profile
+from placewright import (
+    Cluster,
+    Device,
+    Link,
+    ModelSource,
+    PlacedModel,
+    Testbed,
+    Trainer,
+    mean_square,
+    place,
+)
 from placewright.runtime.eager import run_eager
-from placewright.runtime.engines.local import Local
-from placewright.runtime.session import Session
-from placewright.testbed.testbed import Testbed
 
 LINKS = tuple(Link(a, b, 1.25e8, 2e-4) for a in "abc" for b in "abc" if a != b)
 TRIO = Cluster(
@@ -56,36 +51,21 @@ def net() -> ModelSource:
     )
 
 
-@contextmanager
-def where(root: bool) -> Iterator[Testbed | None]:
-    """A testbed, or nothing."""
-    if not root:
-        yield None
-        return
-    with Testbed.up(TRIO) as bed:
-        yield bed
-
-
-def job_on(bed: Testbed | None, source: ModelSource) -> Job:
-    """The net's training step on the cluster."""
-    graph = capture_source(source, training=True)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, TRIO, method="analytic")
-    if bed is None:
-        return Job(graph, TRIO, problem, state)
-    handles = {d.name: bed.handle(d.name) for d in TRIO.devices}
-    return Job(
-        graph,
-        TRIO,
-        problem,
-        state,
-        open=partial(Session, engine=Local(handles)),
-        reachable=lambda names: all_talk([handles[n] for n in names]),
+def placed_net(root: bool) -> PlacedModel:
+    """The net's training step on the cluster, on a testbed where this is root."""
+    return place(
+        net(),
+        cluster=TRIO,
+        training=True,
+        engine="testbed" if root else "local",
+        method="analytic",
+        planner="ceft+pbqp",
+        calibrate=False,
     )
 
 
 def disturb(
-    run: AdaptiveRun, bed: Testbed | None, chance: random.Random, over: threading.Event
+    trainer: Trainer, bed: Testbed | None, chance: random.Random, over: threading.Event
 ) -> None:
     """Kills and cuts at random moments; every cut is restored a while later."""
     while not over.wait(chance.uniform(0.1, 1.5)):
@@ -95,34 +75,34 @@ def disturb(
             over.wait(chance.uniform(0.5, 4.0))
             bed.restore(a, b)
         else:
-            session = run.session
+            session = trainer.run.session
             victims = [p for p in session.group.processes if p.is_alive()] if session else []
             if len(victims) > 1:
                 os.kill(chance.choice(victims).pid or 0, signal.SIGKILL)
 
 
-def schedule(seed: int, steps: int, root: bool) -> tuple[bool, AdaptiveRun, float]:
+def schedule(seed: int, steps: int, root: bool) -> tuple[bool, Trainer, float]:
     """One run under fire; whether it ended with eager's parameters and buffers."""
-    source, chance, over = net(), random.Random(seed), threading.Event()
+    chance, over = random.Random(seed), threading.Event()
     begun = time.perf_counter()
-    with where(root) as bed, tempfile.TemporaryDirectory() as folder:
-        job = job_on(bed, source)
-        run = AdaptiveRun(job, Path(folder), snapshot_every=4, rejoin_every=5, patience_s=2.0)
-        with run:
-            shooter = threading.Thread(target=disturb, args=(run, bed, chance, over))
+    with placed_net(root) as placed:
+        load = placed.workload
+        bed = Testbed.find(TRIO.name) if root else None
+        with placed.trainer(snapshot_every=4, rejoin_every=5, patience_s=2.0, seed=0) as trainer:
+            shooter = threading.Thread(target=disturb, args=(trainer, bed, chance, over))
             shooter.start()
             try:
                 for _ in range(steps):
-                    run.step()
+                    trainer.run.step()
                     time.sleep(0.05)
             finally:
                 over.set()
                 shooter.join()
-            state = run.state()
-    expected = run_eager(source, training=True, steps=steps).state
-    inputs = [i for i in job.graph.program.inputs if i.role in ("parameter", "buffer")]
+            state = trainer.run.state()
+    expected = run_eager(load.source, training=True, steps=steps).state
+    inputs = [i for i in load.graph.program.inputs if i.role in ("parameter", "buffer")]
     equal = all(torch.equal(state[i.name], expected[i.key]) for i in inputs if i.name in state)
-    return equal, run, time.perf_counter() - begun
+    return equal, trainer, time.perf_counter() - begun
 
 
 def main() -> None:
@@ -137,12 +117,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     equal = faults = 0
     for seed in range(asked.first, asked.first + asked.schedules):
-        same, run, seconds = schedule(seed, asked.steps, root)
+        same, trainer, seconds = schedule(seed, asked.steps, root)
         equal += same
-        faults += run.timeline.count(Kind.FAULT)
+        faults += trainer.timeline.count("fault")
         print(
-            f"| {seed} | {run.timeline.count(Kind.FAULT)} | {run.timeline.count(Kind.JOIN)} | "
-            f"{run.done} | {'yes' if same else 'NO'} | {seconds:.0f} |",
+            f"| {seed} | {trainer.timeline.count('fault')} | {trainer.timeline.count('join')} | "
+            f"{trainer.steps_done} | {'yes' if same else 'NO'} | {seconds:.0f} |",
             flush=True,
         )
     print(f"\n{equal} of {asked.schedules} equal, {faults} faults")

@@ -32,9 +32,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from placewright.capturing.model import capture
-from placewright.cluster.cluster import Device
-from placewright.graph.graph import Graph
+from placewright import Device, Graph, capture
 from placewright.profiling.profile_warnings import uncounted_shares
 from placewright.profiling.roofline import analytic_seconds
 

@@ -26,15 +26,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import load_model
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster, Device
+from placewright import (
+    Cluster,
+    Device,
+    OperatorPlan,
+    best_single,
+    capture_source,
+    initial_state,
+    load_model,
+    profile,
+    running,
+    solve,
+)
 from placewright.cluster.detect import gpu_texts
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import best_single, compare_with_eager, running
-from placewright.planning.solving import solve
-from placewright.profiling.build import profile
 from placewright.profiling.links import measure_links
 from placewright.runtime.engines.local import Local
 from placewright.testing.small_zoo import small
@@ -94,7 +98,8 @@ def equals_eager(cluster: Cluster, engine: Local) -> bool:
             for seed in range(PLACEMENTS):
                 groups = rng.integers(0, problem.m, size=int(problem.colocation.max()) + 1)
                 plan = OperatorPlan(groups[problem.colocation])
-                worst = max(worst, compare_with_eager(runner, problem, plan, source, seed))
+                runner.load(problem, plan, seed)
+                worst = max(worst, runner.check(source, seed).max_abs_error)
         right &= worst <= TOLERANCE
         verdict = "right" if worst <= TOLERANCE else f"WRONG, more than {TOLERANCE:g}"
         print(f"  {name:10} {words}: largest difference {worst:.2g}, {verdict}", flush=True)

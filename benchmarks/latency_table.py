@@ -12,8 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from placewright.operators.readers.msr import read_msr
-from placewright.planning.solving import solve
+from placewright import read_msr, solve
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "120"))

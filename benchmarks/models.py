@@ -22,20 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import PlacewrightError
-from placewright.graph.graph import Graph
+from placewright import (
+    Cluster,
+    Device,
+    Graph,
+    ModelSource,
+    OperatorPlan,
+    OperatorProblem,
+    PlacewrightError,
+    capture_source,
+    initial_state,
+    profile,
+    running,
+)
 from placewright.numerics.arrays import IntArray
-from placewright.operators.check import check_session
-from placewright.operators.judge import judge
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.run import execution_order
-from placewright.profiling.build import profile
-from placewright.runtime.session import Session
 from placewright.testing.models.cases import CASES, Case
 
 SEED = 3
@@ -59,13 +59,12 @@ def compared(source: ModelSource, graph: Graph, devices: int, steps: int) -> dic
     cluster = Cluster(tuple(Device(f"d{i}") for i in range(devices)), name="workers")
     problem = profile(graph, cluster, method="analytic")
     plan = OperatorPlan(split(problem, devices))
-    judged = judge(problem, plan)
-    with Session(graph, cluster, initial_state(source, graph.program)) as session:
-        session.load(plan.placement.tolist(), execution_order(problem, judged), SEED)
-        check = check_session(session, source, seed=SEED, steps=steps, devices=cluster.devices)
+    with running(graph, cluster, initial_state(source, graph.program)) as runner:
+        runner.load(problem, plan, SEED)
+        check = runner.check(source, SEED, cluster.devices, steps)
     return {
         "workers_used": len(set(plan.placement.tolist())),
-        "tensors_sent": int(sum(len(part.receives) for part in session.parts)),
+        "tensors_sent": int(sum(len(part.receives) for part in runner.session.parts)),
         "max_abs_error": check.max_abs_error,
         "tolerance": check.tolerance.relative,
         "steps": check.steps,

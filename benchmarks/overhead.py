@@ -18,13 +18,16 @@ import time
 import numpy as np
 import torch
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import load_model
-from placewright.capturing.state import initial_state
-from placewright.capturing.zoo import FACTORIES
-from placewright.cluster.cluster import Cluster, Device
+from placewright import (
+    Cluster,
+    Device,
+    Session,
+    capture_source,
+    initial_state,
+    load_model,
+    zoo_models,
+)
 from placewright.runtime.eager import Stepper
-from placewright.runtime.session import Session
 
 WARM_UP = 2
 
@@ -65,7 +68,7 @@ def import_seconds() -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
     parser.add_argument("--pairs", type=int, default=15)
     asked = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

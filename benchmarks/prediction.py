@@ -16,16 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import load_model
-from placewright.capturing.state import initial_state
-from placewright.capturing.zoo import FACTORIES
-from placewright.cluster.cluster import Cluster
-from placewright.cluster.files import load_cluster
-from placewright.operators.run import running
-from placewright.planning.solving import compare
-from placewright.profiling.build import profile
-from placewright.runtime.specs import emulated
+from placewright import (
+    Cluster,
+    capture_source,
+    compare,
+    initial_state,
+    load_cluster,
+    load_model,
+    profile,
+    running,
+    zoo_models,
+)
 
 PLANNERS = ("ceft+pbqp", "heft", "topological-split", "random")
 """A good plan, an optimistic one, a split and a wild one."""
@@ -49,6 +50,7 @@ def scatter(name: str, cluster: Cluster, steps: int, batch: int) -> list[dict[st
                     "transfers": len(result.judgement.transfers),
                     "predicted_s": run.predicted_s,
                     "measured_s": run.measured_s,
+                    "emulated": run.emulated,
                 }
             )
             print(_row(rows[-1]), flush=True)
@@ -72,7 +74,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 def main() -> None:
     """Print the scatter and its summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(FACTORIES))
+    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--batch", type=int, default=2)
@@ -89,7 +91,7 @@ def main() -> None:
     errors = np.abs(predicted / measured - 1)
     print(f"\nmedian error {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}")
     print(f"rank correlation {rank_correlation(predicted, measured):.3f} over {len(rows)} runs")
-    print(f"emulated: {emulated(cluster)}")
+    print(f"emulated: {rows[-1]['emulated']}")
     if asked.json:
         asked.json.write_text(json.dumps(rows, indent=1))
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.errors import RunError
-from placewright.planning.solving import solve
+from placewright import RunError, solve
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.generate import generate

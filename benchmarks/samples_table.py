@@ -14,14 +14,10 @@ import time
 
 import numpy as np
 
+from placewright import Context, SampleProblem, judge, planners, solve
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
-from placewright.planning.solving import solve
 from placewright.samples.bounds import refined_bounds
 from placewright.samples.generate import REGIMES, generate
-from placewright.samples.judge import judge
-from placewright.samples.planners import planners
-from placewright.samples.problem import SampleProblem
 
 SIZES = (5, 10, 20, 50, 100, 200, 500)
 SEEDS = range(5)

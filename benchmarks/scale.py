@@ -13,10 +13,8 @@ import time
 
 import numpy as np
 
-from placewright.operators.judge import judge
+from placewright import Context, OperatorProblem, judge
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context
 
 DEVICES = 4
 

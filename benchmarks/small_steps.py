@@ -24,18 +24,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource, mean_square
-from placewright.capturing.state import initial_state
-from placewright.cluster.cluster import Cluster
-from placewright.cluster.files import load_cluster
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.run import best_single, running
-from placewright.planning.result import Result
-from placewright.planning.solving import compare
-from placewright.profiling.build import profile
-from placewright.profiling.table import ProfileTable
-from placewright.runtime.specs import emulated
+from placewright import (
+    Cluster,
+    ModelSource,
+    OperatorProblem,
+    ProfileTable,
+    Result,
+    best_single,
+    capture_source,
+    compare,
+    initial_state,
+    load_cluster,
+    mean_square,
+    profile,
+    running,
+)
 
 SPLITTING = ("heft", "cpop", "peft", "topological-split")
 """Fast planners that may use several devices."""
@@ -202,7 +205,8 @@ def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[d
     else:
         found.append((single.planner, 0, taken.predicted_s, taken.measured_s))
     keys = ("planner", "messages", "predicted_s", "measured_s")
-    return [{"model": name, **dict(zip(keys, values, strict=True))} for values in found]
+    shared = {"model": name, "emulated": taken.emulated}
+    return [shared | dict(zip(keys, values, strict=True)) for values in found]
 
 
 def error(row: dict[str, Any]) -> float:
@@ -249,7 +253,7 @@ def main() -> None:
         for row in rows(name, cluster, asked.steps, table):
             found.append(row)
             print(line(row), flush=True)
-    print(f"\n{summary(found)}\nemulated: {emulated(cluster)}")
+    print(f"\n{summary(found)}\nemulated: {found[-1]['emulated']}")
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
 

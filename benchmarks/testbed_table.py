@@ -18,8 +18,7 @@ from dataclasses import replace
 from itertools import combinations, cycle
 from pathlib import Path
 
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.testbed import Testbed
+from placewright import Cluster, Device, Link, Testbed
 from placewright.testbed.selftest import Finding, selftest
 from placewright.testbed.teardown import emulator_pid
 from placewright.testbed.text import findings_table

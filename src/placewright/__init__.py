@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
-    from placewright.capturing.model import capture
+    from placewright.capturing.model import capture, capture_source
     from placewright.capturing.source import ModelSource, load_model, mean_square
     from placewright.capturing.state import initial_state
     from placewright.capturing.zoo import zoo_models
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from placewright.graph.graph import Graph
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.trainer import Trainer
+    from placewright.operators.pipeline import Pipeline
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import Links, Objective, OperatorProblem
     from placewright.operators.readers.dag import read_dag
-    from placewright.operators.readers.msr import read_msr
+    from placewright.operators.readers.msr import read_expert, read_msr
     from placewright.operators.readers.pipedream import read_pipedream
     from placewright.operators.run import best_single, run, running
     from placewright.placed_model import PlacedModel, place
@@ -46,8 +47,13 @@ if TYPE_CHECKING:
     from placewright.planning.wings import bounds, judge, planners, register_wing, wings
     from placewright.profiling.build import profile
     from placewright.profiling.table import ProfileTable
+    from placewright.runtime.session import Session
     from placewright.samples.plan import SamplePlan
     from placewright.samples.problem import SampleProblem
+    from placewright.solvers.iopddl import read_iopddl
+    from placewright.solvers.memory_pbqp import MemoryPbqp
+    from placewright.solvers.memory_search import solve_pbqp_memory
+    from placewright.solvers.pbqp import Pbqp, solve_pbqp
     from placewright.testbed.testbed import Testbed
 
 __version__ = "0.1.0"
@@ -66,6 +72,7 @@ _HOME = {
     "Link": "placewright.cluster.cluster",
     "Links": "placewright.operators.problem",
     "Measurement": "placewright.planning.result",
+    "MemoryPbqp": "placewright.solvers.memory_pbqp",
     "MissingDependencyError": "placewright.errors",
     "ModelSource": "placewright.capturing.source",
     "Monitor": "placewright.planning.monitor",
@@ -74,6 +81,8 @@ _HOME = {
     "OperatorPlan": "placewright.operators.plan",
     "OperatorProblem": "placewright.operators.problem",
     "Outcome": "placewright.planning.result",
+    "Pbqp": "placewright.solvers.pbqp",
+    "Pipeline": "placewright.operators.pipeline",
     "PlacedModel": "placewright.placed_model",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
@@ -84,6 +93,7 @@ _HOME = {
     "RunError": "placewright.errors",
     "SamplePlan": "placewright.samples.plan",
     "SampleProblem": "placewright.samples.problem",
+    "Session": "placewright.runtime.session",
     "Status": "placewright.planning.result",
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
@@ -95,6 +105,7 @@ _HOME = {
     "best_single": "placewright.operators.run",
     "bounds": "placewright.planning.wings",
     "capture": "placewright.capturing.model",
+    "capture_source": "placewright.capturing.model",
     "compare": "placewright.planning.solving",
     "initial_state": "placewright.capturing.state",
     "judge": "placewright.planning.wings",
@@ -105,13 +116,17 @@ _HOME = {
     "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",
     "read_dag": "placewright.operators.readers.dag",
+    "read_expert": "placewright.operators.readers.msr",
     "read_graph": "placewright.graph.files",
+    "read_iopddl": "placewright.solvers.iopddl",
     "read_msr": "placewright.operators.readers.msr",
     "read_pipedream": "placewright.operators.readers.pipedream",
     "register_wing": "placewright.planning.wings",
     "run": "placewright.operators.run",
     "running": "placewright.operators.run",
     "solve": "placewright.planning.solving",
+    "solve_pbqp": "placewright.solvers.pbqp",
+    "solve_pbqp_memory": "placewright.solvers.memory_search",
     "wings": "placewright.planning.wings",
     "zoo_models": "placewright.capturing.zoo",
 }
@@ -130,6 +145,7 @@ __all__ = [
     "Link",
     "Links",
     "Measurement",
+    "MemoryPbqp",
     "MissingDependencyError",
     "ModelSource",
     "Monitor",
@@ -138,6 +154,8 @@ __all__ = [
     "OperatorPlan",
     "OperatorProblem",
     "Outcome",
+    "Pbqp",
+    "Pipeline",
     "PlacedModel",
     "PlacewrightError",
     "Planner",
@@ -148,6 +166,7 @@ __all__ = [
     "RunError",
     "SamplePlan",
     "SampleProblem",
+    "Session",
     "Status",
     "Testbed",
     "Timeline",
@@ -160,6 +179,7 @@ __all__ = [
     "best_single",
     "bounds",
     "capture",
+    "capture_source",
     "compare",
     "initial_state",
     "judge",
@@ -170,13 +190,17 @@ __all__ = [
     "planners",
     "profile",
     "read_dag",
+    "read_expert",
     "read_graph",
+    "read_iopddl",
     "read_msr",
     "read_pipedream",
     "register_wing",
     "run",
     "running",
     "solve",
+    "solve_pbqp",
+    "solve_pbqp_memory",
     "wings",
     "zoo_models",
 ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.profiling.build import Method
+    from placewright.profiling.table import ProfileTable
     from placewright.runtime.engines.engine import Engine
 
 MEASURED_STEPS = 10
@@ -44,6 +45,7 @@ def place(
     engine: str | Engine = "local",
     emulate: bool = True,
     method: Method = "auto",
+    table: ProfileTable | None = None,
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
     time_limit_s: float = 60.0,
@@ -73,8 +75,8 @@ def place(
         that torchrun started beside the first one serve it here, and end in `SystemExit`.
     emulate
         Wait where devices and links are slower than the machines that are there.
-    method
-        How operators are timed: see `placewright.profile`.
+    method, table
+        How operators are timed, and times that are known already: see `placewright.profile`.
     planner
         A name, ``"auto"``, or a planner of your own.
     plan
@@ -125,6 +127,7 @@ def place(
         optimizer=optimizer,
         lr=lr,
         method=method,
+        table=table,
         monitor=monitor,
     )
     return deploy(

@@ -11,7 +11,7 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import as_json, best_single, compare_with_eager, running
+from placewright.operators.run import as_json, best_single, running
 from placewright.planning.solving import compare
 from placewright.profiling.build import profile
 from placewright.testing.small_zoo import SIZES, small
@@ -34,7 +34,8 @@ def test_a_placed_training_step_is_eager_bit_for_bit(name: str) -> None:
     devices = rng.integers(0, 3, size=problem.colocation.max() + 1)
     plan = OperatorPlan(devices[problem.colocation])
     with running(graph, WORKERS, initial_state(source, graph.program)) as runner:
-        assert compare_with_eager(runner, problem, plan, source, seed=1) == 0.0
+        runner.load(problem, plan, seed=1)
+        assert runner.check(source, seed=1).max_abs_error == 0.0
 
 
 def test_a_measurement_says_what_was_predicted_measured_and_emulated() -> None:
@@ -69,7 +70,8 @@ def test_another_model_is_noticed(tmp_path: object) -> None:
     problem = profile(graph, DUO, method="analytic")
     plan = OperatorPlan(np.zeros(problem.n))
     with running(graph, DUO, initial_state(source, graph.program)) as runner:
-        assert compare_with_eager(runner, problem, plan, other) > 1e-6
+        runner.load(problem, plan)
+        assert runner.check(other, seed=0).max_abs_error > 1e-6
 
 
 def test_a_plan_for_another_graph_is_refused() -> None:

@@ -95,9 +95,9 @@ class Timeline:
         self.scalars.append(scalars)
         self.plan.append(self.plans)
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: Kind | str) -> int:
         """Number of events of a kind."""
-        return sum(event.kind is kind for event in self.events)
+        return sum(event.kind == kind for event in self.events)
 
     def typical_s(self, last: int, plan: int | None = None) -> float:
         """Median of the last steps, or of those among them that were done under `plan`."""

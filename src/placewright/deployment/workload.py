@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.monitor import Monitor
     from placewright.profiling.build import Method
+    from placewright.profiling.table import ProfileTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +76,7 @@ def profiled(
     optimizer: str,
     lr: float,
     method: Method,
+    table: ProfileTable | None,
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
@@ -86,5 +88,5 @@ def profiled(
         graph = capture_source(source, training=training, optimizer=optimizer, lr=lr)
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
         state = initial_state(source, graph.program)
-        problem = profile(graph, cluster, state=state, method=method)
+        problem = profile(graph, cluster, state=state, method=method, table=table)
     return Workload(source, graph, cluster, state, problem)

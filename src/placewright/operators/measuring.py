@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 
 from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.planning.comparison import MachineLoad
 from placewright.planning.contract import Progress
@@ -58,7 +60,8 @@ class MeasuringRounds:
     def load(self, k: int) -> None:
         """Put a plan on the workers, from the initial state, unless they have it."""
         if k != self.loaded:
-            load_result(self.session, self.results[k], self.seed)
+            r = self.results[k]
+            load_plan(self.session, r.problem, r.plan, r.judgement, self.seed, step_s=r.value)
             self.loaded = k
 
     def measure(self, steps: int, warmup: int, progress: Progress) -> MachineLoad | None:
@@ -129,14 +132,29 @@ class MeasuringRounds:
         )
 
 
-def load_result(session: Session, result: Result, seed: int = 0) -> None:
-    """Put a plan on the workers, from the initial state."""
+def load_plan(
+    session: Session,
+    problem: OperatorProblem,
+    plan: OperatorPlan,
+    judgement: OperatorJudgement,
+    seed: int = 0,
+    *,
+    step_s: float = math.nan,
+) -> None:
+    """Put a judged plan on the workers, from the initial state.
+
+    Parameters
+    ----------
+    step_s
+        Expected seconds of a step, ``nan`` if unknown: workers that take many times as long are
+        given up.
+    """
     session.load(
-        result.plan.placement.tolist(),
-        execution_order(result.problem, result.judgement),
+        plan.placement.tolist(),
+        execution_order(problem, judgement),
         seed,
-        step_s=result.value,
-        serial=result.problem.overlap is Overlap.SERIAL,
+        step_s=step_s,
+        serial=problem.overlap is Overlap.SERIAL,
     )
 
 

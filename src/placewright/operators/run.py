@@ -14,12 +14,12 @@ from placewright.operators.judge import judge
 from placewright.operators.measuring import (
     MeasuringRounds,
     execution_order,
-    load_result,
+    load_plan,
     measured_trace,
 )
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Baseline, Measurement, Result
 
@@ -114,10 +114,10 @@ class Runner:
 
     session: Session
 
-    def load(self, result: Result, seed: int = 0) -> None:
+    def load(self, problem: OperatorProblem, plan: OperatorPlan, seed: int = 0) -> None:
         """Put a plan on the workers, from the initial state; ``session.run`` executes steps."""
-        _same_graph(result.problem, self.session.graph)
-        load_result(self.session, result, seed)
+        _same_graph(problem, self.session.graph)
+        load_plan(self.session, problem, plan, judge(problem, plan), seed)
 
     def measure(
         self,
@@ -181,16 +181,6 @@ def _used(session: Session, result: Result) -> list[Device]:
     """Devices that a plan puts operators on."""
     devices = session.cluster.devices
     return [devices[k] for k in sorted(set(result.plan.placement.tolist()))]
-
-
-def compare_with_eager(
-    runner: Runner, problem: OperatorProblem, plan: OperatorPlan, source: ModelSource, seed: int = 0
-) -> float:
-    """Largest difference of any output, parameter or buffer after three steps."""
-    order = execution_order(problem, judge(problem, plan))
-    serial = problem.overlap is Overlap.SERIAL
-    runner.session.load(plan.placement.tolist(), order, seed, serial=serial)
-    return runner.check(source, seed).max_abs_error
 
 
 def best_single(problem: OperatorProblem) -> Result | None:
