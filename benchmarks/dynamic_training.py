@@ -10,7 +10,7 @@ steps each, so that all of them meet the same noise; there are more rounds where
 tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
 was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
 (`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
-plan beside those of that board and of CEFT+PBQP in two turns or more (`placewright.operators.adaptive.trials`).
+plan beside those of that board and of CEFT+PBQP in two turns or more.
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean

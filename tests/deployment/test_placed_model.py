@@ -117,7 +117,7 @@ def test_another_plan_runs_on_the_same_workers(started: list[tuple[str, ...]]) -
         other = model.with_plan(single.plan)
         assert other.value == single.value
         with model.runner() as runner:
-            runner.load(other.result)
+            runner.load(other.result.problem, other.plan)
             runner.session.run(1)
             runner.measure(model.result, beside=other.result, steps=1)
         assert other.run(1).step_s
