@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -120,7 +119,7 @@ def test_ctrl_c_keeps_what_is_proved(monkeypatch: pytest.MonkeyPatch, where: str
         return work(), runs[0] == 2 if where == "cutting" else branching[0]
 
     monkeypatch.setattr(Solver, "branch", branched)
-    monkeypatch.setattr(sys.modules[Solver.__module__], "waited", waited_for)
+    monkeypatch.setattr("placewright.solvers.highs.waited", waited_for)
     problem = random_problem(3, most_operators=14, most_devices=3)
     quick, best = max(bounds(problem).values()), solve(problem, "exact").value
     found = relaxed_bounds(problem, quick, 2.0 * best, time.perf_counter() + FAR)
