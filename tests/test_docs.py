@@ -59,3 +59,13 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
     text = page("reference/cluster-file.md").split("```yaml\n", 1)[1].split("```", 1)[0]
     cluster = cluster_from_text(text, where="cluster-file.md")
     assert cluster.device_names == ("board-a", "board-b")
+
+
+def test_the_places_that_contributing_names_exist() -> None:
+    """Every path in its table is a folder or a file of the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| you want to", 1)[1].split("\n## ", 1)[0]
+    places = re.findall(r"`([a-z_/]+(?:/|\.py))`", table)
+    assert len(places) > 20
+    source = ROOT / "src" / "placewright"
+    assert [place for place in places if not (source / place).exists()] == []
