@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class FixedPlan:
+class StepInputs:
     """A source's inputs and targets, copied once: what is changed in place stays changed."""
 
     def __init__(self, source: ModelSource) -> None:
@@ -55,7 +55,7 @@ class FixedPlan:
 
 def call(source: ModelSource, model: nn.Module) -> Any:
     """The model on a copy of its inputs, as a user would call it."""
-    return FixedPlan(source).call(model)[0]
+    return StepInputs(source).call(model)[0]
 
 
 def eager_steps(source: ModelSource, optimizer: str) -> tuple[list[Tensor], nn.Module]:
@@ -69,7 +69,7 @@ def eager_steps(source: ModelSource, optimizer: str) -> tuple[list[Tensor], nn.M
         if optimizer == "adam"
         else torch.optim.SGD(trained, lr=1e-3)
     )
-    losses, given = [], FixedPlan(source)
+    losses, given = [], StepInputs(source)
     torch.manual_seed(SEED)
     for _ in range(STEPS):
         step.zero_grad()
@@ -114,7 +114,7 @@ def inference_differences(source: ModelSource, graph: Graph | None = None) -> di
     """What differs between the outputs of the captured and the eager forward pass."""
     graph = graph or capture_source(source)
     state = initial_state(source, graph.program)
-    model, given = copy.deepcopy(source.model), FixedPlan(source)
+    model, given = copy.deepcopy(source.model), StepInputs(source)
     set_mode(model, training=False)
     with one_thread(), torch.no_grad():
         torch.manual_seed(SEED)

@@ -23,10 +23,6 @@ PACKAGES = (
     "transformers",
     "ortools",
     "highspy",
-    "torch-geometric",
-    "onnxruntime",
-    "openvino",
-    "tensorflow-cpu",
     "ray",
 )
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "CUDA_VISIBLE_DEVICES")

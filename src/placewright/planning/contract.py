@@ -449,7 +449,7 @@ class Conformance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wing:
-    """A family of problems: everything that the rest of the house knows of it.
+    """A family of problems: everything that the rest of the package knows of it.
 
     Attributes
     ----------
@@ -472,8 +472,6 @@ class Wing:
         where there is nothing of the wing's own.
     explain
         ``explain(problem, plan, name)``: why a named part of the plan is as it is.
-    run
-        ``run(result, ...)``: execute a plan and measure it.
     """
 
     name: str
@@ -488,4 +486,3 @@ class Wing:
     command_line: Callable[[], CommandLine] | None = None
     conformance: Callable[[], Conformance] | None = None
     explain: Callable[[Any, Any, str], Explanation] | None = None
-    run: Callable[..., Any] | None = None
