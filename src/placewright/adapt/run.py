@@ -150,7 +150,7 @@ class FaultTolerantRun(ABC):
             raise RunError(
                 f"the last snapshot is not written: {self.timeline.events[-1].text}",
                 where=f"step {self.done}",
-                hint="make room; the snapshots before it are complete",
+                hint="free space; the snapshots before it are complete",
             )
 
     def _up(self) -> RunningJob:

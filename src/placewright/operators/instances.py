@@ -127,7 +127,7 @@ def _random_tensors(
 
 
 def _random_links(rng: np.random.Generator, m: int, grid: bool) -> dict[str, Any]:
-    """Links of unlike speed on few channels."""
+    """Links of different speed on few channels."""
     off_diagonal = 1.0 - np.eye(m)
     channels = int(rng.integers(1, m * m + 1))
     channel = np.where(off_diagonal > 0, rng.integers(0, channels, (m, m)), -1)

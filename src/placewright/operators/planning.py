@@ -22,7 +22,7 @@ __all__ = [
 
 
 def objective(problem: OperatorProblem) -> str:
-    """The objective, and what is asked of the pipeline."""
+    """The objective, and the options of the pipeline."""
     return ", ".join(x for x in (str(problem.objective), problem.pipeline.described()) if x)
 
 

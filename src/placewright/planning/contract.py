@@ -1,4 +1,4 @@
-"""The contract between the house and a wing: `Wing`, its parts, and what planners are given.
+"""The contract between the package and a wing: `Wing`, its parts, and what planners are given.
 
 `solve`, the command line, files, pages and the conformance kit know of a wing only what stands in
 its `Wing` object. Most parts are functions without arguments that import and return a module (or

@@ -36,8 +36,8 @@ from placewright.planning.contract import (
 from placewright.planning.result import Candidate, Outcome, Status
 
 PROOF = 1e-6
-"""Gap up to which a plan is called optimal, whoever proved the bound. Solvers that count in whole
-numbers and have searched to their end say themselves how much they cannot tell apart."""
+"""Gap up to which a plan is called optimal, whichever planner proved the bound. Solvers on whole
+numbers that have searched to their end state their own resolution."""
 
 
 @dataclass(frozen=True, slots=True)

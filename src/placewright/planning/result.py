@@ -105,7 +105,7 @@ class Result:
     Attributes
     ----------
     problem, plan, judgement
-        Of the wing that was asked; `plan` is the best found.
+        Of the wing of the problem; `plan` is the best found.
     value
         The judge's word on the plan (seconds for latency and throughput).
     bound
@@ -226,7 +226,7 @@ class Measurement:
     step_s
         Wall seconds of each measured step, after warm-up.
     predicted_s
-        What the judge had said.
+        The judge's value.
     trace
         The median step, in the format of the judge's trace.
     engine
@@ -262,7 +262,7 @@ class Measurement:
 
     @property
     def predicted_speed_up(self) -> float | None:
-        """As the judge had said."""
+        """The value by the judge."""
         if self.baseline is None or self.baseline.measurement is None or not self.predicted_s:
             return None
         return self.baseline.measurement.predicted_s / self.predicted_s

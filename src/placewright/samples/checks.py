@@ -1,4 +1,4 @@
-"""What a sample problem must be: shapes, signs, room for all samples, nobody cut off."""
+"""Validation of a sample problem: shapes, signs, storage for all samples, connected nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edge clouds at random, in four regimes: how unlike the nodes are, how slow the links.
+"""Edge clouds at random, in four regimes: how uneven the nodes are, how slow the links.
 
 Samples per node are log-normal; seconds per sample and bandwidths are log-uniform over their
 spread. Each node has an access bandwidth; the link of two nodes is as fast as the slower of them.

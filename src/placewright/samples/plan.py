@@ -20,7 +20,7 @@ class SamplePlan:
     source, target, count
         Shape (moves,): `count` samples go from node `source` to node `target`.
     sample_class
-        Shape (moves,): the class of the samples; zeros where nothing is said.
+        Shape (moves,): the class of the samples; zeros by default.
     """
 
     source: IntArray

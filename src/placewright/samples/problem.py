@@ -1,4 +1,4 @@
-"""What wing 3 is asked: nodes with samples and speeds, links that samples may move over, epochs."""
+"""The problem of wing 3: nodes with samples and speeds, links for moving samples, epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placewright.samples.checks import check_problem
 class Overlap(StrEnum):
     """How moving and training share the time.
 
-    BARRIER (``A``): everybody trains once the last transfer has ended. STAGGERED (``B``): each
+    BARRIER (``A``): all nodes train once the last transfer has ended. STAGGERED (``B``): each
     node trains once its own transfers have ended. HIDDEN (``C``): nodes train while samples move.
     """
 
@@ -50,8 +50,8 @@ class Batches(StrEnum):
 class Ports(StrEnum):
     """What a node's network port can do at a time.
 
-    IDEAL: a node has sent after the sum of its transfers, whoever receives them: the model of
-    the bounds. QUEUED: transfers are played one after another, and wait for the port at the
+    IDEAL: a node has sent after the sum of its transfers, to any node: the model of
+    the bounds. QUEUED: transfers are simulated one after another, and wait for the port at the
     other end.
     """
 
@@ -193,7 +193,7 @@ ENUMS: dict[str, Any] = {
 
 
 def _problem_table(problem: SampleProblem) -> str:
-    """What is asked, and each node with how long it would train on what it holds."""
+    """Options, and each node with its training time on the samples it holds."""
     head = (
         f"problem {problem.name}: {int(problem.held.sum())} samples on {problem.n} nodes, "
         f"{problem.epochs} epochs, overlap {problem.overlap}, duplex {problem.duplex}, "

@@ -44,7 +44,7 @@ def for_training(problem: SampleProblem, nodes: Sequence[int], samples: IntArray
 
 
 def with_rates(problem: SampleProblem, sample_s: FloatArray) -> SampleProblem:
-    """`problem` with links as slow as measured; both ports, as nobody can tell which it was."""
+    """`problem` with links as slow as measured; both ports alike."""
     known = np.isfinite(sample_s)
     return problem.replace(
         send_s=np.where(known, sample_s, problem.send_s),

@@ -1,6 +1,6 @@
 """LinkTable: rate, delay and counters of every directed link, shared with the running emulator.
 
-One small file, mapped into memory by the emulator and by whoever changes a link: a change is one
+One small file, mapped into memory by the emulator and by other processes: a change is one
 aligned eight-byte store, in force with the next packet, without a message or a lock.
 """
 

@@ -79,7 +79,7 @@ def leave(record: Record) -> None:
 
 
 def end(record: Record) -> None:
-    """Remove the testbed, whoever owns it; one that is down is fine."""
+    """Remove the testbed, whichever process owns it; idempotent."""
     with one_at_a_time():
         now = record.now()
         if now is not None:

@@ -142,7 +142,7 @@ class Testbed:
         return cls(cluster, record, plan, find_trees(), links, False)
 
     def down(self) -> None:
-        """Remove it, whoever else owns it; twice is fine."""
+        """Remove it, even if other processes own it too; idempotent."""
         end(self.record)
 
     def __enter__(self) -> Testbed:

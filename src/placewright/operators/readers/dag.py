@@ -1,4 +1,4 @@
-"""``dag:FILE.json``: task graphs on unlike nodes."""
+"""``dag:FILE.json``: task graphs on heterogeneous nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What simulators are asked, how they answer, and batches of placements."""
+"""Inputs and results of simulators, and batches of placements."""
 
 from __future__ import annotations
 

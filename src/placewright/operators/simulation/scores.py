@@ -1,6 +1,6 @@
 """Value and bytes over of placements, compiled: what searches and batches need.
 
-The fast simulator is asked first; where it is unsure, and for serial problems, the full one.
+The fast simulator runs first; where it is unsure, and for serial problems, the full one.
 """
 
 from __future__ import annotations

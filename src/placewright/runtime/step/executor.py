@@ -160,7 +160,7 @@ def keep_freed_memory() -> None:
 
 
 def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """A disk that takes no file is no reason to end: the caller is told why and decides."""
+    """A write error does not end the worker: the caller gets the reason and decides."""
     try:
         save_file(storable(tensors), path)
     except (OSError, SafetensorError) as error:

@@ -18,7 +18,7 @@ MOST = 10**15
 
 
 def _whole(value: object) -> int:
-    """A whole number of samples, said plainly where it is none."""
+    """A whole number of samples, with a plain error for anything else."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not (0 <= number <= MOST and number == int(number)):
         error = InputError(
@@ -94,7 +94,7 @@ class PairEntry(FileModel):
 
 
 class SampleFile(FileModel):
-    """What is asked.
+    """A problem of wing 3 as a file.
 
     Attributes
     ----------
@@ -162,6 +162,6 @@ class PlanEntry(FileModel):
 
 
 class SamplePlanFile(ResultFile):
-    """A plan with what was said about it."""
+    """A plan with its result."""
 
     plan: PlanEntry

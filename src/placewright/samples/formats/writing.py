@@ -26,7 +26,7 @@ def problem_json(problem: SampleProblem) -> dict[str, Any]:
     Raises
     ------
     InputError
-        Samples have no size: links cannot be told in bytes per second.
+        Samples have no size: links cannot be written in bytes per second.
     """
     p = problem
     if not p.sample_bytes > 0:

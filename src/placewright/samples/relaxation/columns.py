@@ -1,4 +1,4 @@
-"""The linear relaxation by column generation: a bound for everybody, flows for rounding.
+"""The linear relaxation by column generation: a bound for all planners, flows for rounding.
 
 A master program holds some of the moves. Its multipliers price all the others at once (an n x n
 array per class), those that pay join, and Lagrange's bound of the same multipliers says how far
@@ -73,7 +73,7 @@ _SOLVED: WeakKeyDictionary[SampleProblem, Relaxation | InfeasibleError] = WeakKe
 
 
 def begun(problem: SampleProblem) -> bool:
-    """Whether `relaxation` has been asked before, and has an answer, perhaps a preliminary one."""
+    """Whether `relaxation` has run before and has a (perhaps preliminary) result."""
     return problem in _SOLVED
 
 

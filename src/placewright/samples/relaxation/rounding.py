@@ -1,7 +1,7 @@
 """Fractional moves become whole ones, and no limit is broken by that.
 
 Rounding down breaks little: a node that passes samples on may now send more than reaches it, and
-one whose storage is full may receive more than leaves it. Both are mended one node at a time by
+one whose storage is full may receive more than leaves it. Both are repaired one node at a time by
 moving less, so that it ends; only a node that was too full from the start must send more.
 """
 
