@@ -4,8 +4,8 @@
 
 As root each schedule runs on a testbed of three nodes whose links are cut and restored; without
 root workers of this machine are killed only. Shots come at random moments; those that must hit a
-snapshot, a migration or a recovery are in `tests/adapt/test_run.py`. At the end testbeds that were
-left behind are counted. `--first` goes on with later schedules.
+snapshot, a migration or a recovery are in `tests/operators/adaptive/test_run.py`. At the end
+testbeds that were left behind are counted. `--first` goes on with later schedules.
 """
 
 from __future__ import annotations

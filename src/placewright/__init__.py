@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from placewright.operators.run import best_single, run, running
     from placewright.placed_model import PlacedModel, place
     from placewright.planning.check import Check
-    from placewright.planning.contract import Context, Direction, Planner, Proposal, Wing
+    from placewright.planning.contract import Context, Direction, Planner, Proposal
     from placewright.planning.monitor import Monitor
     from placewright.planning.result import Candidate, Measurement, Outcome, Result, Status
     from placewright.planning.solving import compare, solve
+    from placewright.planning.wing import Wing
     from placewright.planning.wings import bounds, judge, planners, register_wing, wings
     from placewright.profiling.build import profile
     from placewright.profiling.table import ProfileTable
@@ -100,7 +101,7 @@ _HOME = {
     "Trainer": "placewright.operators.adaptive.trainer",
     "UnknownNameError": "placewright.errors",
     "UnsupportedError": "placewright.errors",
-    "Wing": "placewright.planning.contract",
+    "Wing": "placewright.planning.wing",
     "WorkerError": "placewright.errors",
     "best_single": "placewright.operators.run",
     "bounds": "placewright.planning.wings",

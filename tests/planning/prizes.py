@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from placewright.planning.contract import Context, Direction, Planner, Planning, Proposal, Wing
+from placewright.planning.contract import Context, Direction, Planner, Proposal
+from placewright.planning.wing import Planning, Wing
 
 
 @dataclass(frozen=True, slots=True)

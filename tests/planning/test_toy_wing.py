@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data, write_data
-from placewright.planning.contract import Context, Document, Planner, Planning, Proposal, Wing
+from placewright.planning.contract import Context, Planner, Proposal
 from placewright.planning.result import Result, Status, head_json
 from placewright.planning.result_file import ResultFile
 from placewright.planning.solving import solve
+from placewright.planning.wing import Document, Planning, Wing
 from placewright.planning.wings import registered
 from placewright.testing.conformance import PlannerConformance
 from tests.cli.speak import speak

@@ -18,7 +18,7 @@ from placewright.cli.options import FormatOption
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
-    from placewright.planning.contract import Document
+    from placewright.planning.wing import Document
 
 Data = dict[str, Any]
 
@@ -94,8 +94,8 @@ def documents() -> dict[str, Kind]:
     from placewright.cluster.files import ClusterFile
     from placewright.graph.files import GraphFile
     from placewright.graph.page import graph_page
-    from placewright.planning.contract import Document
     from placewright.planning.views import wing_views
+    from placewright.planning.wing import Document
     from placewright.planning.wings import wings
 
     found = {}

@@ -27,7 +27,7 @@ from placewright.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from placewright.planning.contract import CommandLine, Loaded, Wing
+    from placewright.planning.wing import CommandLine, Loaded, Wing
 
 PartName = Annotated[
     str,
@@ -152,7 +152,7 @@ def wing_app(wing: Wing) -> typer.Typer:
 
 def command_line(wing: Wing) -> CommandLine:
     """The wing's own options and verbs, or a problem file as the only source."""
-    from placewright.planning.contract import FileCommandLine, Loaded
+    from placewright.planning.wing import FileCommandLine, Loaded
 
     if wing.name == "operators":  # captures and deploys models, which is done above the wing
         from placewright.cli import operators

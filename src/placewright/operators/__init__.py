@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from placewright.planning.contract import Conformance, Explanation, Files, Planning, Views, Wing
+from placewright.planning.wing import Conformance, Explanation, Files, Planning, Views, Wing
 
 
 def _problem_type() -> type:

@@ -14,8 +14,9 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Document, Proposal
+from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
+from placewright.planning.wing import Document
 
 problem_document = Document("problem", ("compute_s",), ProblemFile)
 plan_document = Document("plan", ("plan.placement",), PlanFile)

@@ -27,13 +27,12 @@ from placewright.planning.contract import (
     Direction,
     Judgement,
     Planner,
-    Planning,
     Progress,
     Proposal,
-    Wing,
     proposal_of,
 )
 from placewright.planning.result import Candidate, Outcome, Status
+from placewright.planning.wing import Planning, Wing
 
 PROOF = 1e-6
 """Gap up to which a plan is called optimal, whichever planner proved the bound. Solvers on whole

@@ -14,10 +14,11 @@ from typing import Any
 
 from placewright.errors import InputError
 from placewright.numerics.compile_clock import COMPILING, CompileClock
-from placewright.planning.contract import Planner, Progress, Wing, silent
+from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.parameters import AUTO, PlannerChoice, choose, opened
 from placewright.planning.portfolio import Limits, Portfolio, report, run_portfolio
 from placewright.planning.result import Provenance, Result
+from placewright.planning.wing import Wing
 from placewright.planning.wings import wing_of
 
 __all__ = ["AUTO", "compare", "solve"]

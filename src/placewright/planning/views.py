@@ -30,8 +30,8 @@ from placewright.report.svg import number, tag, text
 from placewright.report.text import amount, percent, seconds
 
 if TYPE_CHECKING:
-    from placewright.planning.contract import Views, Wing
     from placewright.planning.trace import Trace
+    from placewright.planning.wing import Views, Wing
 
 Data = dict[str, Any]
 """A plan file that its wing's schema has accepted."""

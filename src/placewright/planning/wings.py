@@ -11,7 +11,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
-from placewright.planning.contract import Judgement, Planner, Wing
+from placewright.planning.contract import Judgement, Planner
+from placewright.planning.wing import Wing
 
 OWN = ("operators", "samples")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which

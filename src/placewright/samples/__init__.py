@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.planning.contract import CommandLine, Conformance, Files, Planning, Views, Wing
+from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views, Wing
 
 
 def _problem_type() -> type:

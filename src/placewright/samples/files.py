@@ -10,8 +10,9 @@ import numpy as np
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.boundary import placed, validate
 from placewright.io.stored import read_data, stem, write_data
-from placewright.planning.contract import Document, Proposal
+from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
+from placewright.planning.wing import Document
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import MoveEntry, SampleFile, SamplePlanFile
 from placewright.samples.formats.writing import problem_json

@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 
 from placewright.errors import InfeasibleError
 from placewright.io.boundary import validate
-from placewright.planning.contract import Conformance, Context, Planner, Proposal, Wing, proposal_of
+from placewright.planning.contract import Context, Planner, Proposal, proposal_of
 from placewright.planning.parameters import choose, label
 from placewright.planning.solving import compare
+from placewright.planning.wing import Conformance, Wing
 from placewright.planning.wings import find_wing, wing_of
 
 FEW = settings(

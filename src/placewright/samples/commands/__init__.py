@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placewright.planning.contract import Loaded
+from placewright.planning.wing import Loaded
 from placewright.samples.commands.options import (
     EpochsOption,
     NodesFile,

@@ -1,0 +1,269 @@
+"""`Wing`: what a family of problems offers to the rest of the package, in parts.
+
+`solve`, the command line, files, pages and the conformance kit know of a wing only what stands in
+its `Wing` object. Most parts are functions without arguments that import and return a module (or
+any other object) with the attributes that the part's protocol lists, so that naming a wing loads
+none of its planners, pages or file formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from placewright.planning.contract import BoundContext, Direction, Judgement, Planner, Proposal
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from placewright.io.boundary import FileModel
+    from placewright.planning.result import Measurement, Result
+
+
+class Planning(Protocol):
+    """Planners, judge and bounds: all that `solve` needs. Inherit it for the defaults."""
+
+    def planners(self, problem: Any) -> Mapping[str, Planner]:
+        """The planners of a problem by name (single-device planners depend on it)."""
+        ...
+
+    def portfolio(self, problem: Any) -> Sequence[str]:
+        """Names of the planners that ``auto`` runs, in order."""
+        return list(self.planners(problem))
+
+    def judge(self, problem: Any, plan: Any) -> Judgement:
+        """The value of a plan; the only code that computes it."""
+        ...
+
+    def bounds(self, problem: Any) -> Mapping[str, float]:
+        """Bounds by name that are quick to compute."""
+        return {}
+
+    def refined_bounds(
+        self, problem: Any, known: BoundContext
+    ) -> Mapping[str, float] | Iterable[tuple[str, float]]:
+        """Bounds that take long: computed after the planners, unless the gap is closed by then.
+
+        By name, or one after another as they are proved, each tighter: Ctrl-C keeps those.
+        """
+        return {}
+
+    def refined_s(self, problem: Any, limit_s: float) -> float:
+        """Seconds of ``auto``'s time limit that are kept for `refined_bounds`."""
+        return 0.0
+
+    def objective(self, problem: Any) -> str:
+        """What is minimised or maximised, in a few words."""
+        return str(problem.objective)
+
+    def baselines(self, problem: Any) -> Sequence[str]:
+        """Names of the planners that a plan is compared with: what one would do without planning.
+
+        The best of them that fits is the baseline of pages and measured comparisons.
+        """
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A kind of file.
+
+    Attributes
+    ----------
+    kind
+        As `placewright schema` calls it.
+    keys
+        Dotted paths of keys that all these files have and no other document has together.
+    model
+        Its pydantic model: the JSON schema, and what a file is validated against.
+    """
+
+    kind: str
+    keys: tuple[str, ...]
+    model: type[FileModel]
+
+    def matches(self, data: Mapping[str, Any]) -> bool:
+        """Whether `data` has all the keys."""
+        return all(_has(data, key.split(".")) for key in self.keys)
+
+
+def _has(data: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if not isinstance(data, Mapping) or key not in data:
+            return False
+        data = data[key]
+    return True
+
+
+class Files(Protocol):
+    """The wing's documents: problems, and results with a plan."""
+
+    @property
+    def problem_document(self) -> Document:
+        """How a problem file is recognised, and its schema."""
+        ...
+
+    @property
+    def plan_document(self) -> Document:
+        """The same for what a result writes: see `placewright.planning.result_file`."""
+        ...
+
+    def read_problem(self, path: str | Path) -> Any:
+        """Read a problem file; `InputError` names the file and the field that is wrong."""
+        ...
+
+    def write_problem(self, problem: Any, path: str | Path) -> Path:
+        """Write a file that `read_problem` reads back equal."""
+        ...
+
+    def read_proposal(self, path: str | Path, problem: Any) -> Proposal[Any]:
+        """Read the plan of a result file for `problem`.
+
+        What was proved is part of it only if that was about the very same problem.
+        """
+        ...
+
+    def result_json(self, result: Result) -> dict[str, Any]:
+        """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
+        ...
+
+
+class Views(Protocol):
+    """How the wing's results are shown, beside what is shown of every wing's."""
+
+    def summary(self, result: Result, measurement: Measurement | None = None) -> str:
+        """Lines that follow the candidates on a terminal, empty if there are none."""
+        ...
+
+    def page(
+        self,
+        result: Result,
+        measurement: Measurement | None = None,
+        graph: Any = None,
+        run: Any = None,
+    ) -> str:
+        """The self-contained HTML page of a result."""
+        ...
+
+    def fragment(self, result: Result) -> str:
+        """What a notebook shows."""
+        ...
+
+    def saved_page(self, kind: str, data: dict[str, Any], path: Path) -> str:
+        """The page of a file of one of the wing's kinds."""
+        ...
+
+
+class Explanation(Protocol):
+    """Why a part of a plan is as it is; ``str()`` of it is for a terminal."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A problem from the command line, and the graph that it was made of, if it was of one."""
+
+    problem: Any
+    graph: Any = None
+
+
+class CommandLine(Protocol):
+    """What ``placewright WING`` offers beside the generic verbs' own options."""
+
+    @property
+    def load(self) -> Callable[..., Any]:
+        """The source: a function annotated for typer whose parameters become those of each verb.
+
+        Its first parameter is the `placewright.cli.console.Console`, which is not an option. It
+        returns a `Loaded`, or an object with the same attributes.
+        """
+        ...
+
+    @property
+    def verbs(self) -> Mapping[str, Callable[..., None]]:
+        """Verbs that only this wing has, by name: functions annotated for typer.
+
+        Their first parameter is the console. Parameters named ``planner``, ``time_limit``,
+        ``seed``, ``report`` and ``trace`` get the options that the generic verbs have.
+        """
+        ...
+
+    @property
+    def examples(self) -> Mapping[str, Sequence[str]]:
+        """Arguments of each verb, as ``--help`` shows them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileCommandLine:
+    """A command line without verbs of its own."""
+
+    load: Callable[..., Any]
+    verbs: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class Conformance(Protocol):
+    """Problems for the conformance kit (`placewright.testing.conformance`)."""
+
+    def tiny_instances(self) -> Mapping[str, Any]:
+        """Named problems that planners get wrong, each as small as it can be."""
+        ...
+
+    def random_problems(self) -> SearchStrategy[Any]:
+        """A hypothesis strategy of small problems with every kind of constraint."""
+        ...
+
+    def check_plan(self, problem: Any, plan: Any) -> None:
+        """Raise where the plan is none of this problem."""
+        ...
+
+    def same_plan(self, plan: Any, other: Any) -> bool:
+        """Whether two plans of one problem are equal to the last bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wing:
+    """A family of problems: everything that the rest of the package knows of it.
+
+    Attributes
+    ----------
+    name
+        The command-line group, and the entry-point group ``placewright.NAME.planners``.
+    title
+        What is decided, in a few words: ``operators -> devices``.
+    problem_type, plan_type
+        Functions that import and return frozen dataclasses. A problem has `name` and `hash()`.
+    planning
+        Planners, judge, bounds.
+    files
+        File formats.
+    direction
+        Whether values are minimised or maximised.
+    unit
+        Of values: ``s`` and ``bytes`` are printed with a prefix (``12 ms``), others as they are.
+    views, command_line, conformance
+        Pages and tables; options and verbs; problems to test planners on. Generic ones, or none,
+        where there is nothing of the wing's own.
+    explain
+        ``explain(problem, plan, name)``: why a named part of the plan is as it is.
+    """
+
+    name: str
+    title: str
+    problem_type: Callable[[], type]
+    plan_type: Callable[[], type]
+    planning: Callable[[], Planning]
+    files: Callable[[], Files]
+    direction: Direction = Direction.MINIMISE
+    unit: str = "s"
+    views: Callable[[], Views] | None = None
+    command_line: Callable[[], CommandLine] | None = None
+    conformance: Callable[[], Conformance] | None = None
+    explain: Callable[[Any, Any, str], Explanation] | None = None
