@@ -1,0 +1,1 @@
+"""Wing 2: layers -> parallelisation strategies over workers."""

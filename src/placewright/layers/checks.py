@@ -1,0 +1,110 @@
+"""Validation of a layer problem: shapes, signs, names, degrees, links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.errors import InputError
+
+if TYPE_CHECKING:
+    from placewright.layers.problem import LayerProblem
+
+
+def check_problem(p: LayerProblem) -> None:
+    """Raise where the problem is none.
+
+    Raises
+    ------
+    InputError
+        Names the field, the layer or the worker that is wrong.
+    """
+    if p.n == 0 or p.w == 0:
+        raise InputError("a problem needs layers and workers", where=p.name)
+    if p.global_batch < 1:
+        raise InputError("global_batch must be at least 1", where=p.name, by=f"{p.global_batch}")
+    if not p.degrees or p.degrees[0] != 1 or list(p.degrees) != sorted(set(p.degrees)):
+        by = f"got {p.degrees}"
+        raise InputError("degrees must ascend from 1", where=p.name, by=by)
+    _check_names(p)
+    _check_shapes(p)
+    _check_values(p)
+    _check_graph(p)
+
+
+def _check_names(p: LayerProblem) -> None:
+    for kind, names in (("layer", p.layer_names), ("worker", p.worker_names)):
+        if len(set(names)) < len(names):
+            twice = next(x for i, x in enumerate(names) if x in names[:i])
+            raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
+
+
+def _check_shapes(p: LayerProblem) -> None:
+    n, w, k, t = p.n, p.w, len(p.kind_names), len(p.degrees)
+    nodes, edges = len(p.node_names), len(p.edge_source)
+    table = (k, t, len(p.sizes), n)
+    shapes = {
+        "parameters": (n, t),
+        "output_bytes": (n, t),
+        "activation_bytes": (n, t),
+        "forward_s": table,
+        "backward_s": table,
+        "tensor_bytes": (n, 2),
+        "flops": (n,),
+        "edge_target": (edges,),
+        "edge_bytes": (edges,),
+        "worker_kind": (w,),
+        "worker_node": (w,),
+        "memory_bytes": (w,),
+        "framework_bytes": (w,),
+        "optimizer_s": (k,),
+        "optimizer_fixed_s": (k,),
+        "link_index": (nodes, nodes),
+    }
+    for key, shape in shapes.items():
+        if getattr(p, key).shape != shape:
+            raise InputError(
+                f"{key} has the wrong shape",
+                where=p.name,
+                by=f"{getattr(p, key).shape}, expected {shape}",
+            )
+    if len(p.layer_kinds) != n:
+        raise InputError("layer_kinds needs an entry per layer", where=p.name)
+
+
+def _check_values(p: LayerProblem) -> None:
+    for key in ("parameters", "output_bytes", "tensor_bytes", "edge_bytes", "memory_bytes"):
+        if not (getattr(p, key) >= 0).all():
+            raise InputError(f"{key} must be numbers >= 0", where=p.name)
+    for key in ("forward_s", "backward_s", "activation_bytes", "framework_bytes"):
+        if (getattr(p, key) < 0).any():
+            raise InputError(f"{key} must be numbers >= 0", where=p.name)
+    if not np.isfinite(p.parameters[:, 0]).all():
+        i = int(np.flatnonzero(~np.isfinite(p.parameters[:, 0]))[0])
+        raise InputError("parameters at degree 1 must be finite", where=p.layer_names[i])
+    if not (p.sizes > 0).all() or (np.diff(p.sizes) <= 0).any():
+        raise InputError("sizes must ascend from above 0", where=p.name)
+    for key, top in (
+        ("worker_kind", len(p.kind_names)),
+        ("worker_node", len(p.node_names)),
+        ("edge_source", p.n),
+        ("edge_target", p.n),
+    ):
+        values = getattr(p, key)
+        if len(values) and not (values.min() >= 0 and values.max() < top):
+            raise InputError(f"{key} names something that does not exist", where=p.name)
+    if (p.link_index >= len(p.links)).any():
+        raise InputError("link_index names a link that does not exist", where=p.name)
+
+
+def _check_graph(p: LayerProblem) -> None:
+    if (p.edge_source >= p.edge_target).any():
+        e = int(np.flatnonzero(p.edge_source >= p.edge_target)[0])
+        a, b = p.layer_names[p.edge_source[e]], p.layer_names[p.edge_target[e]]
+        raise InputError(
+            "layers must be in topological order", where=p.name, by=f"edge from {a!r} to {b!r}"
+        )
+    for a, b in p.tied:
+        if not (0 <= a < p.n and 0 <= b < p.n):
+            raise InputError("tied names a layer that does not exist", where=p.name)

@@ -1,0 +1,75 @@
+"""Links of wing 2: how long a message takes between two nodes, or inside one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """Measured or computed times of messages that several pairs of workers send at once.
+
+    The times of one row are those of pairs that share whatever the two ends have in common (a
+    network card, a bus): with one card per worker all rows are equal, with one card per node
+    row p is p times as long as row 1 for large messages.
+
+    Attributes
+    ----------
+    pairs
+        Shape (p,): numbers of pairs that send at once, ascending.
+    message_bytes
+        Shape (k,): what *each* pair sends, ascending.
+    message_s
+        Shape (p, k): seconds until all of them have it. Between the sizes it is interpolated,
+        above the largest the last bandwidth holds, below the smallest the first time.
+    """
+
+    pairs: IntArray
+    message_bytes: FloatArray
+    message_s: FloatArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", frozen_int(self.pairs))
+        for key in ("message_bytes", "message_s"):
+            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        shape = (len(self.pairs), len(self.message_bytes))
+        if self.message_s.shape != shape or 0 in shape:
+            raise InputError(
+                "message_s needs a row per number of pairs and a column per size",
+                where="link",
+                by=f"{self.message_s.shape}, expected {shape}",
+            )
+        if not (self.message_s >= 0).all() or (np.diff(self.message_bytes) <= 0).any():
+            raise InputError("a link needs ascending sizes and times >= 0", where="link")
+
+    @staticmethod
+    def linear(
+        bandwidth: float, latency_s: float = 0.0, shared_bandwidth: float = float("inf")
+    ) -> Link:
+        """Of `bandwidth` bytes/s per pair; all pairs together get `shared_bandwidth`."""
+        pairs = np.array([1, 2, 4, 8, 16, 32, 64])
+        sizes = np.array([0.0, 1.0])
+        each = np.minimum(bandwidth, shared_bandwidth / pairs)
+        return Link(pairs, sizes, latency_s + sizes / each[:, None])
+
+    def seconds(self, each_bytes: float, pairs: int = 1) -> float:
+        """Seconds of a message of `each_bytes` per pair, `pairs` of them at once."""
+        if each_bytes <= 0:
+            return 0.0
+        row = int(np.searchsorted(self.pairs, pairs))
+        if row == len(self.pairs):  # more than any row has: the last one's bytes per second
+            return self._at(row - 1, each_bytes * pairs / float(self.pairs[-1]))
+        return self._at(row, each_bytes)
+
+    def _at(self, row: int, each_bytes: float) -> float:
+        sizes, times = self.message_bytes, self.message_s[row]
+        if each_bytes <= sizes[-1] or len(sizes) == 1:
+            return float(np.interp(each_bytes, sizes, times))
+        if sizes[-2] == 0.0:  # a straight line: latency and bandwidth
+            return float(times[0] + (times[1] - times[0]) * each_bytes / sizes[1])
+        return float(times[-1] * each_bytes / sizes[-1])

@@ -1,0 +1,378 @@
+"""The problem of wing 2: layers with their costs, heterogeneous workers, links, one training step.
+
+The names that code outside the planners uses, and that stay: `LayerProblem`, `Training`,
+`Objective`, `Refusal`, and `placewright.layers.links.Link`. A profiler fills `forward_s` and
+`backward_s`; the judge interpolates between the micro-batches that were measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import UnsupportedError
+from placewright.layers.checks import check_problem
+from placewright.layers.links import Link
+from placewright.layers.plan import Strategy
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.report.text import plain_table, size
+
+
+class Objective(StrEnum):
+    """What is minimised: seconds of a training step, or of a sample in a full pipeline."""
+
+    STEP = "step time"
+    THROUGHPUT = "seconds per sample"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A strategy that a layer cannot have, and why (dropout, tied weights, odd head counts)."""
+
+    layer: int
+    strategy: Strategy
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the training framework keeps and sends, and what it waits for.
+
+    Attributes
+    ----------
+    weight_bytes, gradient_bytes, optimizer_bytes
+        Kept per parameter element. ZeRO shards optimizer states (1), gradients (2), weights (3).
+    buffer_bytes
+        Kept per parameter element beside them (flat copies, communication buffers), never
+        sharded.
+    sync_bytes
+        Bytes per parameter element that the gradient all-reduce sends.
+    bucket_bytes
+        Largest single all-reduce; ``inf`` for one.
+    overlap_sync
+        Gradients are all-reduced while the backward pass goes on, layer by layer.
+    blocking_transfers
+        A worker that sends activations or gradients computes nothing until they have arrived.
+    split_activations
+        With tensor parallelism each worker sends its part of an activation that all of them
+        hold; the receivers gather it. Gradients are sent whole.
+    extra_bytes
+        Sent with every activation of a micro-batch, whatever its size (an attention mask).
+    head_s
+        Seconds of a step in which no layer runs: loss, logging, data loader.
+    message_s
+        Seconds that a worker waits before and after every message between stages, for its
+        size and type to be agreed upon; 0 where shapes are known.
+    """
+
+    weight_bytes: float = 4.0
+    gradient_bytes: float = 4.0
+    optimizer_bytes: float = 8.0
+    buffer_bytes: float = 0.0
+    sync_bytes: float = 4.0
+    bucket_bytes: float = math.inf
+    overlap_sync: bool = True
+    blocking_transfers: bool = False
+    split_activations: bool = False
+    extra_bytes: float = 0.0
+    head_s: float = 0.0
+    message_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variants:
+    """Layers with alternative costs, for throughput (Piper, NeurIPS 2021, arXiv 2106.11731).
+
+    With n layers, the tensor degrees of the problem and v variants; ``inf`` where there is none:
+
+    Attributes
+    ----------
+    names
+        Of the variants (``vanilla``, ``activation recomp``).
+    time_s
+        Shape (n, degrees, v): forward and backward of one sample.
+    parameter_bytes
+        Shape (n, degrees, v): of which a data-parallel stage exchanges gradients.
+    in_flight_bytes, fixed_bytes
+        Shape (n, degrees, v): memory per sample in flight, and whatever that is.
+    sync_in_bytes, sync_out_bytes
+        Shape (edges, degrees, v): collectives of the edge's target, of its source, that a cut of
+        the edge adds.
+    bandwidth
+        Bytes per second of every device to the outside.
+    batch_samples
+        Micro-batches of one sample in a batch: over these gradients are exchanged once.
+    """
+
+    names: tuple[str, ...]
+    time_s: FloatArray
+    parameter_bytes: FloatArray
+    in_flight_bytes: FloatArray
+    fixed_bytes: FloatArray
+    sync_in_bytes: FloatArray
+    sync_out_bytes: FloatArray
+    bandwidth: float
+    batch_samples: int
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if item.type == "FloatArray":
+                object.__setattr__(self, item.name, frozen_float(getattr(self, item.name)))
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class LayerProblem:
+    """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.
+
+    With n layers in topological order, W workers of K kinds on N nodes, tensor degrees T and
+    micro-batch sizes B (samples on one worker):
+
+    Attributes
+    ----------
+    layer_names, layer_kinds
+        Unique names, and what they are (``linear``, ``attention``, ...).
+    degrees
+        Tensor degrees for which there are tables, ascending, the first is 1.
+    parameters
+        Shape (n, T): elements on one worker at that degree; ``inf`` where the layer cannot.
+    output_bytes
+        Shape (n, T): the layer's output on one worker, for one sample.
+    activation_bytes
+        Shape (n, T): kept on one worker from forward to backward, per sample; NaN: unknown.
+    sizes
+        Shape (B,): micro-batch sizes of the tables, ascending.
+    forward_s, backward_s
+        Shape (K, T, B, n): one micro-batch through one layer on one worker; NaN: not measured.
+    tensor_bytes
+        Shape (n, 2): bytes per sample that a tensor-parallel layer all-reduces in its forward and
+        in its backward pass over the workers of a replica, and that are not in the tables yet.
+    flops
+        Shape (n,): forward FLOPs of one sample; NaN: unknown. The backward pass has about twice.
+    edge_source, edge_target, edge_bytes
+        Shape (edges,): tensors between layers, bytes per sample at degree 1.
+    tied
+        Pairs of layers that share weights: counted once in one stage, in two stages both hold a
+        copy and all-reduce its gradient.
+    worker_names, worker_kind, worker_node
+        Names; shape (W,): index of the kind in `kind_names`, of the node in `node_names`.
+    memory_bytes, framework_bytes
+        Shape (W,): capacity, and what a process holds before any tensor; NaN: unknown.
+    optimizer_s
+        Shape (K,): seconds of an optimizer step per parameter element held.
+    optimizer_fixed_s
+        Shape (K,): seconds of an optimizer step whatever it holds.
+    link_index
+        Shape (N, N): index into `links` from node to node; the diagonal is inside a node; -1
+        where there is none.
+    global_batch
+        Samples of a step.
+    micro_batches
+        The only number of micro-batches, 0 if that is free.
+    zero_stages, recompute
+        What plans may use: ZeRO stages, and whether activations may be computed again.
+    refusals
+        Strategies that layers cannot have.
+    variants
+        Costs for `Objective.THROUGHPUT`; the tables are then not used.
+    """
+
+    layer_names: tuple[str, ...]
+    parameters: FloatArray
+    output_bytes: FloatArray
+    forward_s: FloatArray
+    backward_s: FloatArray
+    worker_names: tuple[str, ...]
+    links: tuple[Link, ...]
+    link_index: IntArray
+    global_batch: int
+    layer_kinds: tuple[str, ...] = ()
+    degrees: tuple[int, ...] = (1,)
+    sizes: FloatArray = field(default_factory=lambda: np.ones(1))
+    activation_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    tensor_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    flops: FloatArray = field(default_factory=lambda: np.zeros(0))
+    edge_source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    edge_target: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    edge_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    tied: tuple[tuple[int, int], ...] = ()
+    kind_names: tuple[str, ...] = ("worker",)
+    node_names: tuple[str, ...] = ("node",)
+    worker_kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    worker_node: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    framework_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    optimizer_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    optimizer_fixed_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    micro_batches: int = 0
+    training: Training = field(default_factory=Training)
+    zero_stages: tuple[int, ...] = (0,)
+    recompute: bool = False
+    refusals: tuple[Refusal, ...] = ()
+    variants: Variants | None = None
+    objective: Objective = Objective.STEP
+    name: str = "layers"
+
+    def __post_init__(self) -> None:
+        n, w, k = self.n, self.w, len(self.kind_names)
+        shape = (n, len(self.degrees))
+        chain = np.arange(max(n - 1, 0))
+        defaults: dict[str, Any] = {
+            "layer_kinds": ("layer",) * n,
+            "activation_bytes": np.full(shape, math.nan),
+            "tensor_bytes": np.zeros((n, 2)),
+            "flops": np.full(n, math.nan),
+            "worker_kind": np.zeros(w),
+            "worker_node": np.zeros(w),
+            "memory_bytes": np.full(w, math.inf),
+            "framework_bytes": np.zeros(w),
+            "optimizer_s": np.zeros(k),
+            "optimizer_fixed_s": np.zeros(k),
+        }
+        if len(self.edge_source) == 0:  # a chain
+            defaults |= {"edge_source": chain, "edge_target": chain + 1}
+            defaults["edge_bytes"] = np.array(self.output_bytes, dtype=np.float64)[: n - 1, 0]
+        for key, value in defaults.items():
+            if len(getattr(self, key)) == 0:
+                object.__setattr__(self, key, value)
+        for key in FLOATS:
+            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        for key in INTS:
+            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        object.__setattr__(self, "objective", Objective(self.objective))
+        check_problem(self)
+
+    @property
+    def n(self) -> int:
+        """Number of layers."""
+        return len(self.layer_names)
+
+    @property
+    def w(self) -> int:
+        """Number of workers."""
+        return len(self.worker_names)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every layer feeds the next one only."""
+        forward = self.edge_target == self.edge_source + 1
+        return len(self.edge_source) == self.n - 1 and bool(forward.all())
+
+    def degree_index(self, degree: int) -> int:
+        """Position of a tensor degree in the tables.
+
+        Raises
+        ------
+        UnsupportedError
+            There are no tables for it.
+        """
+        if degree not in self.degrees:
+            known = ", ".join(map(str, self.degrees))
+            raise UnsupportedError(
+                f"no costs for tensor degree {degree}", where=self.name, hint=f"known: {known}"
+            )
+        return self.degrees.index(degree)
+
+    def refusal(self, layer: int, strategy: Strategy, degree: int = 1) -> str:
+        """Why a layer cannot have a strategy; empty if it can."""
+        for entry in self.refusals:
+            if entry.layer == layer and entry.strategy is strategy:
+                return entry.reason
+        if strategy is Strategy.TENSOR and degree > 1:
+            if degree not in self.degrees:
+                return f"there are no costs for tensor degree {degree}"
+            if not math.isfinite(self.parameters[layer, self.degree_index(degree)]):
+                return f"it cannot be split over {degree} workers"
+        return ""
+
+    def demand(self, layer: int, strategy: Strategy, degree: int, where: str = "") -> None:
+        """Raise if a layer cannot have a strategy.
+
+        Raises
+        ------
+        UnsupportedError
+            Names the layer, the strategy and the reason.
+        """
+        why = self.refusal(layer, strategy, degree)
+        if why:
+            raise UnsupportedError(
+                f"layer {self.layer_names[layer]!r} cannot be {strategy}",
+                where=where or self.name,
+                by=why,
+                hint="give the layer another strategy",
+            )
+
+    def link(self, source: int, target: int) -> Link | None:
+        """The link between the nodes of two workers, ``None`` where there is none."""
+        index = int(self.link_index[self.worker_node[source], self.worker_node[target]])
+        return None if index < 0 else self.links[index]
+
+    def replace(self, **changes: Any) -> LayerProblem:
+        """The same problem with some fields replaced, for example ``global_batch=64``."""
+        return replace(self, **changes)
+
+    def hash(self) -> str:
+        """SHA-256 over everything that can change a plan."""
+        digest = hashlib.sha256()
+        _digest(self, digest)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return _table(self)
+
+
+FLOATS = (
+    "parameters",
+    "output_bytes",
+    "activation_bytes",
+    "sizes",
+    "forward_s",
+    "backward_s",
+    "tensor_bytes",
+    "flops",
+    "edge_bytes",
+    "memory_bytes",
+    "framework_bytes",
+    "optimizer_s",
+    "optimizer_fixed_s",
+)
+INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
+
+
+def _digest(value: Any, digest: Any) -> None:
+    if is_dataclass(value):
+        for item in fields(value):
+            digest.update(item.name.encode() + b"\0")
+            _digest(getattr(value, item.name), digest)
+    elif isinstance(value, np.ndarray):
+        digest.update(repr(value.shape).encode() + value.tobytes())
+    elif isinstance(value, tuple):
+        for entry in value:
+            _digest(entry, digest)
+            digest.update(b",")
+    else:
+        digest.update(repr(value).encode())
+
+
+def _table(p: LayerProblem, most: int = 24) -> str:
+    """Options, layers and workers."""
+    total = float(np.where(np.isfinite(p.parameters[:, 0]), p.parameters[:, 0], 0).sum())
+    head = (
+        f"problem {p.name}: {p.n} layers, {total:.4g} parameters, {p.w} workers on "
+        f"{len(p.node_names)} nodes, global batch {p.global_batch}, {p.objective}"
+    )
+    rows = [
+        (
+            p.layer_names[i],
+            p.layer_kinds[i],
+            f"{p.parameters[i, 0]:.4g}",
+            size(p.output_bytes[i, 0]),
+        )
+        for i in range(min(p.n, most))
+    ]
+    more = f"\n... and {p.n - most} more layers" if p.n > most else ""
+    return f"{head}\n{plain_table(('layer', 'kind', 'parameters', 'output'), rows, '  rr')}{more}"

@@ -1,0 +1,107 @@
+"""Problems and plans of wing 2: defaults, links, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnsupportedError
+from placewright.layers.links import Link
+from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
+from placewright.layers.problem import LayerProblem, Refusal
+
+
+def two_layers(**changes: object) -> LayerProblem:
+    """Two layers, two workers on two nodes, tensor degrees 1 and 2."""
+    usual: dict[str, object] = {
+        "layer_names": ("a", "b"),
+        "parameters": [[4.0, 2.0], [8.0, math.inf]],
+        "output_bytes": np.full((2, 2), 10.0),
+        "forward_s": np.ones((1, 2, 1, 2)),
+        "backward_s": np.full((1, 2, 1, 2), 2.0),
+        "degrees": (1, 2),
+        "worker_names": ("w0", "w1"),
+        "node_names": ("n0", "n1"),
+        "worker_node": [0, 1],
+        "links": (Link.linear(100.0, 0.5),),
+        "link_index": [[-1, 0], [0, -1]],
+        "global_batch": 4,
+    }
+    return LayerProblem(**usual | changes)  # type: ignore[arg-type]
+
+
+def test_a_problem_is_a_chain_unless_edges_say_otherwise() -> None:
+    """Edges carry the outputs; the hash covers links and options."""
+    p = two_layers()
+    assert p.is_chain
+    assert p.edge_bytes.tolist() == [10.0]
+    assert p.hash() == two_layers().hash()
+    assert p.hash() != two_layers(links=(Link.linear(101.0, 0.5),)).hash()
+    assert p.hash() != p.replace(global_batch=8).hash()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"global_batch": 0}, "global_batch must be at least 1"),
+        ({"degrees": (2, 4)}, "degrees must ascend from 1"),
+        ({"layer_names": ("a", "a")}, "the layer 'a' is there twice"),
+        ({"forward_s": np.ones((1, 1, 1, 2))}, "forward_s has the wrong shape"),
+        ({"edge_source": [1], "edge_target": [0], "edge_bytes": [1.0]}, "topological order"),
+        ({"link_index": [[-1, 3], [0, -1]]}, "a link that does not exist"),
+    ],
+)
+def test_wrong_problems_are_refused(changes: dict[str, object], match: str) -> None:
+    """By name of the field or the layer."""
+    with pytest.raises(InputError, match=match):
+        two_layers(**changes)
+
+
+def test_links_share_what_their_ends_have_in_common() -> None:
+    """Pairs on one card wait for each other; sizes beyond the table keep its bandwidth."""
+    link = Link.linear(100.0, 0.5, shared_bandwidth=200.0)
+    assert link.seconds(100.0) == pytest.approx(1.5)
+    assert link.seconds(100.0, pairs=2) == pytest.approx(1.5)
+    assert link.seconds(100.0, pairs=4) == pytest.approx(2.5)
+    assert link.seconds(0.0) == 0.0
+    table = Link(np.array([1]), np.array([10.0, 20.0]), np.array([[1.0, 1.5]]))
+    assert table.seconds(15.0) == pytest.approx(1.25)
+    assert table.seconds(40.0) == pytest.approx(3.0)
+    assert table.seconds(20.0, pairs=3) == pytest.approx(4.5)
+
+
+def plan(*stages: Stage, micro_batches: int = 2, **changes: object) -> LayerPlan:
+    """A plan of these stages."""
+    return LayerPlan(tuple(stages), micro_batches, **changes)  # type: ignore[arg-type]
+
+
+def test_plans_are_checked_against_their_problem() -> None:
+    """Layers without gaps, workers once, shares that make up the batch, possible strategies."""
+    p, one = two_layers(), (Replica((0,), 2),)
+    check_plan(p, plan(Stage(0, 1, one)))
+    check_plan(p, plan(Stage(0, 0, one), Stage(1, 1, (Replica((1,), 2),))))
+    wrong = {
+        "all layers in order": plan(Stage(1, 1, one)),
+        "must hold all layers": plan(Stage(0, 0, one)),
+        "is in two stages": plan(Stage(0, 0, one), Stage(1, 1, one)),
+        "make up the global batch": plan(Stage(0, 1, (Replica((0,), 3),))),
+        "does not exist": plan(Stage(0, 1, (Replica((7,), 2),))),
+        "at least one sample": plan(Stage(0, 1, (Replica((0,), 2), Replica((1,), 0)))),
+        "cannot be tensor": plan(Stage(0, 1, (Replica((0, 1), 2),), 2)),
+    }
+    for match, bad in wrong.items():
+        with pytest.raises(InputError, match=match):
+            check_plan(p, bad)
+    mixed = Stage(0, 1, (Replica((0, 1), 2),), 2, (Strategy.TENSOR, Strategy.DATA))
+    check_plan(p, plan(mixed))
+    check_plan(p, plan(Stage(0, 0, one), Stage(1, 1, one), schedule=Schedule.INTERLEAVED))
+
+
+def test_a_refused_strategy_is_named_with_its_reason() -> None:
+    """The layer, the strategy, why."""
+    p = two_layers(refusals=(Refusal(0, Strategy.TENSOR, "3 heads over 2 workers"),))
+    with pytest.raises(UnsupportedError, match=r"layer 'a' cannot be tensor.*3 heads"):
+        p.demand(0, Strategy.TENSOR, 2)
+    assert p.refusal(0, Strategy.DATA) == ""
