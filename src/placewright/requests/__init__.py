@@ -1,0 +1,1 @@
+"""Wing 4: inference requests -> servers and model variants."""

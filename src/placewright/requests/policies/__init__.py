@@ -1,0 +1,1 @@
+"""Online policies of wing 4."""

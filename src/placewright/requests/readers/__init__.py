@@ -1,0 +1,1 @@
+"""Published instances and traces of requests."""

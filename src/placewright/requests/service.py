@@ -1,0 +1,208 @@
+"""What serves requests: servers, model variants with accuracy and latency, memory, access links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+
+FLOATS = (
+    "accuracy",
+    "latency_s",
+    "memory_bytes",
+    "server_memory_bytes",
+    "load_s",
+    "round_trip_s",
+    "seconds_per_byte",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Service:
+    """Servers and the variants that each can run: all that a policy knows beside its requests.
+
+    With n servers, m variants of all families and batches of at most B requests:
+
+    Attributes
+    ----------
+    server_names, variant_names, family_names
+        Names; positions in them are the indices used everywhere else.
+    family
+        Shape (m,): the family of each variant.
+    accuracy
+        Shape (m,): share of right answers, in [0, 1].
+    latency_s
+        Shape (n, m, B + 1): seconds of a batch by its number of requests; ``inf`` where the server
+        cannot run the variant or the batch, 0 for no requests. Larger batches may take less time.
+    memory_bytes
+        Shape (m,): what a loaded variant holds.
+    server_memory_bytes
+        Shape (n,): what a server has for variants; ``inf`` where that is no limit.
+    load_s
+        Shape (n, m): seconds to load a variant that is not in the server's memory.
+    round_trip_s, seconds_per_byte
+        Shape (n,): access link; the inputs of a batch are sent when it is dispatched, one after
+        another, and the server is held meanwhile.
+    noise
+        Relative standard deviation of service times; a policy plans with an upper quantile.
+    """
+
+    server_names: tuple[str, ...]
+    variant_names: tuple[str, ...]
+    family_names: tuple[str, ...]
+    family: IntArray
+    accuracy: FloatArray
+    latency_s: FloatArray
+    memory_bytes: FloatArray
+    server_memory_bytes: FloatArray
+    load_s: FloatArray
+    round_trip_s: FloatArray
+    seconds_per_byte: FloatArray
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", frozen_int(self.family))
+        for key in FLOATS:
+            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        _check(self)
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return len(self.server_names)
+
+    @property
+    def variants(self) -> int:
+        """Number of variants."""
+        return len(self.variant_names)
+
+    @property
+    def families(self) -> int:
+        """Number of families."""
+        return len(self.family_names)
+
+    @property
+    def max_batch(self) -> int:
+        """Requests in the largest batch of any server."""
+        return int(self.latency_s.shape[2]) - 1
+
+    def planned_s(self, quantile: float = 2.0) -> FloatArray:
+        """`latency_s` with `quantile` standard deviations of noise on top."""
+        planned: FloatArray = self.latency_s * (1.0 + quantile * self.noise)
+        return planned
+
+    def replace(self, **changes: Any) -> Service:
+        """The same service with some fields replaced, for example a measured `latency_s`."""
+        return replace(self, **changes)
+
+
+def service_of(
+    server_names: tuple[str, ...],
+    variant_names: tuple[str, ...],
+    accuracy: Any,
+    latency_s: Any,
+    **given: Any,
+) -> Service:
+    """A service of one family (unless `given`) whose memory and network are no limit."""
+    n, m = len(server_names), len(variant_names)
+    usual: dict[str, Any] = {
+        "family_names": ("all",),
+        "family": np.zeros(m, dtype=np.int64),
+        "memory_bytes": np.zeros(m),
+        "server_memory_bytes": np.full(n, np.inf),
+        "load_s": np.zeros((n, m)),
+        "round_trip_s": np.zeros(n),
+        "seconds_per_byte": np.zeros(n),
+    }
+    return Service(
+        server_names, variant_names, accuracy=accuracy, latency_s=latency_s, **usual | given
+    )
+
+
+def _check(s: Service) -> None:
+    """Raise where sizes or values are wrong.
+
+    Raises
+    ------
+    InputError
+        Names the field, the server or variant, and the value.
+    """
+    n, m = s.servers, s.variants
+    if not n or not m or not s.families:
+        raise InputError("a service needs servers, variants and families", where="service")
+    for kind in ("server", "variant", "family"):
+        names = getattr(s, f"{kind}_names")
+        twice = next((x for x in names if names.count(x) > 1), None)
+        if twice is not None:
+            raise InputError(f"the {kind} {twice!r} is there twice", where="service")
+    _check_shapes(s, n, m)
+    if not ((s.family >= 0) & (s.family < s.families)).all():
+        raise InputError("a variant names a family that does not exist", where="service: family")
+    unfamiliar = np.setdiff1d(np.arange(s.families), s.family)
+    if len(unfamiliar):
+        name = s.family_names[int(unfamiliar[0])]
+        raise InputError(f"family {name!r} has no variant", where="service")
+    _check_values(s)
+
+
+def _check_shapes(s: Service, n: int, m: int) -> None:
+    if s.latency_s.ndim != 3 or s.latency_s.shape[:2] != (n, m) or s.latency_s.shape[2] < 2:
+        by = f"{s.latency_s.shape}, expected ({n}, {m}, largest batch + 1)"
+        raise InputError("latency_s has the wrong shape", where="service", by=by)
+    shapes = {
+        "family": (m,),
+        "accuracy": (m,),
+        "memory_bytes": (m,),
+        "server_memory_bytes": (n,),
+        "load_s": (n, m),
+        "round_trip_s": (n,),
+        "seconds_per_byte": (n,),
+    }
+    for key, shape in shapes.items():
+        if getattr(s, key).shape != shape:
+            by = f"{getattr(s, key).shape}, expected {shape}"
+            raise InputError(f"{key} has the wrong shape", where="service", by=by)
+
+
+def _check_values(s: Service) -> None:
+    for v in np.flatnonzero(~((s.accuracy >= 0) & (s.accuracy <= 1))).tolist():
+        raise InputError(
+            "accuracy must be in [0, 1]",
+            where=f"variant {s.variant_names[v]!r}",
+            by=f"got {s.accuracy[v]}",
+        )
+    bad = np.argwhere(~(s.latency_s[:, :, 1:] > 0))
+    for server, variant, batch in bad.tolist():
+        raise InputError(
+            "latency must be a number above 0",
+            where=f"server {s.server_names[server]!r}, variant {s.variant_names[variant]!r}, "
+            f"batch {batch + 1}",
+            by=f"got {s.latency_s[server, variant, batch + 1]}",
+        )
+    for v in np.flatnonzero(~np.isfinite(s.latency_s[:, :, 1:]).any(axis=(0, 2))).tolist():
+        raise InputError(
+            f"no server runs variant {s.variant_names[v]!r}",
+            where="service",
+            hint="leave the variant out, or add its latency",
+        )
+    for key in FLOATS[2:]:
+        if not (getattr(s, key) >= 0).all():
+            raise InputError(f"{key} must be a number >= 0", where="service")
+    for key in ("memory_bytes", "load_s", "round_trip_s", "seconds_per_byte"):
+        if not np.isfinite(getattr(s, key)).all():
+            raise InputError(f"{key} must be finite", where="service")
+    runs = np.isfinite(s.latency_s[:, :, 1:]).any(axis=2)
+    big = np.argwhere(runs & (s.memory_bytes > s.server_memory_bytes[:, None]))
+    for server, variant in big.tolist():
+        raise InputError(
+            f"variant {s.variant_names[variant]!r} does not fit server {s.server_names[server]!r}",
+            where="service",
+            by=f"{s.memory_bytes[variant]:g} bytes of {s.server_memory_bytes[server]:g}",
+            hint="leave its latency on that server out",
+        )
+    if not 0 <= s.noise < 0.5:
+        raise InputError("noise must be in [0, 0.5)", where="service", by=f"got {s.noise}")

@@ -1,0 +1,44 @@
+"""Published scenarios: arrivals to the last digit, and the plain baselines' published values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.requests.policies.edf import Edf
+from placewright.requests.readers.serving import serving_problem
+from placewright.requests.simulation import simulate
+from tests.published import published
+
+
+@pytest.mark.parametrize(
+    ("file", "scenario", "requests", "first"),
+    [
+        ("ramsis_image", "w60_slo150_r400", 12_088, [0.001700, 0.004249, 0.004298]),
+        ("proteus_a", "twitter_4", 40_545, [0.000308, 0.004052, 0.007975]),
+    ],
+)
+def test_arrivals_of_seed_0(file: str, scenario: str, requests: int, first: list[float]) -> None:
+    """Number of requests and the first three times, as published with the data."""
+    problem = serving_problem(published(f"serving/{file}.json"), scenario)
+    assert len(problem.stream) == requests
+    assert problem.stream.arrival_s[:3].round(6).tolist() == first
+
+
+@pytest.mark.parametrize(
+    ("policy", "success", "effective"),
+    [
+        (Edf("accurate"), 0.909977, 0.88342),
+        (Edf("fastest"), 0.977728, 0.784272),
+        (Edf("fastest", batching=True), 0.996276, 0.803878),
+    ],
+)
+def test_plain_baselines_reach_their_published_values(
+    policy: Edf, success: float, effective: float
+) -> None:
+    """On three kinds of server and four families, to six digits."""
+    problem = serving_problem(published("serving/proteus_a.json"), "twitter_4")
+    answers = simulate(problem, policy.start(problem.service))
+    kept = answers.end_s <= problem.stream.due_s
+    accuracy = np.where(kept, problem.service.accuracy[answers.variant], 0.0)
+    assert (kept.mean().round(6), accuracy.mean().round(6)) == (success, effective)

@@ -1,0 +1,40 @@
+"""What a service refuses, and that the message names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.requests.service import service_of
+from tests.requests.tiny import two_servers
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"accuracy": [0.7, 1.2]}, "variant 'large'.*accuracy"),
+        ({"latency_s": np.zeros((2, 2, 5))}, "server 'fast', variant 'small', batch 1.*above 0"),
+        ({"latency_s": np.ones((2, 3, 5))}, "wrong shape"),
+        ({"latency_s": np.full((2, 2, 5), np.inf)}, "no server runs variant 'small'"),
+        ({"family": np.array([0, 1])}, "family that does not exist"),
+        ({"family_names": ("a", "b")}, "family 'b' has no variant"),
+        ({"server_names": ("x", "x")}, "'x' is there twice"),
+        ({"noise": 0.7}, "noise"),
+        ({"load_s": np.full((2, 2), -1.0)}, "load_s"),
+        ({"memory_bytes": np.full(2, 9.0), "server_memory_bytes": np.ones(2)}, "does not fit"),
+    ],
+)
+def test_a_wrong_service_is_refused(given: dict[str, Any], says: str) -> None:
+    """Every field, by name."""
+    with pytest.raises(InputError, match=says):
+        two_servers().replace(**given)
+
+
+def test_a_quantile_lengthens_planned_times() -> None:
+    """Two standard deviations of 5 % on top."""
+    service = two_servers(noise=0.05)
+    assert np.allclose(service.planned_s(), service.latency_s * 1.1)
+    assert service_of(("a",), ("v",), [0.5], np.ones((1, 1, 2))).planned_s().max() == 1.0
