@@ -17,6 +17,7 @@ from placewright.planning.solving import AUTO
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
+    from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.adaptive.policy import Policy
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
     from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.session import Session
 
 MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
@@ -216,6 +218,70 @@ class PlacedModel:
         self.measurement: Measurement | None = None
         self.timeline: Timeline | None = None
         self._seed, self._monitor = seed, monitor
+        self._calls: Calls | None = None
+        self._loaded: tuple[Session, int] | None = None
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """What the model returns for these arguments, computed on the workers.
+
+        In evaluation mode and without gradients, from the weights that the model has now. Arguments
+        of other shapes than the example's are captured when they first come (seconds), and the last
+        eight forms of arguments are kept.
+
+        Returns
+        -------
+        The same containers, classes and names as the model's, with tensors on the CPU.
+
+        Raises
+        ------
+        InputError
+            The model does not take the arguments, or one has another dtype than the example.
+        InfeasibleError
+            Arguments of this size do not fit.
+        RunError
+            The placed model is closed.
+        WorkerError
+            A worker died or raised; the next call starts others.
+        """
+        calls, _ = self.calls, self.workers.engine
+        form = calls.form(arguments := calls.arguments(args, keywords))
+        with self.calling() as session:
+            calls.select(session, form)
+            return form.returned(session.call(form.batch(arguments))[1])
+
+    @property
+    def calls(self) -> Calls:
+        """Programs for calls of the model, by the form of the arguments."""
+        if self._calls is None:
+            from placewright.deployment.calls import Calls
+            from placewright.operators.measuring import execution_order
+
+            load = self.workload
+            order = execution_order(self.result.problem, self.result.judgement)
+            self._calls = Calls(load.source, load.graph, load.cluster, self.plan, order)
+            if load.structure is not None:
+                self._calls.add(load.structure)
+        return self._calls
+
+    @contextmanager
+    def calling(self) -> Iterator[Session]:
+        """The workers with the plan loaded, for calls; it stays loaded from call to call."""
+        calls = self.calls
+        self._follow_weights()
+        with self.workers.session(self.workload.graph, self.workload.state) as session:
+            if self._loaded != (session, session.loads):
+                session.load(
+                    self.plan.placement.tolist(), calls.order, self._seed, step_s=self.value
+                )
+                self._loaded = (session, session.loads)
+            yield session
+
+    def _follow_weights(self) -> None:
+        """Let the workers start again from the model's weights, where these have changed."""
+        changed = self.workload.refreshed()
+        if changed is not self.workload:
+            self.workload = changed
+            self.workers.dismiss()
 
     def __enter__(self) -> PlacedModel:
         return self

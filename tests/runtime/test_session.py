@@ -20,8 +20,9 @@ import torch
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError, WorkerError
 from placewright.graph.program import ProgramInput
+from placewright.runtime import session as sessions
 from placewright.runtime.engines import piped
-from placewright.runtime.session import Session
+from placewright.runtime.session import CallProgram, Session
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")
@@ -173,3 +174,43 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_a_call_feeds_a_batch_and_returns_its_outputs() -> None:
+    """One order; every placement gives the same bits, for other contents in every call."""
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 0], range(4))
+        for k in range(3):
+            x = state["x"] + k
+            record, outputs = session.call({"x": x})
+            assert torch.equal(outputs["output"], answer({"x": x}))
+            assert record.duration_s > 0
+
+
+def test_programs_of_one_model_take_turns() -> None:
+    """Another placement is a program of its own; a migration goes back to the loaded one."""
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 0], range(4))
+        session.call({"x": state["x"] + 1})
+        others = [CallProgram(graph, p, range(4), {}) for p in ([1, 0, 0, 1], [1, 1, 1, 1])]
+        for other in (*others, None, *others):
+            session.select(other)
+            x = torch.randn(4, 8)
+            assert torch.equal(session.call({"x": x})[1]["output"], answer({"x": x}))
+        session.migrate([1, 1, 0, 0], range(4))
+        assert torch.equal(session.call({"x": x})[1]["output"], answer({"x": x}))
+
+
+def test_only_the_programs_of_late_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was forgotten is handed out again."""
+    monkeypatch.setattr(sessions, "MOST_PROGRAMS", 1)
+    graph, state = diamond()
+    with Session(graph, DUO, state) as session:
+        session.load([0, 1, 1, 0], range(4))
+        first, second = (CallProgram(graph, [k, k, 1, 0], range(4), {}) for k in range(2))
+        for program in (first, second, first):
+            session.select(program)
+            assert torch.equal(session.call(state)[1]["output"], answer(state))
+            assert list(session._programs) == [program]

@@ -48,6 +48,18 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for _, leaf in leaves_of(tree) if isinstance(leaf, Tensor)]
 
 
+def constants_of(tree: Any) -> tuple[tuple[str, Any], ...]:
+    """What is no tensor in nested containers: numbers, strings, classes, by where it is.
+
+    A capture has these values built in.
+    """
+    walk = _Constants()
+    leaves, spec = tree_flatten(tree)
+    for k, leaf in enumerate(leaves):
+        walk.of(str(k), leaf)
+    return (("", str(spec)), *walk.found)
+
+
 def refilled(tree: Any, values: Iterator[Any]) -> Any:
     """A copy of the containers with `values` in the place of the tensors, in order."""
     leaves, spec = tree_flatten(tree)
@@ -127,3 +139,17 @@ class _Copy:
         for key, part in vars(made).items() if hasattr(made, "__dict__") else ():
             vars(made)[key] = self.of(f"{path}.{key}", part)
         return made
+
+
+class _Constants(_Copy):
+    """Notes every value that is neither a tensor nor searched for tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _, tensor: tensor)
+        self.found: list[tuple[str, Any]] = []
+
+    def of(self, path: str, value: Any) -> Any:
+        if isinstance(value, _WHOLE):
+            plain = isinstance(value, str | int | float | complex | bool | type(None))
+            self.found.append((path, value if plain else repr(value)))
+        return super().of(path, value)

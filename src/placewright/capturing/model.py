@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placewright.errors import MissingDependencyError
@@ -22,7 +23,14 @@ from placewright.capturing.optimizer import append_updates
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.tracing import trace
 
-__all__ = ["ModelSource", "capture", "capture_source", "load_model"]
+__all__ = [
+    "CapturedCall",
+    "ModelSource",
+    "capture",
+    "capture_call",
+    "capture_source",
+    "load_model",
+]
 
 
 def capture(
@@ -72,7 +80,32 @@ def capture(
     departure in the last digits: in evaluation mode eager replaces a whole
     ``nn.TransformerEncoderLayer`` by one fused kernel.
     """
-    source = ModelSource(model, inputs, loss_fn if training else None, targets)
+    source = ModelSource(model, inputs, loss_fn if training else None, targets, name)
+    return capture_call(source, training=training, optimizer=optimizer, lr=lr).graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedCall:
+    """A captured step and what a call of the model returns.
+
+    Attributes
+    ----------
+    structure
+        What the model returned, an empty tensor in the place of each output of the program, in
+        order: `placewright.capturing.containers.refilled` puts others there. ``None`` in training.
+    """
+
+    graph: Graph
+    structure: Any
+
+
+def capture_call(
+    source: ModelSource, *, training: bool = False, optimizer: str = "adam", lr: float = 1e-3
+) -> CapturedCall:
+    """Capture one step of a model and the structure of what it returns; see `capture`."""
+    model, name = source.model, source.name or type(source.model).__name__
+    if not training:
+        source = replace(source, loss_fn=None)
     traced = trace(source, training=training)  # one functional fx graph, in two traces
     step = lower(traced)  # calls on named values
     if training:
@@ -80,7 +113,7 @@ def capture(
     check_memory(step.mutated(), source)
     flow = resolve(step)  # producers, consumers, aliases, hidden orders
     groups = colocate(flow)  # what runs on one device
-    return assemble(flow, groups, model, name or type(model).__name__)
+    return CapturedCall(assemble(flow, groups, model, name), traced.structure)
 
 
 def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:

@@ -41,6 +41,13 @@ def initial_state(
     return {entry.name: _value(entry, found, program) for entry in wanted}
 
 
+def versions(source: ModelSource) -> tuple[int, ...]:
+    """A number per parameter and buffer that grows whenever it is changed in place."""
+    parameters, buffers = named_state(source.model, source.loss_fn)
+    values = [member.value for member in (*parameters, *buffers)]
+    return tuple(0 if value.is_inference() else value._version for value in values)
+
+
 def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
     """Parameters, buffers, inputs and targets of a model by role and key."""
     parameters, buffers = named_state(source.model, source.loss_fn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch.fx import traceback
 
 from placewright.capturing.checks import check_parameters
-from placewright.capturing.containers import tensors_of
+from placewright.capturing.containers import refilled, tensors_of
 from placewright.capturing.functional import functional_graph
 from placewright.capturing.inputs import StepInput, outputs_apart, step_inputs, write_back
 from placewright.capturing.mode import in_mode
@@ -35,12 +36,15 @@ class Traced:
         Names of the first outputs.
     gradients
         Keys of the parameters whose gradients are the outputs after those.
+    structure
+        What the model returned, an empty tensor in the place of each output; ``None`` in training.
     """
 
     module: fx.GraphModule
     inputs: tuple[StepInput, ...]
     outputs: tuple[str, ...]
     gradients: tuple[str, ...] = ()
+    structure: Any = None
 
 
 def trace(source: ModelSource, *, training: bool) -> Traced:
@@ -64,6 +68,8 @@ def trace(source: ModelSource, *, training: bool) -> Traced:
 def _inference(source: ModelSource) -> Traced:
     reads = step_inputs(replace(source, loss_fn=None, targets=None))
     names: list[str] = []
+    structure: list[Any] = []
+    empty = torch.empty(0)
 
     def step(*values: Tensor) -> Sequence[Tensor]:
         with torch.no_grad(), traceback.annotate({"phase": "forward"}):
@@ -80,11 +86,12 @@ def _inference(source: ModelSource) -> Traced:
             )
         count = len(outputs)
         names[:] = ["output"] if count == 1 else [f"output.{k}" for k in range(count)]
+        structure[:] = [refilled(made, repeat(empty))]
         return outputs
 
     with in_mode(source.model, training=False):
         module = functional_graph(step, reads)
-    return Traced(module, reads.tensors, tuple(names))
+    return Traced(module, reads.tensors, tuple(names), structure=structure[0])
 
 
 _REENTRANT = "use_reentrant=True"

@@ -106,6 +106,10 @@ class Workers:
         """End the workers, as after the loss of one; the next session has new ones."""
         self._held.end_session(RunError("workers are discarded"))
 
+    def dismiss(self) -> None:
+        """End the workers in good order; the next session has new ones."""
+        self._held.end_session()
+
     def take(self, graph: Graph, cluster: Cluster, state: State) -> AbstractContextManager[Session]:
         """A session that belongs to the caller from now on, who ends it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError
@@ -34,6 +34,10 @@ class Workload:
         A real tensor for every program input.
     problem
         The graph on the whole cluster, as profiled.
+    structure
+        What the model returns (`placewright.capturing.model.CapturedCall`), ``None`` if unknown.
+    versions
+        Of the model's weights when `state` was made of them.
     """
 
     source: ModelSource
@@ -41,6 +45,17 @@ class Workload:
     cluster: Cluster
     state: Mapping[str, torch.Tensor]
     problem: OperatorProblem
+    structure: Any = None
+    versions: tuple[int, ...] = ()
+
+    def refreshed(self) -> Workload:
+        """The workload with the model's weights as they are now; itself where none has changed."""
+        from placewright.capturing.state import initial_state, versions
+
+        if not self.versions or versions(self.source) == self.versions:
+            return self
+        state = initial_state(self.source, self.graph.program)
+        return replace(self, state=state, versions=versions(self.source))
 
 
 def source_of(
@@ -80,13 +95,14 @@ def profiled(
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
-    from placewright.capturing.model import capture_source
-    from placewright.capturing.state import initial_state
+    from placewright.capturing.model import capture_call
+    from placewright.capturing.state import initial_state, versions
     from placewright.profiling.build import profile
 
     with monitor.meter(f"capturing {source.name}"):
-        graph = capture_source(source, training=training, optimizer=optimizer, lr=lr)
+        captured = capture_call(source, training=training, optimizer=optimizer, lr=lr)
+        graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
         state = initial_state(source, graph.program)
         problem = profile(graph, cluster, state=state, method=method, table=table)
-    return Workload(source, graph, cluster, state, problem)
+    return Workload(source, graph, cluster, state, problem, captured.structure, versions(source))

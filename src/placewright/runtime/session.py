@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load, load_file, save, save_file
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError
-from placewright.graph.graph import Graph
+from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
@@ -27,9 +30,30 @@ from placewright.runtime.scratch import Scratch
 from placewright.runtime.step.devices import storable
 from placewright.runtime.step.partition import Part, partition, random_home, state_moves
 from placewright.runtime.step.shares import Share, shares
-from placewright.runtime.step_record import StepRecord, step_record
+from placewright.runtime.step_record import StepLog, StepRecord, step_record
 
 T = TypeVar("T")
+
+MOST_PROGRAMS = 8
+"""Beside the loaded one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallProgram:
+    """Another capture of a session's model, with its placement: for inputs of another shape.
+
+    Attributes
+    ----------
+    placement, order
+        As of `Session.load`, for the operators of `graph`.
+    constants
+        Tensors of its own by program input, which no two captures share.
+    """
+
+    graph: Graph
+    placement: Sequence[int]
+    order: Sequence[int]
+    constants: Mapping[str, torch.Tensor]
 
 
 class Session:
@@ -62,6 +86,11 @@ class Session:
         self._initial_file, self._initial = self._written(state), [""]
         self.group.limit_s = limits.order_s(self._initial_file.stat().st_size)
         self.parts: tuple[Part, ...] = ()
+        self.loads = 0
+        self._loaded = graph
+        self._programs: OrderedDict[CallProgram, tuple[int, tuple[Part, ...]]] = OrderedDict()
+        self._numbers = count(1)
+        self._selected: CallProgram | None = None
         self._step_s = math.nan
         self.serial = False
 
@@ -99,11 +128,14 @@ class Session:
         *,
         step_s: float = math.nan,
         serial: bool = False,
+        graph: Graph | None = None,
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
 
         Parameters
         ----------
+        graph
+            Another capture of the same model, in place of the session's own.
         step_s
             What a step is expected to take, until one has been measured: workers that take many
             times as long are given up.
@@ -112,7 +144,10 @@ class Session:
             later migrations too.
         """
         self._step_s, self.serial = step_s, serial
-        self.parts, given = self._cut(placement, order)
+        self._loaded = self.graph if graph is None else graph
+        self._forget_programs()
+        self.loads += 1
+        self.parts, given = self._cut(self._loaded, placement, order)
         self.group.order("load", list(zip(given, self._initial, strict=True)))
         self.group.order_all("seed", seed)
 
@@ -129,8 +164,11 @@ class Session:
         WorkerError
             A worker was lost, or it took more than `limit_s` seconds.
         """
+        self.select(None)
+        self._forget_programs()
+        self.loads += 1
         processes = self.layout.processes
-        after, given = self._cut(placement, order)
+        after, given = self._cut(self._loaded, placement, order)
         moves = state_moves(self.parts, after, processes)
         drawing = processes[random_home(self.parts)]
         if drawing != processes[random_home(after)]:
@@ -143,9 +181,94 @@ class Session:
 
     def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace inputs and targets (by program input) from the next step on."""
-        assert isinstance(self.graph.program, Program)
-        specs = {i.name: i.spec for i in self.graph.program.inputs if i.name in tensors}
+        assert isinstance(self._loaded.program, Program)
+        specs = {i.name: i.spec for i in self._loaded.program.inputs if i.name in tensors}
         self.group.order_all("feed", save(storable(tensors)), specs)
+
+    def select(self, program: CallProgram | None) -> None:
+        """Do the steps of another program of the same model, or of the loaded one (``None``).
+
+        It shares parameters, buffers and optimizer state with the others. The workers keep the
+        `MOST_PROGRAMS` that were selected last.
+
+        Raises
+        ------
+        RunError
+            A tensor that steps change has another device in it.
+        """
+        if program is self._selected:
+            return
+        if program is not None and program not in self._programs:
+            self._add(program)
+        else:
+            key = 0 if program is None else self._programs[program][0]
+            self.group.order_all("select_program", key)
+        if program is not None:
+            self._programs.move_to_end(program)
+        self._selected, self._step_s = program, math.nan
+
+    def _add(self, program: CallProgram) -> None:
+        """Hand another program out; the one that was used least recently may have to go."""
+        parts, given = self._cut(program.graph, program.placement, program.order)
+        if moved := state_moves(self.parts, parts, self.layout.processes):
+            raise RunError(
+                f"{moved[0].value!r} is changed by steps, and another program has it elsewhere",
+                where=program.graph.name,
+                hint="place the operators that use it where the loaded program has them",
+            )
+        if len(self._programs) >= MOST_PROGRAMS:
+            oldest = next(p for p in self._programs if p is not self._selected)
+            self.group.order_all("remove_program", self._programs.pop(oldest)[0])
+        key = next(self._numbers)
+        constants = save(storable(program.constants))
+        self.group.order("add_program", [(key, share, constants) for share in given])
+        self._programs[program] = (key, parts)
+
+    def _forget_programs(self) -> None:
+        self._programs.clear()
+        self._selected = None
+
+    def call(
+        self, tensors: Mapping[str, torch.Tensor], *, watched: bool = False
+    ) -> tuple[StepRecord, dict[str, torch.Tensor]]:
+        """Execute one step of the selected program on a batch: one order, one answer.
+
+        Parameters
+        ----------
+        tensors
+            Inputs and targets by program input; workers get those that they read.
+
+        Returns
+        -------
+        What the workers saw, and the outputs of the step by name.
+
+        Raises
+        ------
+        WorkerError
+            As of `run`.
+        """
+        parts = self.parts if self._selected is None else self._programs[self._selected][1]
+        limit_s = limits.steps_s(1, self._step_s)
+        given = self._batches(parts, tensors, watched)
+        answers = self.group.order("call", given, limit_s=limit_s)
+        record = self._record([logs for logs, _ in answers])
+        self._step_s = record.duration_s
+        return record, {n: t for _, made in answers for n, t in load(made).items()}
+
+    def _batches(
+        self, parts: Sequence[Part], tensors: Mapping[str, torch.Tensor], watched: bool
+    ) -> list[tuple[bytes, dict[str, TensorSpec], bool]]:
+        """The arguments of the order `call` by rank; equal batches are packed once."""
+        packed: dict[tuple[str, ...], bytes] = {}
+        found = []
+        for rank in range(len(self.group.specs)):
+            own = [parts[d] for d in self.layout.device_group(rank)]
+            specs = {i.name: i.spec for part in own for i in part.inputs if i.name in tensors}
+            names = tuple(specs)
+            if names not in packed:
+                packed[names] = save(storable({name: tensors[name] for name in names}))
+            found.append((packed[names], specs, watched))
+        return found
 
     def random_state(self) -> bytes:
         """Where the sequence of random numbers stands."""
@@ -197,11 +320,15 @@ class Session:
         """
         limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
         answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
-        hosts = [self.group.hosts[p] for p in self.layout.processes]
-        records = [step_record(self._by_device(logs), hosts) for logs in zip(*answers, strict=True)]
+        records = [self._record(logs) for logs in zip(*answers, strict=True)]
         if records:
             self._step_s = max(record.duration_s for record in records)
         return records
+
+    def _record(self, logs: Sequence[Sequence[StepLog]]) -> StepRecord:
+        """What the processes saw of one step."""
+        hosts = [self.group.hosts[p] for p in self.layout.processes]
+        return step_record(self._by_device(logs), hosts)
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step.
@@ -241,11 +368,11 @@ class Session:
         return {n for n, p in zip(names, self.layout.processes, strict=True) if p in dead}
 
     def _cut(
-        self, placement: Sequence[int], order: Sequence[int]
+        self, graph: Graph, placement: Sequence[int], order: Sequence[int]
     ) -> tuple[tuple[Part, ...], list[Share]]:
         """Parts by device and shares by process."""
         devices, layout = len(self.cluster.devices), self.layout
-        parts = partition(self.graph, placement, order, devices, layout.ways)
+        parts = partition(graph, placement, order, devices, layout.ways)
         return parts, shares(parts, order, layout.processes, serial=self.serial)
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:

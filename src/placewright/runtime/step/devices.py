@@ -18,6 +18,9 @@ from placewright.runtime.step.shares import Share
 from placewright.runtime.step.slots import CompiledPart
 from placewright.runtime.step_record import StepLog
 
+RESIDENT = ("parameter", "buffer", "state")
+"""Roles of program inputs that all programs of one model share."""
+
 
 class PlacedDevices:
     """Takes parts, one per device, and does their steps.
@@ -29,13 +32,53 @@ class PlacedDevices:
         self.exchange = exchange
         self._share = Share((), ())
         self._compiled = CompiledShare((), (), ())
+        self._programs: dict[int, tuple[Share, CompiledShare]] = {}
+        self._selected = 0
         self._file = ""
         self._fed: dict[str, torch.Tensor] = {}
 
     def load(self, share: Share, state_file: str) -> None:
-        """Take parts and the initial state that lives here."""
+        """Take parts and the initial state that lives here; other programs are forgotten."""
         self._file, self._fed = state_file, {}
+        self._programs, self._selected = {}, 0
         self._take(share, {})
+
+    def add(self, key: int, share: Share, constants: Mapping[str, torch.Tensor]) -> None:
+        """Take another program of the same model beside those that are here, and select it.
+
+        Parameters
+        ----------
+        key
+            Its number; the one that `load` took is 0.
+        constants
+            Its own by program input. Parameters, buffers and optimizer state are the tensors that
+            the other programs have; inputs and targets are zeros until they are fed.
+        """
+        self._programs[0] = self._programs.get(0, (self._share, self._compiled))
+        here = {
+            (part.device, item.name): compiled.registers[compiled.index[item.name]]
+            for known, programs in self._programs.values()
+            for part, compiled in zip(known.parts, programs.parts, strict=True)
+            for item in part.inputs
+            if item.role in RESIDENT
+        }
+        for part in share.parts:
+            own = {i.name: i.spec for i in part.inputs if i.role not in RESIDENT}
+            for name, spec in own.items():
+                here[part.device, name] = self._placed(part, laid_out(constants.get(name), spec))
+        self._take(share, here)
+        self._programs[key], self._selected = (self._share, self._compiled), key
+
+    def select(self, key: int) -> None:
+        """Do the steps of another program from now on."""
+        if key in self._programs:  # else no other one was ever added
+            self._share, self._compiled = self._programs[key]
+            self._selected = key
+            self.exchange.expect(m for part in self._share.parts for m in part.receives)
+
+    def remove(self, key: int) -> None:
+        """Forget a program that was added."""
+        del self._programs[key]
 
     def migrate(self, share: Share, moves: Sequence[Message]) -> None:
         """Take other parts between two steps; state that both have in common stays as it is.
@@ -45,6 +88,7 @@ class PlacedDevices:
         moves
             What changes its device, here and elsewhere.
         """
+        self._programs, self._selected = {}, 0
         own = {part.device for part in share.parts}
         here = self._state()
         arriving = [m for m in moves if m.target in own]
@@ -60,10 +104,12 @@ class PlacedDevices:
     def feed(self, batch: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec]) -> None:
         """Replace inputs and targets (by program input, with their layouts) from now on."""
         for name, tensor in batch.items():
-            self._fed[name] = laid_out(tensor, specs[name])
+            given = laid_out(tensor, specs[name])
+            if self._selected == 0:  # what a migration of the loaded program starts from
+                self._fed[name] = given
             for part, compiled in self._pairs():
                 if name in compiled.index:
-                    compiled.registers[compiled.index[name]] = self._placed(part, self._fed[name])
+                    compiled.registers[compiled.index[name]] = self._placed(part, given)
 
     def step(self, watched: bool, stretch: Stretch | None) -> tuple[StepLog, ...]:
         """One step; a log per device. What all devices begin together begins now."""

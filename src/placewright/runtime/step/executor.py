@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save, save_file
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, Ref
@@ -85,6 +85,40 @@ class StepExecutor(WorkerProgram):
             Their layouts.
         """
         self.devices.feed(load(batch), specs)
+
+    @order("executing a step on a batch")
+    def call(
+        self, batch: bytes, specs: Mapping[str, TensorSpec], watched: bool
+    ) -> tuple[tuple[StepLog, ...], bytes]:
+        """Feed, execute one step and return what it made; all workers start it together.
+
+        Parameters
+        ----------
+        batch, specs
+            As of `feed`, of the inputs that are read here.
+
+        Returns
+        -------
+        Logs by device, and the outputs that were made here as safetensors.
+        """
+        self.devices.feed(load(batch), specs)
+        logs = self._step(watched)
+        return logs, save(storable(self.devices.outputs()))
+
+    @order("taking another program")
+    def add_program(self, key: int, share: Share, constants: bytes) -> None:
+        """Take another program of the same model and select it; see `PlacedDevices.add`."""
+        self.devices.add(key, share, load(constants))
+
+    @order("selecting a program")
+    def select_program(self, key: int) -> None:
+        """Do the steps of another program that was added, or of the one that was loaded (0)."""
+        self.devices.select(key)
+
+    @order("forgetting a program")
+    def remove_program(self, key: int) -> None:
+        """Forget a program that was added and is not selected."""
+        self.devices.remove(key)
 
     @order("setting its seed")
     def seed(self, seed: int) -> None:

@@ -1,0 +1,256 @@
+"""Calls of a placed model: arguments become a batch, outputs become what the model returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from placewright.capturing.containers import constants_of, leaves_of, refilled
+from placewright.capturing.inputs import as_arguments
+from placewright.capturing.model import capture_call
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import decode
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.graph.graph import Graph, TensorSpec
+from placewright.graph.program import Program
+from placewright.operators.carried_plan import carried_placement
+from placewright.operators.judge import judge
+from placewright.operators.measuring import execution_order
+from placewright.operators.plan import OperatorPlan
+from placewright.profiling.build import profile
+from placewright.runtime.session import MOST_PROGRAMS, CallProgram, Session
+from placewright.runtime.step.devices import laid_out
+
+Signature: TypeAlias = tuple[Any, ...]
+
+Batch: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallForm:
+    """A program of the model for arguments of one signature, ready for any session.
+
+    Attributes
+    ----------
+    inputs
+        Program input by the key of a tensor in the arguments, with its layout.
+    outputs
+        Layout of every output by name, in the order of `structure`.
+    structure
+        What the model returns, with empty tensors.
+    """
+
+    program: CallProgram
+    inputs: Mapping[str, tuple[str, TensorSpec]]
+    outputs: Mapping[str, TensorSpec]
+    structure: Any
+
+    @classmethod
+    def of(
+        cls, graph: Graph, structure: Any, placement: Sequence[int], order: Sequence[int]
+    ) -> CallForm:
+        """The form of a captured and placed forward pass.
+
+        Raises
+        ------
+        UnsupportedError
+            It changes an input in place.
+        """
+        program = _program(graph)
+        for item in program.inputs:
+            if item.role == "input" and item.mutated:
+                raise UnsupportedError(
+                    "the model changes an argument in place, which a placed call leaves as it is",
+                    where=f"model {graph.name}, argument {item.key}",
+                    hint="return the changed tensor from forward instead",
+                )
+        constants = {
+            i.name: decode(program.constants[i.name], i.spec)
+            for i in program.inputs
+            if i.role == "constant"
+        }
+        specs = {item.name: item.spec for item in program.inputs}
+        for operator, call in zip(graph.operators, program.instructions, strict=True):
+            specs |= {n: s for n, s in zip(call.results, operator.outputs, strict=True) if n}
+        return cls(
+            CallProgram(graph, placement, order, constants),
+            {i.key: (i.name, i.spec) for i in program.inputs if i.role == "input"},
+            {output.name: specs[output.value] for output in program.outputs},
+            structure,
+        )
+
+    def batch(self, arguments: Any) -> Batch:
+        """The arguments' tensors by program input."""
+        given = {key: leaf for key, leaf in leaves_of(arguments) if isinstance(leaf, Tensor)}
+        return {name: given[key].detach().cpu() for key, (name, _) in self.inputs.items()}
+
+    def returned(self, outputs: Mapping[str, Tensor]) -> Any:
+        """What the model returns, with these outputs."""
+        values = (laid_out(outputs[name], spec) for name, spec in self.outputs.items())
+        return refilled(self.structure, values)
+
+
+@dataclass(slots=True, eq=False)
+class Calls:
+    """Turns arguments into batches of a placed model, and outputs into what it returns.
+
+    Arguments of other shapes than the example's are captured when they first come, and placed like
+    the example: what holds a parameter, where the parameter is. The last `MOST_PROGRAMS` are kept.
+
+    Attributes
+    ----------
+    source
+        The model with its example inputs.
+    graph, plan, order
+        What is loaded on the workers, and where: of the forward pass or of a training step.
+    """
+
+    source: ModelSource
+    graph: Graph
+    cluster: Cluster
+    plan: OperatorPlan
+    order: Sequence[int]
+    _forms: OrderedDict[Signature, CallForm] = field(default_factory=OrderedDict)
+
+    def add(self, structure: Any) -> None:
+        """Take the loaded program for calls like the example; `structure`: what it returns."""
+        arguments = as_arguments(self.source.inputs, self.graph.name)
+        made = CallForm.of(self.graph, structure, self.plan.placement.tolist(), self.order)
+        self._forms[_signature(arguments)] = made
+
+    def arguments(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """The arguments of a call in the form of the example's: positional or by keyword.
+
+        Raises
+        ------
+        InputError
+            The model does not take them, or a tensor has another dtype than the example's.
+        """
+        example = as_arguments(self.source.inputs, self.graph.name)
+        arguments = self._bound(args, keywords, by_keyword=isinstance(example, dict))
+        known = _tensors(example)
+        for key, value in _tensors(arguments).items():
+            self._check(key, value, known.get(key))
+        return arguments
+
+    def form(self, arguments: Any) -> CallForm:
+        """The program for such arguments, captured and placed if it is not known.
+
+        Raises
+        ------
+        InfeasibleError
+            The model does not fit with arguments of this size.
+        """
+        key = _signature(arguments)
+        if key not in self._forms:
+            self._forms[key] = self._captured(arguments)
+            while len(self._forms) > MOST_PROGRAMS:
+                self._forms.popitem(last=False)
+        self._forms.move_to_end(key)
+        return self._forms[key]
+
+    def select(self, session: Session, form: CallForm) -> None:
+        """Have the session do the steps of a form; it has this model loaded."""
+        session.select(None if form.program.graph is self.graph else form.program)
+
+    def _captured(self, arguments: Any) -> CallForm:
+        captured = capture_call(replace(self.source, inputs=arguments))
+        graph = captured.graph
+        placement = carried_placement(self.graph, self.plan.placement.tolist(), graph)
+        plan = OperatorPlan(np.array(placement, dtype=np.int64))
+        problem = profile(graph, self.cluster, method="analytic")
+        judgement = judge(problem, plan)
+        if not judgement.feasible:
+            raise InfeasibleError(
+                "the model does not fit with arguments of this size, placed like the example",
+                where=f"{graph.name}: {judgement.violation}",
+                by=f"example {_shapes(self.source.inputs)}, called with {_shapes(arguments)}",
+                hint="place it with an example of this size",
+            )
+        return CallForm.of(
+            graph, captured.structure, placement, execution_order(problem, judgement)
+        )
+
+    def _bound(self, args: Sequence[Any], keywords: Mapping[str, Any], *, by_keyword: bool) -> Any:
+        if not keywords and not by_keyword:
+            return tuple(args)
+        if not args and by_keyword:
+            return dict(keywords)
+        try:
+            bound = inspect.signature(self.source.model.forward).bind(*args, **keywords)
+        except TypeError as error:
+            raise InputError(
+                f"the model does not take these arguments: {error}",
+                where=f"placed {self.graph.name}",
+                hint=f"call it like the example: {_shapes(self.source.inputs)}",
+            ) from error
+        if not by_keyword and not bound.kwargs:
+            return bound.args
+        kinds = inspect.signature(self.source.model.forward).parameters
+        named = {k: v for k, v in bound.arguments.items() if kinds[k].kind not in _VARIADIC}
+        for name, value in bound.arguments.items():
+            if kinds[name].kind is inspect.Parameter.VAR_KEYWORD:
+                named |= value
+            elif kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
+                raise InputError(
+                    f"*{name} and keywords cannot be given together",
+                    where=f"placed {self.graph.name}",
+                    hint="give all arguments by position, or all by keyword",
+                )
+        return named
+
+    def _check(self, key: str, value: Tensor, example: Tensor | None) -> None:
+        where = f"placed {self.graph.name}, argument {key}"
+        if value.device.type not in ("cpu", "cuda"):
+            raise InputError(
+                "the tensor has no values that workers could be sent",
+                where=where,
+                by=f"it is on the device {value.device}",
+                hint="give it on the CPU, or on a GPU of this machine",
+            )
+        if example is not None and value.dtype != example.dtype:
+            raise InputError(
+                "the tensor has another dtype than the example that the model was placed with",
+                where=where,
+                by=f"{value.dtype}, the example has {example.dtype}",
+                hint=f"convert it with .to({example.dtype}), or place the model with such an "
+                "example",
+            )
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _program(graph: Graph) -> Program:
+    assert isinstance(graph.program, Program)
+    return graph.program
+
+
+def _tensors(tree: Any) -> dict[str, Tensor]:
+    return {key: leaf for key, leaf in leaves_of(tree) if isinstance(leaf, Tensor)}
+
+
+def _signature(arguments: Any) -> Signature:
+    """What a capture depends on: layouts and dtypes, the containers and all that is no tensor.
+
+    Strides too: some kernels round differently on another layout.
+    """
+    return (*((k, *_layout(t)) for k, t in _tensors(arguments).items()), *constants_of(arguments))
+
+
+def _layout(tensor: Tensor) -> Signature:
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = tuple(stride if size > 1 else 0 for size, stride in sizes)
+    return tuple(tensor.shape), strides if tensor.numel() else (), str(tensor.dtype)
+
+
+def _shapes(tree: Any) -> str:
+    found = _tensors(as_arguments(tree, "")).values()
+    return ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in found)

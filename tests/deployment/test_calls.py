@@ -1,0 +1,200 @@
+"""A placed model is called like the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import placewright
+from placewright.deployment import calls
+from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
+from placewright.placed_model import PlacedModel
+from tests.operators.adaptive.jobs import TRIO
+
+
+class Pair(NamedTuple):
+    """A structure that PyTorch's pytrees know."""
+
+    first: Tensor
+    rows: int
+
+
+@dataclass
+class Out:
+    """One that they do not know."""
+
+    y: Tensor
+    pair: Pair
+    note: str = "n"
+
+
+class Net(nn.Module):
+    """Three devices' worth of layers, with arguments of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.randn(8))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor, scale: float = 1.0, *, mask: Tensor | None = None) -> Out:
+        """Two layers, maybe masked, and a third."""
+        h = self.drop(self.b(self.a(x).relu()) + self.shift)
+        h = h if mask is None else h * mask
+        return Out(self.c(h) * scale, Pair(h.t(), x.shape[0]))
+
+
+def expected(model: nn.Module, *args: Any, **keywords: Any) -> Any:
+    """What eager PyTorch answers."""
+    with torch.no_grad():
+        return model.eval()(*args, **keywords)
+
+
+def same(found: Out, wanted: Out) -> bool:
+    """Equal bit for bit, in structure and in layout."""
+    tensors = zip((found.y, found.pair.first), (wanted.y, wanted.pair.first), strict=True)
+    equal = all(torch.equal(a, b) and a.stride() == b.stride() for a, b in tensors)
+    types = type(found) is type(wanted) and type(found.pair) is type(wanted.pair)
+    return equal and types and (found.pair.rows, found.note) == (wanted.pair.rows, wanted.note)
+
+
+def net() -> Net:
+    """The same one every time."""
+    torch.manual_seed(0)
+    return Net()
+
+
+X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+
+def placed(model: nn.Module, **settings: Any) -> PlacedModel:
+    """On three devices of this machine, planned at once."""
+    asked = {"planner": "round-robin", "method": "analytic"} | settings
+    return placewright.place(model, X, TRIO, **asked)
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[PlacedModel]:
+    """A placed model whose workers stay up."""
+    with placed(net()) as model:
+        yield model
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords"),
+    [
+        ((X,), {}),
+        ((X * 2,), {}),
+        ((torch.randn(2, 6),), {}),
+        ((torch.randn(0, 6),), {}),
+        ((X, 2.0), {}),
+        ((X,), {"scale": 3.0, "mask": torch.rand(8)}),
+        ((), {"x": X}),
+        ((torch.randn(6, 5).t(),), {}),
+    ],
+)
+def test_a_call_returns_what_the_model_returns(
+    up: PlacedModel, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """Other contents, other shapes, other constants and keywords; bit for bit."""
+    assert same(up(*args, **keywords), expected(up.workload.source.model, *args, **keywords))
+
+
+def test_a_known_form_is_not_captured_again(
+    up: PlacedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forms are kept, up to a bound."""
+    up(X), up(X[:3])
+    monkeypatch.setattr(calls, "capture_call", None)
+    for _ in range(2):
+        up(X), up(X[:3]), up(x=X)
+    monkeypatch.undo()
+    monkeypatch.setattr(calls, "MOST_PROGRAMS", 2)
+    for rows in (1, 2, 3, 4):
+        up(X[:rows])
+    assert len(up.calls._forms) == 2
+
+
+def test_steps_and_calls_share_the_workers(up: PlacedModel) -> None:
+    """A measurement in between loads the plan again."""
+    before = up(X)
+    assert up.run(1, check=True).check is not None
+    assert same(up(X), before)
+
+
+def test_a_call_follows_the_weights_of_the_model() -> None:
+    """As eager does, after a change in place."""
+    model = net()
+    with placed(model) as up:
+        before = up(X)
+        with torch.no_grad():
+            model.b.weight.mul_(2)
+        assert not same(up(X), before)
+        assert same(up(X), expected(model, X))
+
+
+def test_a_model_placed_for_training_is_called_with_what_it_learned() -> None:
+    """In evaluation mode, before and after."""
+    model = net()
+    settings = {"training": True, "loss_fn": lambda out, y: (out.y - y).square().mean()}
+    with placed(model, targets=torch.zeros(5, 3), **settings) as up:
+        assert same(up(X), expected(model, X))
+        before = expected(model, X)
+        with up.trainer() as trainer:
+            trainer.step(X, torch.ones(5, 3))
+            trainer.finish()
+        assert same(up(X), expected(model, X))
+        assert not same(up(X), before)
+
+
+def _kill_and_call(model: PlacedModel) -> None:
+    with model.calling() as session:
+        os.kill(session.group.processes[1].pid or 0, 9)
+    model(X)
+
+
+def test_what_cannot_be_called_is_refused_and_nothing_is_lost(up: PlacedModel) -> None:
+    """Each error says where, by how much and what next; the next call works."""
+    for args, what in (
+        ((X.double(),), "another dtype"),
+        ((X.to("meta"),), "has no values"),
+        ((torch.randn(5, 7),), "calling it raised"),
+        ((), "does not take these arguments|calling it raised"),
+    ):
+        with pytest.raises(InputError, match=what) as error:
+            up(*args)
+        assert error.value.where
+        assert error.value.hint
+    with pytest.raises(InputError, match="does not take these arguments"):
+        up(X, nonsense=1)
+    with pytest.raises(WorkerError, match="killed by signal 9"):
+        _kill_and_call(up)
+    assert same(up(X), expected(up.workload.source.model, X))
+
+
+def test_a_closed_model_is_not_called() -> None:
+    """And says what to do."""
+    with placed(net()) as model:
+        pass
+    with pytest.raises(RunError, match="the placed model is closed"):
+        model(X)
+
+
+class Changing(nn.Module):
+    """Writes into its argument."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In place."""
+        return x.add_(1)
+
+
+def test_an_argument_that_is_changed_in_place_is_refused_by_name() -> None:
+    """A call would leave it as it is."""
+    with placed(Changing()) as model, pytest.raises(UnsupportedError, match="argument in place"):
+        model(X)
