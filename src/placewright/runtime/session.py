@@ -216,13 +216,13 @@ class Session:
                 where=program.graph.name,
                 hint="place the operators that use it where the loaded program has them",
             )
-        if len(self._programs) >= MOST_PROGRAMS:
-            oldest = next(p for p in self._programs if p is not self._selected)
-            self.group.order_all("remove_program", self._programs.pop(oldest)[0])
         key = next(self._numbers)
         constants = save(storable(program.constants))
         self.group.order("add_program", [(key, share, constants) for share in given])
         self._programs[program] = (key, parts)
+        if len(self._programs) > MOST_PROGRAMS:
+            _, (oldest, _) = self._programs.popitem(last=False)
+            self.group.order_all("remove_program", oldest)
 
     def _forget_programs(self) -> None:
         self._programs.clear()
