@@ -23,7 +23,7 @@ from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
-from placewright.runtime.messages.layout import THROUGH_HOST, Layout
+from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
 from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.probe import link_line
 from placewright.runtime.scratch import Scratch
@@ -92,7 +92,7 @@ class Session:
         self._numbers = count(1)
         self._selected: CallProgram | None = None
         self._step_s = math.nan
-        self.serial = False
+        self.serial = self._streamed = False
 
     def __enter__(self) -> Session:
         try:
@@ -129,6 +129,7 @@ class Session:
         step_s: float = math.nan,
         serial: bool = False,
         graph: Graph | None = None,
+        streamed: bool = False,
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
 
@@ -142,8 +143,11 @@ class Session:
         serial
             Do one operator or transfer at a time in the whole system, in this order; holds for
             later migrations too.
+        streamed
+            For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
+            through host memory, where several of one kind can be on their way.
         """
-        self._step_s, self.serial = step_s, serial
+        self._step_s, self.serial, self._streamed = step_s, serial, streamed
         self._loaded = self.graph if graph is None else graph
         self._forget_programs()
         self.loads += 1
@@ -372,7 +376,8 @@ class Session:
     ) -> tuple[tuple[Part, ...], list[Share]]:
         """Parts by device and shares by process."""
         devices, layout = len(self.cluster.devices), self.layout
-        parts = partition(graph, placement, order, devices, layout.ways)
+        ways = through_host(layout.ways) if self._streamed else layout.ways
+        parts = partition(graph, placement, order, devices, ways)
         return parts, shares(parts, order, layout.processes, serial=self.serial)
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:

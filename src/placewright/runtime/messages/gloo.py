@@ -14,6 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -123,7 +124,7 @@ class GlooSender:
     _errors: list[BaseException] = field(default_factory=list)
     _idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _handed: int = 0
-    _leaving: list[dist.Work] = field(default_factory=list)
+    _leaving: deque[dist.Work] = field(default_factory=deque)
     _known: dict[Message, _Outgoing] = field(default_factory=dict)
     _free_s: dict[int, float] = field(default_factory=dict)
     _send_s_per_byte: float = SEND_S_PER_BYTE
@@ -145,6 +146,15 @@ class GlooSender:
     def forget(self) -> None:
         """Other messages will follow."""
         self._known.clear()
+
+    def reap(self, keep: int) -> None:
+        """Let go of small messages that have left, all but the latest `keep`.
+
+        A stream never flushes. Its receivers have taken what is so far back, so nothing is waited
+        for here.
+        """
+        while len(self._leaving) > keep:
+            self._leaving.popleft().wait()
 
     def flush(self) -> None:
         """Wait until everything handed over has left."""

@@ -44,6 +44,11 @@ class Driven:
         return self.torch_device.startswith("cuda")
 
 
+def through_host(ways: Sequence[Sequence[Way]]) -> list[list[Way]]:
+    """The same ways with gloo for NCCL, whose messages have no tags."""
+    return [["gloo" if way == "nccl" else way for way in row] for row in ways]
+
+
 def backend_of(source: Driven, target: Driven, *, nccl: bool = True) -> Way:
     """How a tensor goes from one device to another.
 

@@ -37,6 +37,16 @@ class PlacedDevices:
         self._file = ""
         self._fed: dict[str, torch.Tensor] = {}
 
+    @property
+    def share(self) -> Share:
+        """The parts that were taken."""
+        return self._share
+
+    @property
+    def compiled(self) -> CompiledShare:
+        """The same parts, ready to be executed."""
+        return self._compiled
+
     def load(self, share: Share, state_file: str) -> None:
         """Take parts and the initial state that lives here; other programs are forgotten."""
         self._file, self._fed = state_file, {}

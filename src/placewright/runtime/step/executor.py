@@ -25,6 +25,7 @@ from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.step.serial import Action
 from placewright.runtime.step.shares import Share
 from placewright.runtime.step_record import StepLog
+from placewright.runtime.stream.executor import Finished, Progress, Sample, StreamExecutor
 from placewright.runtime.worker import Worker
 
 
@@ -34,6 +35,7 @@ class StepExecutor(WorkerProgram):
     messages = (
         *(Share, Part, Step, Action, Message, StepLog),
         *(Instruction, Ref, Const, ProgramInput, TensorSpec),
+        *(Sample, Finished, Progress),
     )
 
     def __init__(self, worker: Worker) -> None:
@@ -52,6 +54,7 @@ class StepExecutor(WorkerProgram):
         self.devices = PlacedDevices(exchange)
         self.speed_probes: list[SpeedProbe] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
+        self.stream: StreamExecutor | None = None
 
     @order("loading its part of the model")
     def load(self, share: Share, state_file: str) -> None:
@@ -72,6 +75,34 @@ class StepExecutor(WorkerProgram):
         self.devices.exchange.start()
         dist.barrier()
         return self.devices.step(watched, self.stretch)
+
+    @order("opening a stream")
+    def open_stream(
+        self, lengths: Sequence[Sequence[int]], window: int, deliver: bool, watched: bool
+    ) -> None:
+        """Begin to execute what is loaded for many samples; see `StreamExecutor`."""
+        self.stream = StreamExecutor(
+            self.devices,
+            lengths,
+            window,
+            deliver=deliver,
+            watched=watched,
+            threads=self.spec.threads,
+            stretch=None if self.stretch is None else Stretch(self.stretch.factor),
+        )
+
+    @order("executing a stream")
+    def stream_turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> Progress:
+        """Take samples in and say what is done; see `StreamExecutor.turn`."""
+        assert self.stream is not None
+        return self.stream.turn(samples, until, wait_s)
+
+    @order("closing a stream")
+    def close_stream(self) -> None:
+        """End a stream whose samples are all done."""
+        assert self.stream is not None
+        self.stream.close()
+        self.stream = None
 
     @order("taking a batch")
     def feed(self, batch: bytes, specs: Mapping[str, TensorSpec]) -> None:

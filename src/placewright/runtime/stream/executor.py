@@ -1,0 +1,351 @@
+"""The stream of one process: several samples in flight on its devices.
+
+Threads of a worker while a stream is open:
+
+    main        takes orders: hands samples over, gives what is done back
+    executor    does segments: of those that have all they read, the one of the oldest sample
+    one per bundle of messages (`Bundle`): waits for them, sample after sample
+    one per link of the sender, as in steps
+
+All state is guarded by one condition. Segments do samples in order, so a few counters say what can
+run: segment k may do sample n where ``k.done == n`` and n is open, its sources have done n, its
+bundles have arrived n + 1 times, and the segment that gates it has done n - 1.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import torch
+from safetensors.torch import load, save
+
+from placewright.runtime.emulation import Stretch
+from placewright.runtime.messages.gloo import GlooReceiver
+from placewright.runtime.messages.layout import THROUGH_HOST
+from placewright.runtime.step.devices import PlacedDevices, laid_out, storable
+from placewright.runtime.step.slots import Registers, call
+from placewright.runtime.stream.segments import Bundle, Segment, segments_of
+
+KEPT_SPANS = 4096
+"""Spans of segments that a worker keeps until they are fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample that a stream takes in.
+
+    Attributes
+    ----------
+    inputs
+        Program inputs as safetensors; empty for those that were loaded.
+    """
+
+    index: int
+    inputs: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What one process did of a sample; ``time.perf_counter()`` seconds of its machine.
+
+    Attributes
+    ----------
+    outputs
+        Those made here as safetensors; empty if there are none or they were not asked for.
+    """
+
+    index: int
+    start_s: float
+    end_s: float
+    outputs: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a process says each time it is asked.
+
+    Attributes
+    ----------
+    finished
+        Samples that are done here and were not reported before.
+    spans
+        Device, segment of that device, sample, start and end of what ran; where it was asked for.
+    """
+
+    finished: tuple[Finished, ...] = ()
+    spans: tuple[tuple[int, int, int, float, float], ...] = ()
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A sample on this process's devices; registers by part, what has arrived by segment."""
+
+    index: int
+    registers: list[Registers]
+    received: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
+    start_s: float = 0.0
+
+
+class StreamExecutor:
+    """Executes the loaded parts of a process for one sample after the other.
+
+    Parameters
+    ----------
+    lengths
+        Operators of every segment, by part.
+    window
+        Most samples in flight; the caller admits no more.
+    deliver
+        Whether outputs are given back.
+    watched
+        Whether spans are.
+    """
+
+    def __init__(
+        self,
+        devices: PlacedDevices,
+        lengths: Sequence[Sequence[int]],
+        window: int,
+        *,
+        deliver: bool,
+        watched: bool,
+        threads: int,
+        stretch: Stretch | None,
+    ) -> None:
+        self._devices, self._window = devices, window
+        self._deliver, self._threads, self._stretch = deliver, threads, stretch
+        self._share, self._compiled = devices.share, devices.compiled
+        self.segments = segments_of(self._share, self._compiled, lengths, window)
+        self._names = _names(self.segments, [p.device for p in self._share.parts])
+        self._last = _last_of_each_part(self.segments)
+        self._exchange = devices.exchange
+        self._receivers = self._make_receivers()
+        self._condition = threading.Condition()
+        self._waiting: deque[Sample] = deque()
+        self._open: dict[int, _InFlight] = {}
+        self._done = 0
+        self._finished: list[Finished] = []
+        self._spans: deque[tuple[int, int, int, float, float]] | None = (
+            deque(maxlen=KEPT_SPANS) if watched else None
+        )
+        self._error: BaseException | None = None
+        self._closed = False
+        self._per_sample = sum(len(s) for segment in self.segments for s in segment.sends)
+        self._queues: list[tuple[Bundle, SimpleQueue[int | None]]] = [
+            (bundle, SimpleQueue()) for segment in self.segments for bundle in segment.bundles
+        ]
+        self._threads_up = [self._start(self._execute)]
+        for bundle, queue in self._queues:
+            self._threads_up.append(self._start(self._receive, bundle, queue))
+
+    def turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> Progress:
+        """Take samples in; what was done since the last call.
+
+        Returns once sample `until` is done here, or after `wait_s` seconds.
+
+        Raises
+        ------
+        RuntimeError
+            A segment or a message failed; the error is its cause.
+        """
+        with self._condition:
+            self._waiting.extend(samples)
+            self._condition.notify_all()
+            self._condition.wait_for(
+                lambda: self._done > until or self._error is not None, timeout=wait_s
+            )
+            if self._error is not None:
+                raise RuntimeError("the stream broke off") from self._error
+            finished, self._finished = tuple(self._finished), []
+            spans = tuple(self._spans or ())
+            if self._spans is not None:
+                self._spans.clear()
+        return Progress(finished, spans)
+
+    def close(self) -> None:
+        """End the threads; every sample must be done."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        for _, queue in self._queues:
+            queue.put(None)
+        for thread in self._threads_up:
+            thread.join()
+        self._exchange.flush()
+        self._clear_logs()
+        self._exchange.sender.forget()
+
+    def _make_receivers(self) -> list[GlooReceiver]:
+        """By slot of the window."""
+        messages = [m for segment in self.segments for b in segment.bundles for _, m in b.messages]
+        devices = self._exchange.layout.devices
+        return [
+            GlooReceiver([m[s] for m in messages if m[s].way in THROUGH_HOST], devices)
+            for s in range(self._window)
+        ]
+
+    def _start(self, target: object, *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded, args=(target, *arguments), daemon=True)
+        thread.start()
+        return thread
+
+    def _guarded(self, target: object, *arguments: object) -> None:
+        """Keep what a thread raised for the next order."""
+        try:
+            assert callable(target)
+            target(*arguments)
+        except BaseException as error:
+            with self._condition:
+                self._error = self._error or error
+                self._condition.notify_all()
+
+    # The executor's thread.
+
+    @torch.no_grad()
+    def _execute(self) -> None:
+        torch.set_num_threads(self._threads)
+        first = self._exchange.layout.devices[self._share.parts[0].device].torch_device
+        if first.startswith("cuda"):
+            torch.cuda.set_device(first)
+        while (ready := self._next()) is not None:
+            self._run(*ready)
+
+    def _next(self) -> tuple[int, Segment, _InFlight] | None:
+        """Wait for a segment that can run, the oldest sample's first; ``None`` at the end."""
+        with self._condition:
+            while True:
+                self._admit()
+                if self._closed:
+                    return None
+                ready = [
+                    (segment.done, k) for k, segment in enumerate(self.segments) if self._can(k)
+                ]
+                if ready:
+                    index, k = min(ready)
+                    return k, self.segments[k], self._open[index]
+                self._condition.wait()
+
+    def _can(self, k: int) -> bool:
+        segment = self.segments[k]
+        n = segment.done
+        return (
+            n in self._open
+            and all(self.segments[s].done > n for s in segment.sources)
+            and all(bundle.arrived > n for bundle in segment.bundles)
+            and (segment.gated_by < 0 or self.segments[segment.gated_by].done >= n)
+        )
+
+    def _admit(self) -> None:
+        """Open samples whose slots are free: post their receives, put their inputs in place."""
+        while self._waiting and self._waiting[0].index < self._done + self._window:
+            sample = self._waiting.popleft()
+            registers = [list(part.registers) for part in self._compiled.parts]
+            self._open[sample.index] = _InFlight(sample.index, registers)
+            if sample.inputs:
+                self._put(load(sample.inputs), registers)
+            self._receivers[sample.index % self._window].post()
+            for _, queue in self._queues:
+                queue.put(sample.index)
+            self._finish()
+
+    def _put(self, inputs: Mapping[str, torch.Tensor], registers: list[Registers]) -> None:
+        for part, own, values in zip(
+            self._share.parts, self._compiled.parts, registers, strict=True
+        ):
+            place = self._exchange.layout.devices[part.device].torch_device
+            for item in part.inputs:
+                if item.name in inputs:
+                    made = laid_out(inputs[item.name], item.spec).to(place)
+                    values[own.index[item.name]] = made
+
+    def _run(self, k: int, segment: Segment, sample: _InFlight) -> None:
+        """Do one segment of one sample."""
+        exchange, stretch = self._exchange, self._stretch
+        registers, slot_of = sample.registers[segment.part], sample.index % self._window
+        start_s = time.perf_counter()
+        sample.start_s = sample.start_s or start_s
+        for register, tensor in sample.received.pop(k, ()):
+            registers[register] = tensor
+        for register, messages in segment.copied:
+            registers[register] = exchange.copies.take(messages[slot_of])
+        if stretch is not None:
+            stretch.begin()
+        for slot, sends in zip(segment.slots, segment.sends, strict=True):
+            call(slot, registers)
+            if sends:
+                if stretch is not None:
+                    stretch.pay()
+                for register, messages in sends:
+                    exchange.send(messages[slot_of], registers[register])
+                if stretch is not None:
+                    stretch.begin()
+            for register in slot.frees:
+                registers[register] = None
+        if stretch is not None:
+            stretch.pay()
+        self._compiled.timers[segment.part].settle()
+        end_s = time.perf_counter()
+        exchange.sender.reap(self._per_sample * self._window)
+        self._clear_logs()
+        with self._condition:
+            segment.done += 1
+            if self._spans is not None:
+                self._spans.append((*self._names[k], sample.index, start_s, end_s))
+            self._finish()
+
+    def _finish(self) -> None:
+        """Report samples that every part has done."""
+        while self._done in self._open and all(
+            self.segments[k].done > self._done for k in self._last
+        ):
+            sample = self._open.pop(self._done)
+            outputs = self._outputs(sample) if self._deliver else {}
+            data = save(storable(outputs)) if outputs else b""
+            end_s = time.perf_counter()
+            self._finished.append(Finished(sample.index, sample.start_s or end_s, end_s, data))
+            self._done += 1
+            self._condition.notify_all()
+
+    def _outputs(self, sample: _InFlight) -> dict[str, torch.Tensor]:
+        pairs = zip(self._compiled.parts, sample.registers, strict=True)
+        return {
+            name: values[k]
+            for part, values in pairs
+            for name, k in part.outputs.items()
+            if values[k] is not None
+        }
+
+    def _clear_logs(self) -> None:
+        self._exchange.sender.log.clear()
+        self._exchange.copies.log.clear()
+
+    # The threads of bundles.
+
+    def _receive(self, bundle: Bundle, queue: SimpleQueue[int | None]) -> None:
+        while (index := queue.get()) is not None:
+            slot = index % self._window
+            receiver = self._receivers[slot]
+            tensors = [(register, receiver.take(m[slot])) for register, m in bundle.messages]
+            with self._condition:
+                self._open[index].received.setdefault(bundle.segment, []).extend(tensors)
+                bundle.arrived += 1
+                self._condition.notify_all()
+
+
+def _last_of_each_part(segments: Sequence[Segment]) -> list[int]:
+    return list({segment.part: k for k, segment in enumerate(segments)}.values())
+
+
+def _names(segments: Sequence[Segment], devices: Sequence[int]) -> list[tuple[int, int]]:
+    """Device, and position on that device, of every segment."""
+    seen: dict[int, int] = {}
+    found = []
+    for segment in segments:
+        found.append((devices[segment.part], seen.setdefault(segment.part, 0)))
+        seen[segment.part] += 1
+    return found
