@@ -1,0 +1,126 @@
+"""A layer's program as an ``nn.Module``: what DDP, FSDP2 and pipeline stages are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.program_calls import materialise, resolve_target
+from placewright.graph.program import Ref
+from placewright.layers.execution.orders import LayerProgram
+from placewright.layers.profile.chain import in_place
+
+Use = Callable[[Tensor], Tensor]
+
+
+class LayerModule(nn.Module):
+    """Executes the calls of one layer on named values.
+
+    Parameters
+    ----------
+    state
+        Tensors by name in the model. A `nn.Parameter` is registered as it is, so that layers
+        which share a weight share the parameter.
+    use
+        What a parameter passes through before it is used, for example a gradient sum.
+    """
+
+    def __init__(
+        self, program: LayerProgram, state: Mapping[str, Tensor], use: Use | None = None
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self.attributes: dict[str, str] = {}
+        self.use = use
+        for value, name in program.parameters.items():
+            attribute = name.replace(".", "/")
+            self.attributes[value] = attribute
+            held = state[name]
+            self.register_parameter(
+                attribute, held if isinstance(held, nn.Parameter) else nn.Parameter(held)
+            )
+        for value, name in (*program.buffers.items(), *program.constants.items()):
+            attribute = name.replace(".", "/")
+            self.attributes[value] = attribute
+            self.register_buffer(attribute, state[name])
+        self.calls = [
+            (resolve_target(i.target), materialise(i.args), i.kwargs, i.results)
+            for i in program.instructions
+        ]
+        self.overwritten = {
+            i.args[0].name
+            for i in program.instructions
+            if in_place(i) and isinstance(i.args[0], Ref)
+        } & {*program.inputs, *program.feeds}
+        self.frees = _frees(program)
+
+    def forward(self, *inputs: Tensor, feeds: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Outputs of the layer, in the order of `LayerProgram.outputs`."""
+        values: dict[str, Any] = dict(zip(self.program.inputs, inputs, strict=True))
+        values.update({name: feeds[name] for name in self.program.feeds})
+        for name in self.overwritten:
+            values[name] = values[name].clone()
+        for value, attribute in self.attributes.items():
+            held = getattr(self, attribute)
+            parameter = self.use is not None and value in self.program.parameters
+            values[value] = self.use(held) if parameter else held  # type: ignore[misc]
+        for k in range(len(self.calls)):
+            self.call(k, values)
+            for name in self.frees[k]:
+                del values[name]
+        return tuple(values[name] for name in self.program.outputs)
+
+    def call(self, k: int, values: dict[str, Any]) -> None:
+        """Execute one call."""
+        target, args, kwargs, results = self.calls[k]
+        device = next((v.device for v in values.values() if isinstance(v, Tensor)), None)
+        made = target(
+            *filled(args, values),
+            **{key: filled(materialise(v, device), values) for key, v in kwargs.items()},
+        )
+        if len(results) == 1 and not isinstance(made, tuple | list):
+            values[results[0]] = made
+        else:
+            values.update(zip(results, made, strict=True))
+
+
+def filled(argument: Any, values: Mapping[str, Any]) -> Any:
+    """An argument with values in place of references."""
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, tuple | list):
+        return [filled(part, values) for part in argument]
+    return argument
+
+
+def _frees(program: LayerProgram) -> list[Sequence[str]]:
+    """After every call, the values that nothing reads any more: autograd keeps what it needs."""
+    from placewright.layers.profile.chain import reads
+
+    last: dict[str, int] = {}
+    for k, call in enumerate(program.instructions):
+        for name in (*reads(call), *call.results):
+            last[name] = k
+    kept = set(program.outputs)
+    return [
+        [name for name, at in last.items() if at == k and name not in kept]
+        for k in range(len(program.instructions))
+    ]
+
+
+def registered(state: Mapping[str, Tensor], trained: set[str]) -> dict[str, Tensor]:
+    """The state with parameters as `nn.Parameter`, one object each."""
+    return {
+        name: nn.Parameter(value, requires_grad=value.is_floating_point())
+        if name in trained
+        else value
+        for name, value in state.items()
+    }
+
+
+def device_of(spec: str) -> torch.device:
+    """A worker's device."""
+    return torch.device(spec)

@@ -1,0 +1,173 @@
+"""Activations and gradients between workers of one replica, with the gradients of one process.
+
+Layouts of an activation inside a replica: *whole* (every worker has all samples of the replica)
+and *rows* (each has its own samples). Gradients keep one rule in both: a worker's gradient of a
+value is the whole derivative of the batch's loss by what it holds, never a part of a sum.
+
+    rows -> whole    forward all-gather of samples,     backward take the own samples
+    whole -> rows    forward take the own samples,      backward all-gather
+    weights of DATA layers                              backward sum over the replica
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from placewright.runtime.emulation import Stretch
+
+
+@dataclass(slots=True)
+class Peers:
+    """Workers of one replica.
+
+    Attributes
+    ----------
+    rows
+        Samples of every worker in the layout *rows*, by column.
+    stretch
+        Owed waiting time of an emulated slower device is paid before others can see anything.
+    """
+
+    group: Any
+    column: int
+    rows: tuple[int, ...]
+    stretch: Stretch | None = None
+
+    def pay(self) -> None:
+        """Sleep what an emulated device owes."""
+        if self.stretch is not None:
+            self.stretch.pay()
+
+    def all_gather(self, part: Tensor, sizes: Sequence[int], dim: int) -> Tensor:
+        """The parts of all workers in one tensor; `sizes` along `dim` by column.
+
+        gloo gathers equal sizes only: smaller parts are padded.
+        """
+        self.pay()
+        part = part.movedim(dim, 0)
+        padded = part.new_zeros((max(sizes), *part.shape[1:]))
+        padded[: part.shape[0]] = part
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(gathered, padded, group=self.group)
+        self.restart()
+        return torch.cat([g[:n] for g, n in zip(gathered, sizes, strict=True)]).movedim(0, dim)
+
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """The sum over all workers."""
+        self.pay()
+        total = value.contiguous().clone()
+        dist.all_reduce(total, group=self.group)
+        self.restart()
+        return total
+
+    def restart(self) -> None:
+        """Communication costs an emulated device nothing extra."""
+        if self.stretch is not None:
+            self.stretch.begin()
+
+    def own(self, whole: Tensor, sizes: Sequence[int], dim: int) -> Tensor:
+        """The own part of a tensor that is there whole."""
+        return whole.narrow(dim, sum(sizes[: self.column]), sizes[self.column])
+
+    def sizes(self, length: int) -> tuple[int, ...]:
+        """The rows of every worker in an activation whose first dimension is `length` in all."""
+        each = length // sum(self.rows)
+        return tuple(rows * each for rows in self.rows)
+
+
+class _Gather(torch.autograd.Function):
+    """Parts -> whole; backward the own part."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, peers: Peers, sizes: Sequence[int], dim: int) -> Tensor:
+        ctx.given = peers, sizes, dim
+        return peers.all_gather(part, sizes, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        peers, sizes, dim = ctx.given
+        return peers.own(gradient, sizes, dim).contiguous(), None, None, None
+
+
+class _Slice(torch.autograd.Function):
+    """Whole -> the own part; backward all-gather."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, peers: Peers, sizes: Sequence[int], dim: int) -> Tensor:
+        ctx.given = peers, sizes, dim
+        return peers.own(whole, sizes, dim).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        peers, sizes, dim = ctx.given
+        return peers.all_gather(gradient, sizes, dim), None, None, None
+
+
+class _SumBackward(torch.autograd.Function):
+    """The value itself; its gradient is summed over the workers."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.peers.all_reduce(gradient), None
+
+
+class _SumForward(torch.autograd.Function):
+    """The sum of the workers' values; every worker's gradient is that of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, peers: Peers) -> Tensor:
+        return peers.all_reduce(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient, None
+
+
+def gradient_summed(value: Tensor, peers: Peers) -> Tensor:
+    """The value itself, for whose gradient every worker has a part of a sum."""
+    passed: Tensor = _SumBackward.apply(value, peers)  # type: ignore[no-untyped-call]
+    return passed
+
+
+def summed(value: Tensor, peers: Peers) -> Tensor:
+    """The sum of what the workers have."""
+    total: Tensor = _SumForward.apply(value, peers)  # type: ignore[no-untyped-call]
+    return total
+
+
+def gathered(value: Tensor, peers: Peers, sizes: Sequence[int], dim: int) -> Tensor:
+    """The parts of all workers, `sizes` along `dim`."""
+    whole: Tensor = _Gather.apply(value, peers, sizes, dim)  # type: ignore[no-untyped-call]
+    return whole
+
+
+def to_whole(value: Tensor, peers: Peers) -> Tensor:
+    """An activation in the layout *rows*, gathered."""
+    if not value.is_floating_point():
+        return peers.all_gather(value, _row_sizes(value, peers), 0)
+    return gathered(value, peers, _row_sizes(value, peers), 0)
+
+
+def to_rows(value: Tensor, peers: Peers) -> Tensor:
+    """The own samples of an activation in the layout *whole*."""
+    sizes = peers.sizes(value.shape[0])
+    if not value.is_floating_point():
+        return peers.own(value, sizes, 0)
+    sliced: Tensor = _Slice.apply(value, peers, sizes, 0)  # type: ignore[no-untyped-call]
+    return sliced
+
+
+def _row_sizes(value: Tensor, peers: Peers) -> tuple[int, ...]:
+    each = value.shape[0] // peers.rows[peers.column]
+    return tuple(rows * each for rows in peers.rows)

@@ -1,0 +1,152 @@
+"""What the workers of a plan are sent: layers as programs, and each worker's part of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProgram:
+    """Calls of one layer on a fixed number of samples.
+
+    Attributes
+    ----------
+    inputs, outputs
+        Values that come from the layer before, and go to the next one.
+    feeds
+        Values of the batch that it reads.
+    parameters, buffers, constants
+        Value -> name in the file of the model's state.
+    specs
+        Of inputs and outputs.
+    """
+
+    samples: int
+    instructions: tuple[Instruction, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    feeds: tuple[str, ...]
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    constants: Mapping[str, str]
+    specs: Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOrder:
+    """One layer on one worker.
+
+    Attributes
+    ----------
+    strategy
+        A value of `placewright.layers.plan.Strategy`.
+    program
+        On the samples that this worker takes of a micro-batch.
+    """
+
+    name: str
+    strategy: str
+    program: LayerProgram
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """One worker's part of a plan.
+
+    Attributes
+    ----------
+    stage, stages
+        Its number, and how many there are.
+    layers
+        In order.
+    replica, column
+        Its position in the stage's mesh of replicas x tensor degree.
+    shares
+        Samples of a micro-batch of every replica of this stage.
+    micro_batches, schedule
+        As of `placewright.layers.plan.LayerPlan`.
+    zero_stage, recompute
+        As of `placewright.layers.plan.Stage`.
+    chain
+        Ranks of the pipeline that this worker is in, by stage.
+    across
+        Ranks of the same column in all replicas: gradients are summed over them.
+    inside
+        Ranks of its replica: they split layers among each other.
+    feeds, batched
+        Values of a batch in order; those that are cut along samples.
+    loss_share
+        Weight of this worker's loss in that of the whole batch, per micro-batch.
+    counts
+        Whether its loss is counted: workers that compute the same one count once.
+    received, sent
+        Activations of a micro-batch from the stage before, and to the one after.
+    optimizer, lr
+        As of `placewright.capture`.
+    """
+
+    stage: int
+    stages: int
+    layers: tuple[LayerOrder, ...]
+    replica: int
+    column: int
+    shares: tuple[int, ...]
+    micro_batches: int
+    schedule: str
+    zero_stage: int
+    recompute: bool
+    chain: tuple[int, ...]
+    across: tuple[int, ...]
+    inside: tuple[int, ...]
+    feeds: tuple[str, ...]
+    batched: tuple[str, ...]
+    loss_share: float
+    counts: bool
+    received: tuple[TensorSpec, ...]
+    sent: tuple[TensorSpec, ...]
+    optimizer: str = "adam"
+    lr: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """One step of one worker, seconds of its own clock after the barrier.
+
+    Attributes
+    ----------
+    step_s
+        The whole step.
+    forward_s, backward_s
+        Inside its layers, waiting for other workers included.
+    loss
+        Its part of the loss of the whole batch.
+    """
+
+    step_s: float
+    forward_s: float
+    backward_s: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """Bytes that a worker held.
+
+    Attributes
+    ----------
+    before
+        Of the process with everything loaded but the model.
+    resident
+        After the model was loaded and before the first step.
+    peak
+        Most during the steps.
+    """
+
+    before: int = 0
+    resident: int = 0
+    peak: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)

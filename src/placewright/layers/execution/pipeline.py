@@ -1,0 +1,122 @@
+"""A worker's part of a pipeline, by ``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from placewright.graph.graph import TensorSpec
+from placewright.layers.execution.orders import StageOrder
+from placewright.runtime.emulation import Stretch
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class PipelinePart:
+    """The stage of one worker, and the schedule of its chain of workers.
+
+    The first stage is given a token, since whatever a batch brings reaches every stage by name:
+    a layer late in the model may read an input, and the last one reads the targets.
+    """
+
+    def __init__(
+        self,
+        order: StageOrder,
+        module: nn.Module,
+        device: torch.device,
+        group: Any,
+        stretch: Stretch | None,
+    ) -> None:
+        self.order, self.device = order, device
+        self.stage = _TimedStage(order, module, device, group, stretch)
+        self.schedule = SCHEDULES[order.schedule](
+            self.stage,
+            n_microbatches=order.micro_batches,
+            loss_fn=lambda output, _: output * order.loss_share,
+            scale_grads=False,
+        )
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds inside layers in forward passes of the last step."""
+        return self.stage.forward_s
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds inside layers in backward passes of the last step."""
+        return self.stage.backward_s
+
+    def step(self, batched: Mapping[str, Tensor]) -> float:
+        """All micro-batches; this worker's part of the loss."""
+        self.stage.forward_s = self.stage.backward_s = 0.0
+        token = torch.zeros(self.order.micro_batches, device=self.device)
+        losses: list[Tensor] = []
+        args = (token,) if self.stage.is_first else ()
+        feeds: Any = dict(batched)
+        self.schedule.step(*args, target=token, losses=losses, return_outputs=False, **feeds)
+        return float(sum(float(loss.detach()) for loss in losses))
+
+
+class _TimedStage(PipelineStage):
+    """Knows its shapes beforehand, takes times, and waits as long as an emulated device owes."""
+
+    def __init__(
+        self,
+        order: StageOrder,
+        module: nn.Module,
+        device: torch.device,
+        group: Any,
+        stretch: Stretch | None,
+    ) -> None:
+        given, made = _activations(order.received, device), _activations(order.sent, device)
+        first, last = order.stage == 0, order.stage == order.stages - 1
+        super().__init__(
+            module,
+            order.stage,
+            order.stages,
+            device,
+            input_args=(torch.zeros(1, device=device),) if first else given,
+            output_args=made,
+            input_grads=(None,) if first else given,
+            output_grads=(None,) if last else made,
+            group=group,
+        )
+        self.stretch = stretch
+        self.forward_s = self.backward_s = 0.0
+
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        start = self._begin()
+        made = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.forward_s += self._end(start)
+        return made
+
+    def backward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        start = self._begin()
+        made = super().backward_maybe_with_nosync(*args, **kwargs)
+        self.backward_s += self._end(start)
+        return made
+
+    def _begin(self) -> float:
+        if self.stretch is not None:
+            self.stretch.begin()
+        return time.perf_counter()
+
+    def _end(self, start: float) -> float:
+        if self.stretch is not None:
+            self.stretch.pay()
+        return time.perf_counter() - start
+
+
+def _activations(specs: tuple[TensorSpec, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Examples of what passes a cut: their shapes and types count, and who needs a gradient."""
+    found = []
+    for spec in specs:
+        dtype = getattr(torch, spec.dtype)
+        tensor = torch.zeros(spec.shape, dtype=dtype, device=device)
+        found.append(tensor.requires_grad_(dtype.is_floating_point))
+    return tuple(found)

@@ -1,0 +1,160 @@
+"""A model on worker processes that execute one layer plan after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor
+
+from placewright.capturing.source import ModelSource
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
+from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
+from placewright.layers.plan import LayerPlan
+from placewright.runtime import limits
+from placewright.runtime.engines.engine import Engine
+from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines.local import Local
+from placewright.runtime.scratch import Scratch
+
+PROGRAM = "placewright.layers.execution.worker:LayerWorker"
+
+
+class LayerSession:
+    """A context manager: starts one worker per device, loads plans, trains steps.
+
+    Parameters
+    ----------
+    model
+        The traced model.
+    engine
+        Who starts the workers; children of this process by default.
+    optimizer, lr
+        ``adam`` or ``sgd``, and its learning rate.
+    """
+
+    def __init__(
+        self,
+        model: TracedModel,
+        cluster: Cluster,
+        engine: Engine | None = None,
+        *,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+    ) -> None:
+        self.model, self.cluster = model, cluster
+        self.optimizer, self.lr = optimizer, lr
+        self.engine: Engine = Local() if engine is None else engine
+        self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
+        self._folder = Scratch()
+        self._states: list[str] = []
+        self.plan: LayerPlan | None = None
+
+    def __enter__(self) -> LayerSession:
+        try:
+            file = Path(self._folder.name) / "state.safetensors"
+            save_file(self.model.state(), file)
+            self.group.limit_s = limits.order_s(file.stat().st_size)
+            self.group.__enter__()
+            self._states = self.group.distribute(file)
+        except BaseException:
+            self.group.close()
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        try:
+            self.group.__exit__(kind, *rest)
+        finally:
+            self._folder.cleanup()
+
+    @property
+    def emulated(self) -> str:
+        """See `Engine.emulated`."""
+        return self.engine.emulated(self.cluster, self.group.hosts)
+
+    def load(self, plan: LayerPlan, state: Mapping[str, Tensor] | None = None) -> None:
+        """Put a plan on the workers, from the model's initial state or another one.
+
+        Raises
+        ------
+        UnsupportedError
+            The plan cannot be executed.
+        """
+        workers = len(self.cluster.devices)
+        orders = stage_orders(self.model, plan, workers, optimizer=self.optimizer, lr=self.lr)
+        files = self._states if state is None else self._distributed(state)
+        self.group.order_all("join_groups", groups_of(orders))
+        trained = self.model.trained()
+        self.group.order(
+            "load_stage", [(o, f, trained) for o, f in zip(orders, files, strict=True)]
+        )
+        self.plan = plan
+        self.feed(self.model.source)
+
+    def feed(self, source: ModelSource) -> None:
+        """Train on the inputs and targets of `source` from the next step on."""
+        batch = self.model.feeds(source)
+        for name in self.model.step.batched:
+            if batch[name].shape[0] != self.model.batch:
+                raise InputError(
+                    "the batch has another size than the plan",
+                    where=name,
+                    by=f"{batch[name].shape[0]} samples, planned for {self.model.batch}",
+                )
+        self.group.order_all("feed", save({k: v.contiguous() for k, v in batch.items()}))
+
+    def train(self, steps: int = 1, *, update: bool = True) -> list[tuple[StepTimes, ...]]:
+        """Train so many steps; times by step and worker.
+
+        Parameters
+        ----------
+        update
+            Let the optimizer change the parameters.
+        """
+        by_worker = self.group.order_all(
+            "train", steps, update, limit_s=limits.patience(limits.FIRST_STEPS_S * steps)
+        )
+        return [tuple(times) for times in zip(*by_worker, strict=True)]
+
+    def seed(self, seed: int) -> None:
+        """Seed the random numbers of all workers."""
+        self.group.order_all("seed", seed)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Gradients of the last step by name of the parameter."""
+        return self._collected("gradients")
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Parameters and buffers as they are now."""
+        return self._collected("parameters")
+
+    def _collected(self, order: str) -> dict[str, Tensor]:
+        folder = Path(self._folder.name)
+        files = [folder / f"{order}-{rank}" for rank in range(len(self.cluster.devices))]
+        self.group.collect(order, files)
+        found: dict[str, Tensor] = {}
+        for file in files:
+            found.update(load_file(file))
+            file.unlink()
+        return found
+
+    def _distributed(self, state: Mapping[str, Tensor]) -> list[str]:
+        file = Path(self._folder.name) / "resumed.safetensors"
+        save_file(dict(state), file)
+        return self.group.distribute(file)
+
+
+def loss_of(times: tuple[StepTimes, ...]) -> float:
+    """The loss of the whole batch in one step."""
+    return float(np.sum([t.loss for t in times]))
+
+
+def step_s(times: tuple[StepTimes, ...]) -> float:
+    """Seconds of one step: of its slowest worker."""
+    return max(t.step_s for t in times)

@@ -1,0 +1,188 @@
+"""A plan as one order per worker: programs of its layers, its place in the mesh, its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from placewright.capturing.source import ModelSource
+from placewright.errors import UnsupportedError
+from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
+from placewright.layers.execution.programs import layer_programs
+from placewright.layers.plan import LayerPlan, Schedule, Stage, Strategy
+from placewright.layers.profile.chain import Layer, chain
+from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
+
+IN_ROWS = (Strategy.DATA, Strategy.SHARDED)
+
+
+@dataclass(slots=True, eq=False)
+class TracedModel:
+    """A model traced on as many numbers of samples as plans ask for.
+
+    Attributes
+    ----------
+    step, layers
+        On the whole batch.
+    """
+
+    source: ModelSource
+    batch: int = 0
+    step: TracedStep = field(init=False)
+    layers: tuple[Layer, ...] = field(init=False)
+    _steps: dict[int, TracedStep] = field(default_factory=dict)
+    _programs: dict[int, tuple[LayerProgram, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.batch = self.batch or batch_of(self.source)
+        self.step = self.traced(self.batch)
+        self.layers = chain(self.step)
+
+    def traced(self, samples: int) -> TracedStep:
+        """The step on so many samples, traced when first asked for."""
+        if samples not in self._steps:
+            self._steps[samples] = trace_step(self.source, samples)
+        return self._steps[samples]
+
+    def programs(self, samples: int) -> tuple[LayerProgram, ...]:
+        """The programs of all layers on so many samples."""
+        if samples not in self._programs:
+            self._programs[samples] = layer_programs(self.traced(samples), self.layers)
+        return self._programs[samples]
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, buffers and constants by name."""
+        model, loss = self.source.model, self.source.loss_fn
+        held = {f"model.{n}": v for n, v in (*model.named_parameters(), *model.named_buffers())}
+        if isinstance(loss, torch.nn.Module):
+            named = (*loss.named_parameters(), *loss.named_buffers())
+            held |= {f"loss.{n}": v for n, v in named}
+        constants = {f"constant:{v}": t for v, t in self.step.constants.items()}
+        return {n: v.detach().clone().contiguous() for n, v in {**held, **constants}.items()}
+
+    def trained(self) -> tuple[str, ...]:
+        """Names of the parameters that need gradients."""
+        used = set(self.step.parameters.values())
+        model = self.source.model
+        names = [f"model.{n}" for n, p in model.named_parameters() if p.requires_grad]
+        return tuple(n for n in names if n in used)
+
+    def feeds(self, source: ModelSource | None = None) -> dict[str, Tensor]:
+        """A batch by the names of `TracedStep.feeds`; the example's without another one."""
+        tensors = feed_tensors(source or self.source)
+        return dict(zip(self.step.feeds, tensors, strict=True))
+
+
+def stage_orders(
+    model: TracedModel, plan: LayerPlan, workers: int, *, optimizer: str, lr: float
+) -> list[StageOrder | None]:
+    """The order of every worker; ``None`` for those that are left out.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan cannot be executed; names the stage and why.
+    """
+    check_executable(plan)
+    orders: list[StageOrder | None] = [None] * workers
+    micro = plan.micro_batch
+    for s, stage in enumerate(plan.stages):
+        for r, replica in enumerate(stage.replicas):
+            for c, worker in enumerate(replica.workers):
+                orders[worker] = StageOrder(
+                    stage=s,
+                    stages=len(plan.stages),
+                    layers=tuple(_layer(model, stage, k, r, c) for k in stage.layers),
+                    replica=r,
+                    column=c,
+                    shares=stage.shares,
+                    micro_batches=plan.micro_batches,
+                    schedule=str(plan.schedule),
+                    zero_stage=stage.zero_stage,
+                    recompute=stage.recompute,
+                    chain=tuple(other.replicas[r].workers[c] for other in plan.stages),
+                    across=tuple(other.workers[c] for other in stage.replicas),
+                    inside=replica.workers,
+                    feeds=model.step.feeds,
+                    batched=tuple(f for f in model.step.feeds if f in model.step.batched),
+                    loss_share=replica.share / (micro * plan.micro_batches),
+                    counts=s == len(plan.stages) - 1
+                    and (c == 0 or stage.strategy(stage.last_layer) in IN_ROWS),
+                    received=_specs(model, stage, replica.share),
+                    sent=_specs(model, stage, replica.share, outputs=True),
+                    optimizer=optimizer,
+                    lr=lr,
+                )
+    return orders
+
+
+def groups_of(orders: Sequence[StageOrder | None]) -> tuple[tuple[int, ...], ...]:
+    """Process groups that the orders need, each once, in one order for all workers."""
+    found: dict[tuple[int, ...], None] = {}
+    for order in orders:
+        if order is not None:
+            for ranks in (order.chain, order.across, order.inside):
+                if len(ranks) > 1:
+                    found[ranks] = None
+    return tuple(found)
+
+
+def check_executable(plan: LayerPlan) -> None:
+    """Raise where no executor has what a plan asks for.
+
+    Raises
+    ------
+    UnsupportedError
+        Names the stage.
+    """
+    first = plan.stages[0]
+    if plan.schedule is Schedule.INTERLEAVED and len(plan.stages) > 1:
+        raise UnsupportedError(
+            "the interleaved schedule cannot be executed yet",
+            where="the plan",
+            hint="plan with the schedule 1f1b or gpipe",
+        )
+    for s, stage in enumerate(plan.stages):
+        if stage.shares != first.shares or stage.tensor_degree != first.tensor_degree:
+            raise UnsupportedError(
+                "stages of different shapes cannot be executed yet",
+                where=f"stage {s}",
+                by=f"{len(stage.replicas)} x {stage.tensor_degree} workers with shares "
+                f"{stage.shares}, stage 0: {len(first.replicas)} x {first.tensor_degree} with "
+                f"{first.shares}",
+                hint="give all stages as many replicas, of the same shares",
+            )
+
+
+def _layer(model: TracedModel, stage: Stage, k: int, replica: int, column: int) -> LayerOrder:
+    strategy, share = stage.strategy(k), stage.replicas[replica].share
+    degree = stage.tensor_degree
+    if degree > 1 and strategy in IN_ROWS:
+        samples = share // degree + (column < share % degree)
+    else:
+        samples = share
+    if samples == 0:
+        raise UnsupportedError(
+            f"layer {model.layers[k].name!r} has fewer samples than workers",
+            where=f"replica {replica}",
+            by=f"{share} samples for {degree} workers",
+            hint="use larger micro-batches, or fewer workers",
+        )
+    return LayerOrder(model.layers[k].name, str(strategy), model.programs(samples)[k])
+
+
+def _specs(model: TracedModel, stage: Stage, share: int, *, outputs: bool = False) -> tuple:  # type: ignore[type-arg]
+    program = model.programs(share)[stage.last_layer if outputs else stage.first_layer]
+    return tuple(program.specs[v] for v in (program.outputs if outputs else program.inputs))
+
+
+def tied_layers(layers: Sequence[Layer]) -> Mapping[str, tuple[int, ...]]:
+    """Parameters that several layers use -> those layers."""
+    found: dict[str, tuple[int, ...]] = {}
+    for k, layer in enumerate(layers):
+        for name in layer.parameters:
+            found[name] = (*found.get(name, ()), k)
+    return {name: users for name, users in found.items() if len(users) > 1}

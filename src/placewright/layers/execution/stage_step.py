@@ -1,0 +1,237 @@
+"""A training step of one worker's stage: micro-batches, gradient sums, optimizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from placewright.layers.execution.layer_module import LayerModule
+from placewright.layers.execution.layouts import Peers, gradient_summed
+from placewright.layers.execution.orders import StageOrder
+from placewright.layers.execution.pipeline import PipelinePart
+from placewright.layers.execution.stage_module import IN_ROWS, StageModule
+from placewright.runtime.emulation import Stretch
+
+Groups = Mapping[tuple[int, ...], Any]
+
+BUCKET_MB = 4
+
+
+class StageStep:
+    """Modules, optimizer and batch of one worker.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Seconds of the last step inside the layers, waiting for others included.
+    """
+
+    def __init__(
+        self,
+        order: StageOrder,
+        state: Mapping[str, Tensor],
+        device: torch.device,
+        groups: Groups,
+        stretch: Stretch | None,
+    ) -> None:
+        self.order, self.device, self.stretch = order, device, stretch
+        self.forward_s = self.backward_s = 0.0
+        self.state = state
+        across = groups[order.across] if len(order.across) > 1 else None
+        peers = self._peers(groups)
+        layers = [_layer(entry, state, peers) for entry in order.layers]
+        self.module = StageModule(
+            layers,
+            [entry.strategy for entry in order.layers],
+            peers,
+            is_last=order.stage == order.stages - 1,
+            recompute=order.recompute,
+        )
+        self.module.to(device)
+        self.wrapped = self._wrapped(across, groups)
+        self.names = _names(self.module)
+        trained = [p for p in self.names if p.requires_grad]
+        self.optimizer = _optimizer(order, trained)
+        self.pipeline = None
+        if order.stages > 1:
+            self.pipeline = PipelinePart(order, self.wrapped, device, groups[order.chain], stretch)
+        self.batched: dict[str, Tensor] = {}
+
+    def feed(self, batch: Mapping[str, Tensor]) -> None:
+        """Take this replica's samples of a batch, one micro-batch after another."""
+        order = self.order
+        micro = sum(order.shares)
+        start, share = sum(order.shares[: order.replica]), order.shares[order.replica]
+        rows = torch.cat(
+            [
+                torch.arange(k * micro + start, k * micro + start + share)
+                for k in range(order.micro_batches)
+            ]
+        ).to(self.device)
+        self.batched = {name: value[rows] for name, value in batch.items() if name in order.batched}
+        self.module.shared_feeds = {k: v for k, v in batch.items() if k not in order.batched}
+
+    def run(self, *, update: bool) -> float:
+        """One step; this worker's part of the loss of the whole batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.forward_s = self.backward_s = 0.0
+        if self.stretch is not None:
+            self.stretch.begin()
+        loss = self._alone() if self.pipeline is None else self.pipeline.step(self.batched)
+        if self.pipeline is not None:
+            self.forward_s, self.backward_s = self.pipeline.forward_s, self.pipeline.backward_s
+        if self.stretch is not None:
+            self.stretch.begin()
+        if update:
+            self.optimizer.step()
+        if self.stretch is not None:
+            self.stretch.pay()
+        return loss if self.order.counts else 0.0
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Whole gradients by name; empty but on the first worker that has them."""
+        return self._whole({name: p.grad for p, name in self.names.items() if p.grad is not None})
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Whole parameters and buffers by name, likewise."""
+        found: dict[str, Tensor] = {name: p.detach() for p, name in self.names.items()}
+        whole = self._whole(found)
+        if self._first:
+            buffers = {n for e in self.order.layers for n in e.program.buffers.values()}
+            whole.update({name: self.state[name] for name in buffers})
+        return whole
+
+    @property
+    def _first(self) -> bool:
+        return self.order.replica == 0 and self.order.column == 0
+
+    def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All workers of the stage take part where tensors are divided among them."""
+        whole = {}
+        for name, value in tensors.items():
+            full = value.full_tensor() if isinstance(value, DTensor) else value
+            whole[name] = full.detach()
+        return whole if self._first else {}
+
+    def _peers(self, groups: Groups) -> Peers | None:
+        order = self.order
+        if len(order.inside) == 1:
+            return None
+        share, degree = order.shares[order.replica], len(order.inside)
+        rows = tuple(share // degree + (k < share % degree) for k in range(degree))
+        return Peers(groups[order.inside], order.column, rows, self.stretch)
+
+    def _wrapped(self, across: Any, groups: Groups) -> nn.Module:
+        """DDP over the replicas, or FSDP2 over them or inside the replica."""
+        order = self.order
+        if order.zero_stage and across is not None:
+            mesh = DeviceMesh.from_group(across, self.device.type)
+            return self._sharded(mesh, range(len(order.layers)))
+        if across is None or not any(p.requires_grad for p in self.module.parameters()):
+            return self.module
+        wrapped = DistributedDataParallel(
+            self.module,
+            process_group=across,
+            broadcast_buffers=False,
+            init_sync=False,
+            bucket_cap_mb=BUCKET_MB,
+            gradient_as_bucket_view=True,
+        )
+        wrapped.register_comm_hook(_Sum(across, self.stretch), _summed)
+        return wrapped
+
+    def _sharded(self, mesh: DeviceMesh, layers: range) -> nn.Module:
+        keep = self.order.zero_stage < 3
+        for k in layers:
+            layer = self.module.layers[k]
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer, mesh=mesh, reshard_after_forward=not keep)
+        fully_shard(self.module, mesh=mesh, reshard_after_forward=False)
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                # Losses are weighted by samples: gradients are summed, and gloo has a plain sum.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        return self.module
+
+    def _alone(self) -> float:
+        """All micro-batches one after another, gradients summed over the replicas at the last."""
+        order, total = self.order, 0.0
+        share = order.shares[order.replica]
+        for k in range(order.micro_batches):
+            rows = slice(k * share, (k + 1) * share)
+            feeds = {name: value[rows] for name, value in self.batched.items()}
+            with self._exchange(last=k == order.micro_batches - 1):
+                start = time.perf_counter()
+                loss = self.wrapped(**feeds) * order.loss_share
+                self._pay()
+                middle = time.perf_counter()
+                loss.backward()
+                self._pay()
+            self.forward_s += middle - start
+            self.backward_s += time.perf_counter() - middle
+            total += float(loss.detach())
+        return total
+
+    @contextmanager
+    def _exchange(self, *, last: bool) -> Iterator[None]:
+        """Exchange gradients in the last micro-batch only."""
+        if isinstance(self.wrapped, FSDPModule):
+            self.wrapped.set_requires_gradient_sync(last)
+        waits = isinstance(self.wrapped, DistributedDataParallel) and not last
+        with self.wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            yield
+
+    def _pay(self) -> None:
+        if self.stretch is not None:
+            self.stretch.pay()
+
+
+class _Sum:
+    """State of the communication hook."""
+
+    def __init__(self, group: Any, stretch: Stretch | None) -> None:
+        self.group, self.stretch = group, stretch
+
+
+def _summed(state: _Sum, bucket: Any) -> Any:
+    """Sum a bucket over the replicas: losses are weighted by samples, so nothing is averaged."""
+    if state.stretch is not None:
+        state.stretch.pay()
+    work = dist.all_reduce(bucket.buffer(), group=state.group, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+_summed.__annotations__.clear()  # DDP compares them with types, and these are text
+
+
+def _layer(entry: Any, state: Mapping[str, Tensor], peers: Peers | None) -> LayerModule:
+    if peers is not None and entry.strategy in IN_ROWS:
+        return LayerModule(entry.program, state, partial(gradient_summed, peers=peers))
+    return LayerModule(entry.program, state)
+
+
+def _names(module: nn.Module) -> dict[nn.Parameter, str]:
+    """Every parameter once, with its name in the model."""
+    found: dict[nn.Parameter, str] = {}
+    for path, value in module.named_parameters():
+        found.setdefault(value, path.rpartition(".")[2].replace("/", "."))
+    return found
+
+
+def _optimizer(order: StageOrder, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    parameters = parameters or [nn.Parameter(torch.zeros(()))]
+    if order.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=order.lr)
+    return torch.optim.Adam(parameters, lr=order.lr)

@@ -1,0 +1,137 @@
+"""The worker program that executes its part of a plan of layers."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Const, Instruction, Ref
+from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder, StepTimes
+from placewright.layers.execution.stage_step import StageStep
+from placewright.runtime.emulation import Stretch, precise_sleeps
+from placewright.runtime.process_group import join
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.worker import Worker
+
+
+class LayerWorker(WorkerProgram):
+    """One worker of a layer plan; `placewright.layers.execution.session` orders.
+
+    Process groups of the same workers are made once and used by all plans.
+    """
+
+    messages = (
+        *(StageOrder, LayerOrder, LayerProgram, StepTimes),
+        *(Instruction, Ref, Const, TensorSpec),
+    )
+    noun = "worker"
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        spec = worker.spec
+        torch.set_num_threads(spec.threads)
+        precise_sleeps()
+        join(spec)
+        own = spec.layout.device_group(spec.rank)[0]
+        self.device = torch.device(spec.layout.devices[own].torch_device)
+        self.rank = spec.rank
+        self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
+        self.groups: dict[tuple[int, ...], Any] = {}
+        self.step: StageStep | None = None
+
+    @order("joining the workers of its stage")
+    def join_groups(self, groups: tuple[tuple[int, ...], ...]) -> None:
+        """Make the process groups of a plan; all workers make all of them in one order."""
+        for ranks in groups:
+            if ranks not in self.groups:
+                backend = "nccl" if self.device.type == "cuda" else "gloo"
+                self.groups[ranks] = dist.new_group(list(ranks), backend=backend, sort_ranks=False)
+
+    @order("loading its layers")
+    def load_stage(
+        self, stage: StageOrder | None, state_file: str, trained: tuple[str, ...]
+    ) -> None:
+        """Replace what was loaded by a part of another plan; ``None`` for a worker left out."""
+        self.step = None
+        if stage is None:
+            return
+        programs = [layer.program for layer in stage.layers]
+        parameters = {name for p in programs for name in p.parameters.values()}
+        others = {n for p in programs for n in (*p.buffers.values(), *p.constants.values())}
+        state: dict[str, Tensor] = {}
+        with safe_open(state_file, "pt", device=str(self.device)) as file:
+            for name in parameters | others:
+                value = file.get_tensor(name)
+                state[name] = (
+                    torch.nn.Parameter(value, requires_grad=name in trained)
+                    if name in parameters
+                    else value
+                )
+        self.step = StageStep(stage, state, self.device, self.groups, self.stretch)
+
+    @order("taking a batch")
+    def feed(self, batch: bytes) -> None:
+        """Inputs and targets of all steps from the next one on, as safetensors."""
+        if self.step is not None:
+            tensors = {name: value.to(self.device) for name, value in load(batch).items()}
+            self.step.feed(tensors)
+
+    @order("training a step")
+    def train(self, count: int, update: bool) -> list[StepTimes]:
+        """Do `count` steps, each begun by all workers together."""
+        return [self._train(update) for _ in range(count)]
+
+    def _train(self, update: bool) -> StepTimes:
+        dist.barrier()
+        start = time.perf_counter()
+        if self.step is None:
+            return StepTimes(0.0, 0.0, 0.0, 0.0)
+        loss = self.step.run(update=update)
+        return StepTimes(
+            time.perf_counter() - start, self.step.forward_s, self.step.backward_s, loss
+        )
+
+    @order("setting its seed")
+    def seed(self, seed: int) -> None:
+        """Seed the random numbers."""
+        torch.manual_seed(seed)
+
+    @order("writing its gradients")
+    def gradients(self, path: str) -> str:
+        """Write the gradients of the last step, whole, where this worker is the first to have them.
+
+        Returns
+        -------
+        str
+            Why it cannot, empty where it could.
+        """
+        return _written(path, {} if self.step is None else self.step.gradients())
+
+    @order("writing its parameters")
+    def parameters(self, path: str) -> str:
+        """Likewise the parameters and buffers."""
+        return _written(path, {} if self.step is None else self.step.parameters())
+
+
+def _written(path: str, tensors: Mapping[str, Tensor]) -> str:
+    try:
+        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, path)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, so that what a process holds can be measured."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,1 @@
+"""Costs of the layers of a model: traced, by formulas, measured."""

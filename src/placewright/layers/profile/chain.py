@@ -1,0 +1,222 @@
+"""A traced step as a chain of layers, cut where a single activation passes.
+
+prelude      calls that depend on no parameter (masks, positions): every layer that reads one
+             computes it again
+layer        a heavy call (convolution, matrix product, attention, recurrent layer, embedding)
+             or a block of them, and the cheap calls up to the next one
+boundary     the values that the next layers read; mostly one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from placewright.graph.program import Instruction, Ref
+from placewright.layers.profile.tracing import MODEL, TracedStep
+
+HEAVY = frozenset(
+    {
+        "aten.conv1d.default",
+        "aten.conv2d.default",
+        "aten.conv2d.padding",
+        "aten.conv3d.default",
+        "aten.conv_transpose2d.input",
+        "aten.linear.default",
+        "aten.addmm.default",
+        "aten.mm.default",
+        "aten.bmm.default",
+        "aten.matmul.default",
+        "aten.embedding.default",
+        "aten.lstm.input",
+        "aten.gru.input",
+        "aten.rnn_tanh.input",
+        "aten.lstm_cell.default",
+        "aten.gru_cell.default",
+        "aten.scaled_dot_product_attention.default",
+    }
+)
+"""Calls that make a layer of their own, where the chain can be cut before them."""
+
+WIDEST = 3
+"""Values at most that pass a cut inside a block that is too large for a single layer."""
+
+LARGEST_SHARE = 0.25
+"""Of the heavy calls, in one layer, before it is cut where several values pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Consecutive calls of a traced step.
+
+    Attributes
+    ----------
+    name, kind
+        The module that holds it, unique; the kind of its calls (``conv2d``, ``attention``).
+    first, end
+        Its calls, as a range of `TracedStep.instructions`.
+    inputs, outputs
+        Values that it reads from the layer before, and that the layers after it read.
+    parameters
+        Names in the model, each once.
+    """
+
+    name: str
+    kind: str
+    first: int
+    end: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+def references(argument: Any) -> Iterator[str]:
+    """Names of the values in an argument."""
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from references(part)
+    elif isinstance(argument, dict):
+        yield from references(tuple(argument.values()))
+
+
+def reads(call: Instruction) -> list[str]:
+    """Values that a call reads."""
+    return list(dict.fromkeys(references((call.args, dict(call.kwargs)))))
+
+
+def in_place(call: Instruction) -> bool:
+    """Whether a call changes its first argument."""
+    name = call.target.split(".")[1]
+    return name.endswith("_") and not name.endswith("__")
+
+
+def prelude_of(step: TracedStep) -> frozenset[int]:
+    """Calls that depend on neither parameters nor random numbers, and whose values are cheap."""
+    held = {*step.parameters, *step.buffers}
+    dependent: set[str] = set(held)
+    found = set()
+    for k, call in enumerate(step.instructions):
+        if in_place(call) or call.target in HEAVY or any(v in dependent for v in reads(call)):
+            dependent.update(call.results)
+        else:
+            found.add(k)
+    return frozenset(found)
+
+
+def chain(step: TracedStep) -> tuple[Layer, ...]:
+    """The layers of a step, in order."""
+    prelude = prelude_of(step)
+    crossing = _crossing(step, prelude)
+    heavy = [k for k, call in enumerate(step.instructions) if _is_heavy(step, k, call, prelude)]
+    cuts = _cuts(heavy, [k for k, names in crossing.items() if len(names) == 1])
+    cuts = _refined(cuts, heavy, crossing, len(step.instructions))
+    bounds = [0, *cuts, len(step.instructions)]
+    layers: list[Layer] = []
+    names: set[str] = set()
+    for first, end in pairwise(bounds):
+        calls = [k for k in range(first, end) if k not in prelude]
+        name = _unique(_common([step.modules[k] for k in calls if k in heavy]), names)
+        layers.append(
+            Layer(
+                name,
+                kind_of([step.instructions[k].target for k in calls]),
+                first,
+                end,
+                crossing.get(first, ()),
+                crossing.get(end, ()) if end < len(step.instructions) else (step.loss,),
+                parameters_of(step, calls),
+            )
+        )
+    return tuple(layers)
+
+
+def parameters_of(step: TracedStep, calls: Iterable[int]) -> tuple[str, ...]:
+    """Names of the parameters that these calls read, each once."""
+    read = (v for k in calls for v in reads(step.instructions[k]))
+    return tuple(dict.fromkeys(step.parameters[v] for v in read if v in step.parameters))
+
+
+def _is_heavy(step: TracedStep, k: int, call: Instruction, prelude: frozenset[int]) -> bool:
+    return call.target in HEAVY and k not in prelude
+
+
+def _crossing(step: TracedStep, prelude: frozenset[int]) -> dict[int, tuple[str, ...]]:
+    """Position -> values that calls before it make and calls from it on read, prelude apart."""
+    last, made = {}, {}
+    for k, call in enumerate(step.instructions):
+        for name in reads(call):
+            last[name] = k
+        for name in call.results:
+            made[name] = k
+    last[step.loss] = len(step.instructions)
+    alive: dict[int, list[str]] = {k: [] for k in range(1, len(step.instructions))}
+    for name, at in made.items():
+        if at not in prelude:
+            for k in range(at + 1, min(last.get(name, at), len(step.instructions) - 1) + 1):
+                alive[k].append(name)
+    return {k: tuple(names) for k, names in alive.items() if names}
+
+
+def _cuts(heavy: Sequence[int], allowed: Sequence[int]) -> list[int]:
+    """Before a heavy call, at the nearest position that is allowed, once per heavy call."""
+    cuts: list[int] = []
+    for before, call in pairwise(heavy):
+        between = [k for k in allowed if before < k <= call]
+        if between:
+            cuts.append(between[-1])
+    return cuts
+
+
+def _refined(
+    cuts: list[int], heavy: Sequence[int], crossing: dict[int, tuple[str, ...]], count: int
+) -> list[int]:
+    """Cut layers that hold too many of the heavy calls where more values pass."""
+    found = list(cuts)
+    bounds = [0, *cuts, count]
+    for first, end in pairwise(bounds):
+        inside = [k for k in heavy if first <= k < end]
+        if len(inside) > max(2, LARGEST_SHARE * len(heavy)):
+            allowed = [
+                k for k, names in crossing.items() if first < k < end and len(names) <= WIDEST
+            ]
+            found += _cuts(inside, allowed)
+    return sorted(set(found))
+
+
+def _common(modules: Sequence[str]) -> str:
+    """The innermost module that holds all of them."""
+    if not modules:
+        return "layer"
+    parts = [path.removeprefix(MODEL).split(".") for path in modules]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared) or "layer"
+
+
+def _unique(name: str, names: set[str]) -> str:
+    candidate, k = name or "layer", 2
+    while candidate in names:
+        candidate, k = f"{name}#{k}", k + 1
+    names.add(candidate)
+    return candidate
+
+
+def kind_of(targets: Sequence[str]) -> str:
+    """What a layer is, by its calls."""
+    have = {target.split(".")[1] for target in targets}
+    linear = sum(t.split(".")[1] in ("linear", "addmm", "mm") for t in targets)
+    if "scaled_dot_product_attention" in have or ("softmax" in have and "matmul" in have):
+        return "attention"
+    for kind in ("lstm", "gru", "lstm_cell", "gru_cell", "conv2d", "conv1d", "embedding"):
+        if kind in have:
+            return kind.removesuffix("_cell")
+    if linear:
+        return "mlp" if linear > 1 else "linear"
+    return "elementwise"

@@ -1,0 +1,273 @@
+"""One training step of a model as high-level ATen calls: forward pass and loss, no backward.
+
+`torch.export` keeps whole layers as one call (``aten.linear``, ``aten.conv2d``, ``aten.lstm``),
+which is what formulas are about and what strategies split. Shapes are fixed: a program is traced
+once for every number of samples that some worker takes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from placewright.capturing.inputs import as_arguments
+from placewright.capturing.mode import in_mode
+from placewright.capturing.named_state import modules_in
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.errors import InputError, UnsupportedError
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Const, Instruction, Ref
+
+MODEL = "model."
+"""Prefix of the model's parameters in a traced step; those of the loss begin with ``loss.``"""
+
+_IGNORED = ("aten._assert_tensor_metadata.default", "aten._assert_async.msg")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedStep:
+    """Forward pass and loss on `batch` samples.
+
+    Attributes
+    ----------
+    modules
+        Path of the module that made each call.
+    specs
+        Of every value.
+    parameters, buffers
+        Value -> name in the model; tied weights have one name.
+    feeds
+        Values that a batch brings, in the order of its tensors; `batched` are cut along samples.
+    constants
+        Values that the model's code made.
+    loss
+        The value that the backward pass starts from.
+    """
+
+    batch: int
+    instructions: tuple[Instruction, ...]
+    modules: tuple[str, ...]
+    specs: Mapping[str, TensorSpec]
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    feeds: tuple[str, ...]
+    batched: frozenset[str]
+    constants: Mapping[str, Tensor]
+    loss: str
+
+
+class _Step(nn.Module):
+    """Model and loss as one module."""
+
+    def __init__(self, source: ModelSource) -> None:
+        super().__init__()
+        self.model = source.model
+        self.loss = source.loss_fn or mean_square
+
+    def forward(self, args: Any, kwargs: Any, targets: Any) -> Tensor:
+        return self.loss(self.model(*args, **kwargs), targets)
+
+
+def batch_of(source: ModelSource) -> int:
+    """Samples in the inputs: the first dimension of the first tensor.
+
+    Raises
+    ------
+    InputError
+        No input is a tensor.
+    """
+    for leaf in _leaves(source):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    raise InputError(
+        "no input of the model has samples",
+        where=f"model {source.name}",
+        hint="give tensors whose first dimension is the batch",
+    )
+
+
+def with_batch(source: ModelSource, batch: int) -> ModelSource:
+    """The same model on `batch` samples: the first ones, repeated where there are too few."""
+    have = batch_of(source)
+    rows = torch.arange(batch) % have
+
+    def cut(leaf: Any) -> Any:
+        samples = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == have
+        return leaf[rows.to(leaf.device)] if samples else leaf
+
+    leaves, spec = tree_flatten((source.inputs, source.targets))
+    inputs, targets = tree_unflatten([cut(leaf) for leaf in leaves], spec)
+    return replace(source, inputs=inputs, targets=targets)
+
+
+def feed_tensors(source: ModelSource) -> list[Tensor]:
+    """The tensors of inputs and targets, in the order of `TracedStep.feeds`."""
+    return [leaf for leaf in _leaves(source) if isinstance(leaf, Tensor)]
+
+
+def trace_step(source: ModelSource, batch: int) -> TracedStep:
+    """Trace the training step of `source` on `batch` samples.
+
+    Raises
+    ------
+    UnsupportedError
+        `torch.export` cannot trace the model, or it has control flow of its own.
+    """
+    source = with_batch(source, batch)
+    args, kwargs = _arguments(source)
+    step = _Step(source)
+    try:
+        with in_mode(source.model, *modules_in(source.loss_fn), training=True):
+            exported = torch.export.export(step, (args, kwargs, source.targets), strict=False)
+    except Exception as error:
+        raise UnsupportedError(
+            "the model cannot be traced as layers",
+            where=f"model {source.name}",
+            by=f"{type(error).__name__}: {error}".splitlines()[0][:300],
+            hint="torch.export.export(model, inputs, strict=False) has to work on it",
+        ) from error
+    return _lowered(exported, step, source, batch)
+
+
+def _lowered(
+    exported: torch.export.ExportedProgram, step: _Step, source: ModelSource, batch: int
+) -> TracedStep:
+    lowering = _Lowering()
+    signature, first = exported.graph_signature, _first_names(step)
+    parameters = {v: first[k] for v, k in signature.inputs_to_parameters.items()}
+    buffers = {v: first[k] for v, k in signature.inputs_to_buffers.items() if k in first}
+    lifted = {
+        **signature.inputs_to_lifted_tensor_constants,
+        **{v: k for v, k in signature.inputs_to_buffers.items() if k not in first},
+    }
+    held = {**exported.constants, **exported.state_dict}
+    constants = {v: held[k].detach() for v, k in lifted.items() if isinstance(held[k], Tensor)}
+    for node in exported.graph.nodes:
+        lowering.lower(node)
+    tensors = [isinstance(leaf, Tensor) for leaf in _leaves(source)]
+    users = [n for n in exported.graph.nodes if n.op == "placeholder"]
+    known = {*parameters, *buffers, *constants, *lifted}
+    given = [n.name for n in users if n.name not in known]
+    feeds = tuple(name for name, tensor in zip(given, tensors, strict=True) if tensor)
+    specs = lowering.specs
+    return TracedStep(
+        batch=batch,
+        instructions=tuple(lowering.instructions),
+        modules=tuple(lowering.modules),
+        specs=specs,
+        parameters=parameters,
+        buffers=buffers,
+        feeds=feeds,
+        batched=frozenset(f for f in feeds if specs[f].shape[:1] == (batch,)),
+        constants=constants,
+        loss=lowering.output,
+    )
+
+
+class _Lowering:
+    """fx nodes -> instructions on named values."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.modules: list[str] = []
+        self.specs: dict[str, TensorSpec] = {}
+        self.names: dict[fx.Node, Any] = {}
+        self.output = ""
+
+    def lower(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self.names[node] = Ref(node.name)
+            self._specify(node.name, node.meta.get("val"))
+        elif node.op == "output":
+            self.output = self._argument(_parts(node.args[0])[-1]).name
+        elif node.target is operator.getitem:
+            source, k = _parts(node.args)
+            self.names[node] = self.names[source][k]
+        elif isinstance(node.target, torch._ops.OpOverload):
+            self._call(node, str(node.target))
+        elif node.users:
+            raise UnsupportedError(
+                f"the model calls {node.target}, which is no operation of ATen",
+                where=_module(node),
+                hint="control flow, autocast and gradient modes inside a model cannot be split",
+            )
+
+    def _call(self, node: fx.Node, target: str) -> None:
+        if target in _IGNORED:
+            return
+        value = node.meta.get("val")
+        if isinstance(value, tuple | list):
+            results = tuple(f"{node.name}.{k}" for k in range(len(value)))
+            self.names[node] = [Ref(name) for name in results]
+            for name, part in zip(results, value, strict=True):
+                self._specify(name, part)
+        else:
+            results = (node.name,)
+            self.names[node] = Ref(node.name)
+            self._specify(node.name, value)
+        kwargs = {key: self._argument(part) for key, part in node.kwargs.items()}
+        args = tuple(self._argument(part) for part in node.args)
+        self.instructions.append(Instruction(node.name, target, args, kwargs, results))
+        self.modules.append(_module(node))
+
+    def _specify(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            self.specs[name] = TensorSpec(tuple(map(int, value.shape)), dtype)
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return self.names[argument]
+        if isinstance(argument, tuple | list):
+            return tuple(self._argument(part) for part in argument)
+        for kind, types in _CONSTANTS.items():
+            if isinstance(argument, types):
+                return Const(kind, str(argument).removeprefix("torch."))
+        return argument
+
+
+_CONSTANTS = {
+    "dtype": torch.dtype,
+    "device": torch.device,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+
+
+def _parts(argument: Any) -> tuple[Any, ...]:
+    return tuple(argument)
+
+
+def _module(node: fx.Node) -> str:
+    """Path of the innermost module that made the call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return str(path).removeprefix(MODEL)
+
+
+def _first_names(step: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer -> the first name of the same tensor."""
+    first: dict[int, str] = {}
+    found = {}
+    for name, value in (
+        *step.named_parameters(remove_duplicate=False),
+        *step.named_buffers(remove_duplicate=False),
+    ):
+        found[name] = first.setdefault(id(value), name)
+    return found
+
+
+def _arguments(source: ModelSource) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    inputs = as_arguments(source.inputs, type(source.model).__name__)
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _leaves(source: ModelSource) -> list[Any]:
+    args, kwargs = _arguments(source)
+    return tree_flatten((args, kwargs, source.targets))[0]

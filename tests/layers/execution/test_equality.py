@@ -1,0 +1,103 @@
+"""Every strategy gives the loss and the gradients of one process: real processes, gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from placewright.cluster.cluster import Cluster, Device
+from placewright.layers.execution.reference import one_process
+from placewright.layers.execution.session import LayerSession, loss_of
+from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
+from tests.layers.models import language_model
+
+DATA, REPLICATED = Strategy.DATA, Strategy.REPLICATED
+LAYERS = 8
+
+
+def stage(first: int, last: int, workers: list[list[int]], shares: list[int], **more) -> Stage:
+    """Layers on replicas of workers."""
+    replicas = tuple(Replica(tuple(w), s) for w, s in zip(workers, shares, strict=True))
+    return Stage(first, last, replicas, len(workers[0]), **more)
+
+
+MIX = (DATA, REPLICATED) * 4
+
+PLANS = {
+    "one worker": LayerPlan((stage(0, 7, [[1]], [12]),)),
+    "data, uneven": LayerPlan((stage(0, 7, [[0], [1]], [7, 5]),)),
+    "data, micro-batches": LayerPlan((stage(0, 7, [[2], [0], [1]], [3, 1, 2]),), 2),
+    "recompute": LayerPlan((stage(0, 7, [[0], [1]], [7, 5], recompute=True),)),
+    "zero 2": LayerPlan((stage(0, 7, [[0], [1]], [4, 2], zero_stage=2),), 2),
+    "zero 3": LayerPlan((stage(0, 7, [[0], [1]], [7, 5], zero_stage=3),)),
+    "gpipe": LayerPlan((stage(0, 2, [[0]], [3]), stage(3, 7, [[1]], [3])), 4, Schedule.GPIPE),
+    "1f1b, four stages": LayerPlan(
+        (
+            stage(0, 0, [[3]], [2]),
+            stage(1, 4, [[1]], [2]),
+            stage(5, 6, [[0]], [2]),
+            stage(7, 7, [[2]], [2]),
+        ),
+        6,
+    ),
+    "data inside a replica": LayerPlan((stage(0, 7, [[0, 1]], [12], strategies=(DATA,) * 8),)),
+    "a mix per layer": LayerPlan((stage(0, 7, [[0, 1], [2, 3]], [7, 5], strategies=MIX),)),
+    "a grid": LayerPlan((stage(0, 2, [[0], [1]], [2, 1]), stage(3, 7, [[2], [3]], [2, 1])), 4),
+    "a grid, sharded": LayerPlan(
+        (
+            stage(0, 2, [[0], [1]], [2, 1], zero_stage=3),
+            stage(3, 7, [[2], [3]], [2, 1], zero_stage=3),
+        ),
+        4,
+    ),
+    "a pipeline of mixes": LayerPlan(
+        (
+            stage(0, 2, [[0, 1]], [6], strategies=(DATA, REPLICATED, DATA)),
+            stage(3, 7, [[2, 3]], [6], strategies=(REPLICATED, *(DATA,) * 4)),
+        ),
+        2,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[LayerSession]:
+    """Four workers; plans for fewer leave some out."""
+    devices = tuple(Device(f"d{k}", node=f"n{k}") for k in range(4))
+    cluster, model = Cluster(devices, (), "four"), TracedModel(language_model())
+    # Adam would divide rounding errors of gradients that are zero by their own size.
+    with LayerSession(model, cluster, optimizer="sgd", lr=0.1) as session:
+        yield session
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_computes_what_one_process_does(name: str, session: LayerSession) -> None:
+    """Loss to six digits, gradients to 1e-6."""
+    expected_loss, expected = one_process(session.model.source)
+
+    session.load(PLANS[name])
+    (times,) = session.train(1, update=False)
+    gradients = session.gradients()
+
+    assert loss_of(times) == pytest.approx(expected_loss, abs=1e-6)
+    assert gradients.keys() == expected.keys()
+    for key, gradient in expected.items():
+        assert (gradients[key] - gradient).abs().max() <= 1e-6, key
+
+
+def test_training_ends_with_the_parameters_of_one_process(session: LayerSession) -> None:
+    """Also where optimizer states are divided among the workers."""
+    ends = []
+    for name in ("one worker", "data, uneven", "a grid, sharded"):
+        session.load(PLANS[name])
+        session.train(2)
+        ends.append(session.parameters())
+
+    start = session.model.state()
+    for other in ends[1:]:
+        assert other.keys() == ends[0].keys()
+        for key, value in ends[0].items():
+            assert (other[key] - value).abs().max() <= 1e-6, key
+    assert any((ends[0][key] - start[key]).abs().max() > 1e-4 for key in ends[0])
