@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.capturing.model import capture, capture_source
+    from placewright.capturing.recipe import TrainingRecipe
     from placewright.capturing.source import ModelSource, load_model, mean_square
     from placewright.capturing.state import initial_state
     from placewright.capturing.zoo import zoo_models
@@ -98,6 +99,7 @@ _HOME = {
     "Status": "placewright.planning.result",
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
+    "TrainingRecipe": "placewright.capturing.recipe",
     "Trainer": "placewright.operators.adaptive.trainer",
     "UnknownNameError": "placewright.errors",
     "UnsupportedError": "placewright.errors",
@@ -172,6 +174,7 @@ __all__ = [
     "Testbed",
     "Timeline",
     "Trainer",
+    "TrainingRecipe",
     "UnknownNameError",
     "UnsupportedError",
     "Wing",

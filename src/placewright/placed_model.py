@@ -16,7 +16,10 @@ from placewright.planning.result import Measurement, Result, Status
 from placewright.planning.solving import AUTO
 
 if TYPE_CHECKING:
+    import torch
+
     from placewright.adapt.timeline import Timeline
+    from placewright.capturing.recipe import TrainingRecipe
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
@@ -42,7 +45,7 @@ def place(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: str = "adam",
+    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
     engine: str | Engine = "local",
     emulate: bool = True,
@@ -71,7 +74,8 @@ def place(
     loss_fn, targets
         ``loss_fn(outputs, targets)``; the mean square of the outputs where none is given.
     optimizer, lr
-        ``adam`` or ``sgd``, and its learning rate.
+        ``adam`` or ``sgd``, and its learning rate; or an optimizer object that has the model's
+        parameters; or a `placewright.TrainingRecipe`, which clips and accumulates gradients too.
     engine
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. The processes
         that torchrun started beside the first one serve it here, and end in `SystemExit`.
@@ -123,11 +127,9 @@ def place(
     monitor = monitor_of(progress)
     workers = Workers(engine, cluster, emulate=emulate)
     workload = profiled(
-        source_of(model, inputs, loss_fn, targets, training=training),
+        source_of(model, inputs, loss_fn, targets, training=training, optimizer=optimizer, lr=lr),
         cluster,
         training=training,
-        optimizer=optimizer,
-        lr=lr,
         method=method,
         table=table,
         monitor=monitor,
@@ -501,7 +503,7 @@ class PlacedModel:
             seed=self._seed if seed is None else seed,
         )
         self.timeline = run.timeline
-        trainer = Trainer(self.workload.source.model, run)
+        trainer = Trainer(self.workload.source.model, run, self.workload.source)
         if passing is not None:
             weakref.finalize(trainer, passing.cleanup)
         return trainer

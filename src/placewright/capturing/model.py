@@ -20,6 +20,7 @@ from placewright.capturing.colocation import colocate
 from placewright.capturing.dataflow import resolve
 from placewright.capturing.lowering import lower
 from placewright.capturing.optimizer import append_updates
+from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.tracing import trace
 
@@ -40,7 +41,7 @@ def capture(
     training: bool = False,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     targets: Any = None,
-    optimizer: str = "adam",
+    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
     name: str = "",
 ) -> Graph:
@@ -58,14 +59,16 @@ def capture(
     loss_fn
         ``loss_fn(outputs, targets) -> scalar``; the mean square of the outputs stands in.
     optimizer
-        ``adam`` (as ``torch.optim.Adam(fused=True)``) or ``sgd``.
+        ``adam`` (as ``torch.optim.Adam(fused=True)``), ``sgd``, an optimizer object that has the
+        model's parameters, or a `placewright.TrainingRecipe`.
     lr
-        Learning rate.
+        Learning rate of an optimizer that is a name.
 
     Raises
     ------
     UnsupportedError
-        The model cannot be traced; says where in it and why.
+        The model cannot be traced, says where in it and why; or the optimizer does not work tensor
+        by tensor.
     InputError
         The model does not run on these inputs.
 
@@ -81,7 +84,8 @@ def capture(
     ``nn.TransformerEncoderLayer`` by one fused kernel.
     """
     source = ModelSource(model, inputs, loss_fn if training else None, targets, name)
-    return capture_call(source, training=training, optimizer=optimizer, lr=lr).graph
+    recipe = recipe_of(optimizer, lr) if training else None
+    return capture_call(replace(source, recipe=recipe), training=training).graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,17 +103,16 @@ class CapturedCall:
     structure: Any
 
 
-def capture_call(
-    source: ModelSource, *, training: bool = False, optimizer: str = "adam", lr: float = 1e-3
-) -> CapturedCall:
+def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall:
     """Capture one step of a model and the structure of what it returns; see `capture`."""
+    recipe = (source.recipe or TrainingRecipe()) if training else None
     model, name = source.model, source.name or type(source.model).__name__
     if not training:
         source = replace(source, loss_fn=None)
     traced = trace(source, training=training)  # one functional fx graph, in two traces
     step = lower(traced)  # calls on named values
-    if training:
-        step = append_updates(step, optimizer, lr)
+    if recipe is not None:
+        step = append_updates(step, recipe, source)
     check_memory(step.mutated(), source)
     flow = resolve(step)  # producers, consumers, aliases, hidden orders
     groups = colocate(flow)  # what runs on one device
@@ -117,7 +120,9 @@ def capture_call(
 
 
 def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:
-    """`capture` of what `load_model` returned."""
+    """`capture` of what `load_model` returned; its recipe, if any, goes before `settings`."""
+    if source.recipe is not None:
+        settings["optimizer"] = source.recipe
     return capture(
         source.model,
         source.inputs,

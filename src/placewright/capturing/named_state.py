@@ -7,11 +7,14 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
 from placewright.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from placewright.capturing.source import ModelSource
 
 Loss = Callable[[Any, Any], Any]
 
@@ -98,6 +101,11 @@ def named_state(model: nn.Module, loss_fn: Loss | None = None) -> tuple[list[Mem
     """Parameters and buffers, each tensor once; `UnsupportedError` for a name used twice."""
     whole = ModelAndLoss(model, loss_fn)
     return _members(whole.named_parameters(), model), _members(whole.named_buffers(), model)
+
+
+def parameters_of(source: ModelSource) -> dict[str, Tensor]:
+    """The parameters of a model and its loss by key."""
+    return {m.key: m.value for m in named_state(source.model, source.loss_fn)[0]}
 
 
 def _members(named: Any, model: nn.Module) -> list[Member]:

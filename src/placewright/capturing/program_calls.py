@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-import placewright.capturing.rewrites.random_state  # noqa: F401  registers placewright.bernoulli
+import placewright.capturing.rewrites.random_state  # registers placewright.bernoulli
+import placewright.capturing.update_rule  # noqa: F401  registers placewright.update
 from placewright.errors import InputError
 from placewright.graph.program import Const
 

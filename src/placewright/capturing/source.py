@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing import zoo
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 
 ZOO = "zoo:"
@@ -30,6 +31,8 @@ class ModelSource:
         A tuple or list of positional arguments, a dict of keyword arguments, or one tensor.
     loss_fn
         ``loss_fn(outputs, targets) -> scalar``, ``None`` without one.
+    recipe
+        What a training step does with the gradients; ``None``: as the capture is asked to.
     """
 
     model: nn.Module
@@ -37,6 +40,7 @@ class ModelSource:
     loss_fn: Callable[[Any, Any], Tensor] | None = None
     targets: Any = None
     name: str = ""
+    recipe: TrainingRecipe | None = None
 
 
 def load_model(

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from placewright.capturing.containers import leaves_of
 from placewright.capturing.inputs import as_arguments
-from placewright.capturing.named_state import named_state
+from placewright.capturing.named_state import named_state, parameters_of
 from placewright.capturing.source import ModelSource
+from placewright.capturing.user_optimizer import current_settings, optimizer_state
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Program, ProgramInput
@@ -22,7 +23,8 @@ def initial_state(
 ) -> dict[str, Tensor]:
     """`ProgramInput.name` -> tensor of exactly its shape, dtype and strides.
 
-    Parameters and buffers are copies of the model's, optimizer state is zero.
+    Parameters and buffers are copies of the model's. Optimizer state is zero, but for what the
+    optimizer object of a recipe holds already.
 
     Parameters
     ----------
@@ -37,6 +39,7 @@ def initial_state(
         The program was captured from another model, or the model has no weights.
     """
     found = named_values(source)
+    found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
     wanted = [e for e in program.inputs if only is None or e.name in only]
     return {entry.name: _value(entry, found, program) for entry in wanted}
 
@@ -61,9 +64,21 @@ def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
     return {(role, key): value for role, members in groups.items() for key, value in members}
 
 
+def _of_optimizer(source: ModelSource, program: Program) -> dict[str, Tensor]:
+    """Settings of parameter groups and existing state, by program input."""
+    recipe = source.recipe
+    if recipe is None or not isinstance(recipe.optimizer, torch.optim.Optimizer):
+        return {}
+    parameters = parameters_of(source)
+    state = optimizer_state(program, recipe.optimizer, parameters)
+    return state | current_settings(program, recipe.optimizer)
+
+
 def _value(entry: ProgramInput, found: dict[tuple[str, str], object], program: Program) -> Tensor:
-    if entry.role == "state":
-        return _empty(entry.spec).zero_()
+    if entry.role in ("state", "setting"):
+        given = found.get(("given", entry.name))
+        made = _empty(entry.spec).zero_()
+        return made.copy_(given) if isinstance(given, Tensor) and not given.is_meta else made
     if entry.role == "constant":
         return decode(program.constants[entry.name], entry.spec)
     value = found.get((entry.role, entry.key))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from placewright.capturing.recipe import TrainingRecipe
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
@@ -65,12 +66,14 @@ def source_of(
     targets: Any = None,
     *,
     training: bool = False,
+    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
+    lr: float = 1e-3,
 ) -> ModelSource:
     """A model with what it is fed; a `ModelSource` is taken as it is."""
     from placewright.capturing.source import ModelSource, mean_square
 
     if isinstance(model, ModelSource):
-        return model
+        return _with_recipe(model, optimizer, lr) if training else model
     name = type(model).__name__
     if inputs is None:
         raise InputError(
@@ -80,7 +83,19 @@ def source_of(
         )
     if training and loss_fn is None:
         loss_fn = mean_square
-    return ModelSource(model, inputs, loss_fn, targets, name)
+    source = ModelSource(model, inputs, loss_fn, targets, name)
+    return _with_recipe(source, optimizer, lr) if training else source
+
+
+def _with_recipe(
+    source: ModelSource, optimizer: str | torch.optim.Optimizer | TrainingRecipe, lr: float
+) -> ModelSource:
+    """The source with a recipe; one that it has already stays."""
+    from placewright.capturing.named_state import parameters_of
+    from placewright.capturing.recipe import recipe_of
+
+    recipe = source.recipe or recipe_of(optimizer, lr)
+    return replace(source, recipe=recipe.resolved(list(parameters_of(source).values())))
 
 
 def profiled(
@@ -88,8 +103,6 @@ def profiled(
     cluster: Cluster,
     *,
     training: bool,
-    optimizer: str,
-    lr: float,
     method: Method,
     table: ProfileTable | None,
     monitor: Monitor,
@@ -100,7 +113,7 @@ def profiled(
     from placewright.profiling.build import profile
 
     with monitor.meter(f"capturing {source.name}"):
-        captured = capture_call(source, training=training, optimizer=optimizer, lr=lr)
+        captured = capture_call(source, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
         state = initial_state(source, graph.program)

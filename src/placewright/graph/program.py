@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from placewright.graph.graph import TensorSpec
 
-Role = Literal["parameter", "buffer", "state", "input", "target", "constant"]
+Role = Literal["parameter", "buffer", "state", "input", "target", "setting", "constant"]
 
 ORDER_ONLY = "after:"
 """Prefix of tensors that carry an order and no value."""
@@ -73,7 +73,8 @@ class ProgramInput:
     ----------
     role
         Parameters, buffers and state live where the operators of `colocation` run;
-        inputs, targets and constants are present on every device.
+        inputs, targets, settings (numbers that are fed with every batch, such as the learning
+        rate) and constants are present on every device.
     key
         Qualified name in the model (``layer1.0.conv1.weight``), state as
         ``layer1.0.conv1.weight/exp_avg``, inputs by position.

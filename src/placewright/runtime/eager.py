@@ -13,8 +13,10 @@ import torch
 from placewright.capturing.containers import Batch, tensors_of
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.mode import set_mode
-from placewright.capturing.named_state import ModelAndLoss, copied, named_state
+from placewright.capturing.named_state import ModelAndLoss, copied, named_state, parameters_of
+from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource
+from placewright.capturing.user_optimizer import rebound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +40,8 @@ class EagerSteps:
     threads
         Intra-operator threads; results depend on it in the last bit.
     optimizer
-        ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``.
+        ``adam`` is ``torch.optim.Adam(fused=True)``, ``sgd`` is ``torch.optim.SGD``. A recipe of
+        the source goes before it; its optimizer is copied.
     """
 
     def __init__(
@@ -52,7 +55,8 @@ class EagerSteps:
         lr: float = 1e-3,
     ) -> None:
         self.model, loss_fn = copied(source.model, source.loss_fn)
-        self._source = replace(source, model=self.model, loss_fn=loss_fn)
+        own = replace(source, model=self.model, loss_fn=loss_fn)
+        self._source = replace(own, recipe=_own_recipe(source, own))
         self._threads = threads
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -120,7 +124,9 @@ class Stepper:
         self.batch = Batch(as_arguments(source.inputs, name), source.targets)
         set_mode(source.model, training=training)
         if training:
-            self.updates = _optimizer(source, optimizer, lr)
+            self.recipe = source.recipe or recipe_of(optimizer, lr)
+            self.updates = _optimizer(source, self.recipe)
+            self.steps = 0
 
     def __call__(self) -> Any:
         """One step."""
@@ -128,12 +134,26 @@ class Stepper:
 
     def _train(self) -> torch.Tensor:
         assert self.source.loss_fn is not None
-        self.updates.zero_grad(set_to_none=True)
+        recipe = self.recipe
+        if self.steps % recipe.accumulate == 0:
+            self.updates.zero_grad(set_to_none=True)
+            for member in named_state(self.source.model, self.source.loss_fn)[0]:
+                member.value.grad = None
         inputs, targets = self.batch.arguments()
         loss = self.source.loss_fn(self._forward(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.updates.step()
+        self.steps += 1
+        if self.steps % recipe.accumulate == 0:
+            self._clip()
+            self.updates.step()
         return loss
+
+    def _clip(self) -> None:
+        parameters = [m.value for m in named_state(self.source.model, self.source.loss_fn)[0]]
+        if self.recipe.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(parameters, self.recipe.clip_value)
+        if self.recipe.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
 
     @torch.no_grad()
     def _infer(self) -> Any:
@@ -144,11 +164,23 @@ class Stepper:
         return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
 
-def _optimizer(source: ModelSource, name: str, lr: float) -> torch.optim.Optimizer:
-    trained = [member.value for member in named_state(source.model, source.loss_fn)[0]]
-    if name == "sgd":
-        return torch.optim.SGD(trained, lr=lr)
-    return torch.optim.Adam(trained, lr=lr, fused=True)
+def _optimizer(source: ModelSource, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+    trained = list(parameters_of(source).values())
+    if isinstance(recipe.optimizer, torch.optim.Optimizer):
+        return recipe.optimizer
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(trained, lr=recipe.lr)
+    return torch.optim.Adam(trained, lr=recipe.lr, fused=True)
+
+
+def _own_recipe(source: ModelSource, own: ModelSource) -> TrainingRecipe | None:
+    """The recipe with a copy of its optimizer for the copy of the model."""
+    recipe = source.recipe
+    if recipe is None or isinstance(recipe.optimizer, str):
+        return recipe
+    copies = parameters_of(own)
+    of_copy = {id(value): copies[key] for key, value in parameters_of(source).items()}
+    return replace(recipe, optimizer=rebound(recipe.optimizer, of_copy))
 
 
 @contextmanager

@@ -9,6 +9,9 @@ import torch
 
 from placewright.adapt.timeline import Timeline
 from placewright.capturing.containers import leaves_of
+from placewright.capturing.named_state import parameters_of
+from placewright.capturing.source import ModelSource
+from placewright.capturing.user_optimizer import current_settings, write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.adaptive.run import AdaptiveRun
@@ -32,6 +35,9 @@ class Trainer:
     run
         Of the model's captured training step; all batches have the shapes of the one that it was
         captured with. The trainer closes it.
+    source
+        What was captured, with the recipe of its training step; needed where that has an
+        optimizer object.
 
     Raises
     ------
@@ -39,7 +45,9 @@ class Trainer:
         The run is of a graph that was not captured from PyTorch.
     """
 
-    def __init__(self, model: torch.nn.Module, run: AdaptiveRun) -> None:
+    def __init__(
+        self, model: torch.nn.Module, run: AdaptiveRun, source: ModelSource | None = None
+    ) -> None:
         program = run.job.graph.program
         if not isinstance(program, Program):
             raise InputError(
@@ -48,6 +56,10 @@ class Trainer:
                 hint="capture a PyTorch model with training=True",
             )
         self.model, self.program, self.run = model, program, run
+        recipe = None if source is None else source.recipe
+        given = None if recipe is None else recipe.optimizer
+        self.optimizer = given if isinstance(given, torch.optim.Optimizer) else None
+        self._parameters = {} if source is None else parameters_of(source)
 
     def __enter__(self) -> Trainer:
         return self
@@ -86,11 +98,13 @@ class Trainer:
         InputError
             A batch of another shape or type than the example.
         """
-        self.run.step(self._batch(inputs, targets))
-        return next(iter(self.run.scalars.values()))
+        self.run.step({**self._batch(inputs, targets), **self._settings()})
+        return self.run.scalars["loss"]
 
     def finish(self) -> torch.nn.Module:
         """Write trained parameters and buffers into the model, and a last snapshot; the model.
+
+        The optimizer object, if one was given, gets its state.
 
         Raises
         ------
@@ -108,6 +122,16 @@ class Trainer:
             for item in self.program.inputs:
                 if item.name in state and item.key in members:
                     members[item.key].copy_(state[item.name])
+        if self.optimizer is not None:
+            write_optimizer_state(self.program, self.optimizer, self._parameters, state)
+
+    def _settings(self) -> dict[str, torch.Tensor]:
+        """The learning rates and other numbers of the parameter groups, as they are now."""
+        if self.optimizer is None:
+            return {}
+        # Schedulers warn where they step before an optimizer that they have not seen a step of.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        return current_settings(self.program, self.optimizer)
 
     def _batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs

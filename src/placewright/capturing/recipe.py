@@ -1,0 +1,89 @@
+"""TrainingRecipe: what a training step does with the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from placewright.errors import InputError, UnknownNameError
+
+BUILT_IN = ("adam", "sgd")
+"""Optimizers that are known by name, without state of the user's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRecipe:
+    """What a training step does with the gradients.
+
+    In this order, as in an ordinary loop: gradients are accumulated, unscaled, clipped by value,
+    clipped by norm, and taken by the optimizer.
+
+    Attributes
+    ----------
+    optimizer
+        ``adam``, ``sgd``, or an optimizer object that has the model's parameters. Its groups'
+        numbers are read before every step, so schedulers made from it take effect.
+    lr
+        Of an optimizer that is a name.
+    clip_norm
+        As ``torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)``.
+    clip_value
+        As ``torch.nn.utils.clip_grad_value_(model.parameters(), clip_value)``.
+    accumulate
+        Update after so many batches, whose gradients are added up. The loss is not divided.
+
+    Raises
+    ------
+    InputError
+        A limit that is not positive.
+    """
+
+    optimizer: str | torch.optim.Optimizer = "adam"
+    lr: float = 1e-3
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, str) and self.optimizer not in BUILT_IN:
+            raise UnknownNameError("optimizer", self.optimizer, BUILT_IN)
+        if not isinstance(self.optimizer, str | torch.optim.Optimizer):
+            raise InputError(
+                "an optimizer must be a name or a torch.optim.Optimizer",
+                where="TrainingRecipe",
+                by=f"got {type(self.optimizer).__name__}",
+                hint="give an object such as torch.optim.AdamW(model.parameters())",
+            )
+        for name in ("clip_norm", "clip_value"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise InputError(f"{name} must be above 0", where="TrainingRecipe", by=f"{limit}")
+        if self.accumulate < 1:
+            raise InputError(
+                "accumulate must be at least 1", where="TrainingRecipe", by=f"{self.accumulate}"
+            )
+
+    @property
+    def built_in(self) -> str:
+        """Name of the optimizer where nothing but its plain update is asked for, else empty."""
+        plain = self.clip_norm is None and self.clip_value is None and self.accumulate == 1
+        return self.optimizer if isinstance(self.optimizer, str) and plain else ""
+
+    def resolved(self, parameters: Sequence[torch.Tensor]) -> TrainingRecipe:
+        """With an optimizer object for these parameters, unless it is `built_in`."""
+        if self.built_in or isinstance(self.optimizer, torch.optim.Optimizer):
+            return self
+        if self.optimizer == "sgd":
+            return replace(self, optimizer=torch.optim.SGD(parameters, lr=self.lr))
+        return replace(self, optimizer=torch.optim.Adam(parameters, lr=self.lr, fused=True))
+
+
+def recipe_of(
+    optimizer: str | torch.optim.Optimizer | TrainingRecipe, lr: float = 1e-3
+) -> TrainingRecipe:
+    """A recipe from any of the ways to give an optimizer."""
+    if isinstance(optimizer, TrainingRecipe):
+        return optimizer
+    return TrainingRecipe(optimizer, lr)

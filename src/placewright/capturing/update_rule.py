@@ -1,0 +1,332 @@
+"""UpdateRule: one parameter's update by a user's own optimizer class, as text in a program.
+
+The operation ``placewright.update`` is one operator of the graph per parameter. It runs the real
+class on that parameter alone, so that it is placed, profiled and counted like any operator, and
+its state (momenta, step counts) lives in program inputs, which migrate and are kept in snapshots.
+
+    placewright.update(parameter, gradient, [state ...], settings, notes, [hold ...], rule)
+
+    settings   float64: the numbers of the parameter's group (learning rate, betas, ...), in the
+               order of `UpdateRule.numbers`; fed with every batch, so that schedules take effect
+    notes      float64: 1 for every tensor of state that exists already, then for every number in
+               the state (a Python step count) 1 and its value, or 0 and 0
+    hold       any number that is not 0 skips the update: gradients are still being accumulated,
+               or overflowed
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from placewright.errors import InputError, RunError
+
+UPDATE = "placewright.update.default"
+
+PLAIN = (bool, int, float, str, type(None))
+"""Types of settings and attributes that a rule can hold."""
+
+_RULE = -1
+"""Position of the rule among the arguments of an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """How a class updates the parameters of one group.
+
+    Attributes
+    ----------
+    kind
+        The class, as ``package.module:Class``.
+    numbers
+        Names of the group's numbers: ``lr``, ``betas.0``.
+    whole
+        Those of `numbers` that were integers.
+    fixed
+        The group's other settings.
+    attributes
+        Plain attributes of the optimizer itself.
+    tensors, counts
+        Names of the tensors, and of the numbers, in the state of a parameter; a count's type is
+        behind its name: ``step int``.
+    """
+
+    kind: str
+    numbers: tuple[str, ...]
+    whole: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+    tensors: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As an argument of a program."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> UpdateRule:
+        """The rule that `text` made.
+
+        Raises
+        ------
+        InputError
+            It is none.
+        """
+        try:
+            data = json.loads(text)
+            lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list)}
+            return cls(**{**data, **lists})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError("an update without a rule", where=UPDATE, by=text[:80]) from error
+
+    @property
+    def note_count(self) -> int:
+        """Length of the notes."""
+        return len(self.tensors) + 2 * len(self.counts)
+
+    def group(self, settings: Sequence[float]) -> dict[str, Any]:
+        """The group's settings, numbers included."""
+        group = {k: tuple(v) if isinstance(v, list) else v for k, v in self.fixed.items()}
+        parts: dict[str, list[float]] = {}
+        for name, value in zip(self.numbers, settings, strict=True):
+            number = int(value) if name in self.whole and value == int(value) else value
+            head, dot, _ = name.partition(".")
+            if dot:
+                parts.setdefault(head, []).append(number)
+            else:
+                group[name] = number
+        return group | {name: tuple(values) for name, values in parts.items()}
+
+    def settings_of(self, group: Mapping[str, Any]) -> list[float]:
+        """The numbers of a group as they are now.
+
+        Raises
+        ------
+        InputError
+            A setting is no number any more.
+        """
+        found = []
+        for name in self.numbers:
+            head, _, index = name.partition(".")
+            value = group[head][int(index)] if index else group[head]
+            if isinstance(value, Tensor) and value.numel() == 1:
+                value = value.item()
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(
+                    f"{name!r} was a number when the step was captured",
+                    where=f"optimizer {self.kind.rpartition(':')[2]}",
+                    by=f"now it is {value!r}"[:80],
+                    hint="keep it a number, or place the model again",
+                )
+            found.append(float(value))
+        return found
+
+
+def numbered(group: Mapping[str, Any], where: str) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Names of a group's numbers, of those that are integers, and its other settings.
+
+    Raises
+    ------
+    InputError
+        A setting is neither plain nor a tuple of numbers.
+    """
+    numbers: list[str] = []
+    whole: list[str] = []
+    fixed: dict[str, Any] = {}
+    for name, value in group.items():
+        if name in ("params", "param_names"):
+            continue
+        parts = {name: value}
+        if isinstance(value, tuple | list) and value:
+            parts = {f"{name}.{k}": part for k, part in enumerate(value)}
+        if all(_is_number(part) for part in parts.values()):
+            numbers += parts
+            whole += [part for part, number in parts.items() if isinstance(number, int)]
+        elif isinstance(value, PLAIN):
+            fixed[name] = value
+        elif all(isinstance(part, PLAIN) for part in parts.values()):
+            fixed[name] = tuple(value)
+        else:
+            raise InputError(
+                f"the setting {name!r} of a parameter group cannot be sent to workers",
+                where=where,
+                by=f"it is a {type(value).__name__}",
+                hint="make it a number, a tuple of numbers, a string, a bool or None",
+            )
+    return numbers, whole, fixed
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def rebuilt(rule: UpdateRule, group: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """An optimizer of the rule's class without parameters of its own.
+
+    It is made around ``__init__``, whose arguments nobody knows any more: what that left in plain
+    attributes and in the group is put in their place.
+    """
+    kind = optimizer_class(rule.kind)
+    made = kind.__new__(kind)
+    # The real add_param_group loads torch._dynamo: two seconds and 100 MB in every worker.
+    vars(made)["add_param_group"] = lambda group: None
+    torch.optim.Optimizer.__init__(made, [torch.zeros(())], dict(group))
+    del vars(made)["add_param_group"]
+    made.__dict__.update(rule.attributes)
+    return made
+
+
+def plain_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """``optimizer.step`` without what PyTorch wraps around it: hooks, gradient mode, torch._dynamo.
+
+    To be called under ``torch.no_grad``.
+    """
+    step: Any = type(optimizer).step
+    while hasattr(step, "__wrapped__") and _TORCH in step.__code__.co_filename:
+        step = step.__wrapped__
+    return partial(step, optimizer)
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+@cache
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """The optimizer class of that name.
+
+    The name comes from a process that has proved itself, or from a graph file. It can name
+    nothing but a class of optimizers in a module that is installed here.
+
+    Raises
+    ------
+    RunError
+        There is none.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_class(name, str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise _no_class(name, "that is no torch.optim.Optimizer")
+    return found
+
+
+def _no_class(name: str, why: str) -> RunError:
+    return RunError(
+        f"there is no optimizer class {name!r}",
+        by=why,
+        hint="install the module that defines it on every machine, under the same name",
+    )
+
+
+class Updater:
+    """Applies one rule to one parameter after another."""
+
+    def __init__(self, rule: UpdateRule) -> None:
+        self.rule = rule
+        self.optimizer = rebuilt(rule, rule.group([0.0] * len(rule.numbers)))
+        self._step = plain_step(self.optimizer)
+        self._settings: list[float] = []
+        self._group: dict[str, Any] = {}
+
+    def apply(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: Sequence[Tensor],
+        settings: Tensor,
+        notes: Tensor,
+    ) -> None:
+        """One update, in place."""
+        optimizer, numbers = self.optimizer, settings.tolist()
+        if numbers != self._settings:
+            self._settings, self._group = numbers, self.rule.group(numbers)
+        noted = notes.tolist()
+        known = self._known(state, noted)
+        optimizer.param_groups = [{**self._group, "params": [parameter]}]
+        optimizer.state = defaultdict(dict, {parameter: known})
+        parameter.grad = gradient
+        try:
+            self._step()
+        finally:
+            parameter.grad = None
+            kept = optimizer.state.pop(parameter, {})
+            optimizer.param_groups = []
+        now = self._kept(kept, state)
+        if now != noted:
+            notes.copy_(torch.tensor(now, dtype=notes.dtype))
+
+    def _known(self, state: Sequence[Tensor], notes: Sequence[float]) -> dict[str, Any]:
+        rule = self.rule
+        found: dict[str, Any] = {
+            name: tensor
+            for name, tensor, exists in zip(rule.tensors, state, notes, strict=False)
+            if exists
+        }
+        after = notes[len(rule.tensors) :]
+        for count, exists, value in zip(rule.counts, after[::2], after[1::2], strict=True):
+            name, _, kind = count.rpartition(" ")
+            if exists:
+                found[name] = _NUMBERS[kind](value)
+        return found
+
+    def _kept(self, kept: Mapping[str, Any], state: Sequence[Tensor]) -> list[float]:
+        """Take over what the class has put into the state, some of it new tensors; the notes."""
+        rule = self.rule
+        now: list[float] = []
+        for name, tensor in zip(rule.tensors, state, strict=True):
+            value = kept.get(name)
+            if value is not None and value is not tensor:
+                tensor.copy_(value)
+            now.append(float(value is not None))
+        for count in rule.counts:
+            value = kept.get(count.rpartition(" ")[0])
+            now += [0.0, 0.0] if value is None else [1.0, float(value)]
+        return now
+
+
+_NUMBERS: Mapping[str, Any] = {"int": int, "float": float, "bool": bool}
+
+
+@cache
+def _updater(text: str) -> Updater:
+    return Updater(UpdateRule.of_text(text))
+
+
+def _update(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: Sequence[Tensor],
+    settings: Tensor,
+    notes: Tensor,
+    hold: Sequence[Tensor],
+    rule: str,
+) -> None:
+    if any(flag.item() for flag in hold):
+        return
+    _updater(rule).apply(parameter, gradient, state, settings, notes)
+
+
+_LIBRARY = torch.library.Library("placewright", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "update(Tensor(a!) parameter, Tensor gradient, Tensor(b!)[] state, Tensor settings,"
+    " Tensor(c!) notes, Tensor[] hold, str rule) -> ()"
+)
+_LIBRARY.impl("update", _update, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+
+
+def rule_of(arguments: Sequence[Any]) -> UpdateRule:
+    """The rule among the arguments of an update."""
+    return UpdateRule.of_text(str(arguments[_RULE]))
