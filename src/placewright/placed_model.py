@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
+    from placewright.operators.streaming.run import StreamMeasurement
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
     from placewright.runtime.engines.engine import Engine
@@ -53,6 +54,8 @@ def place(
     table: ProfileTable | None = None,
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
+    objective: Literal["latency", "throughput"] = "latency",
+    contiguous: bool = False,
     time_limit_s: float = 60.0,
     calibrate: bool = True,
     trials: bool = True,
@@ -87,6 +90,11 @@ def place(
         A name, ``"auto"``, or a planner of your own.
     plan
         Use this plan, or the one in this file, instead of making one.
+    objective
+        ``latency``: the time of one step. ``throughput``: that between two samples of a stream, of
+        which several are in flight; see `PlacedModel.measure_stream`.
+    contiguous
+        With ``throughput``: one contiguous part of the model on each device.
     time_limit_s
         For planning.
     calibrate
@@ -133,7 +141,7 @@ def place(
         method=method,
         table=table,
         monitor=monitor,
-    )
+    ).asked(objective=objective, contiguous=contiguous)
     return deploy(
         workload,
         workers,
@@ -165,18 +173,21 @@ def deploy(
     """
     from placewright.deployment.planning import judged, measured_interference, planned, tried
     from placewright.operators.interference import InterferenceProfile
+    from placewright.operators.problem import Objective
 
     try:
         known = InterferenceProfile.alike(workload.problem)
         local = workers.engine.name == "local"
         if calibrate and not local:
             known = measured_interference(workload, workers, monitor)
+            known = known.asked(workload.problem)
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
         else:
             results = planned(known, planner, time_limit_s=time_limit_s, seed=seed, monitor=monitor)
         result = results[0]
-        if trials and not local and len(results) > 1:
+        streamed = workload.problem.objective is Objective.THROUGHPUT
+        if trials and not local and not streamed and len(results) > 1:
             result = tried(workload, known, results, workers, monitor)
         others = tuple(other for other in results if other is not result)
         return PlacedModel(workload, workers, known, result, others, seed=seed, monitor=monitor)
@@ -439,6 +450,59 @@ class PlacedModel:
             with monitor.meter(f"running the plan{beside}", STEPS) as meter:
                 meter.step("first steps")
                 return runner.measure(self.result, beside=single, progress=meter, **settings)
+
+    def measure_stream(
+        self,
+        samples: int = 30,
+        *,
+        check: bool = False,
+        seed: int | None = None,
+        progress: Progress | Monitor | None = None,
+    ) -> StreamMeasurement:
+        """Execute a stream of samples, in turns with that of the best single device.
+
+        Several samples are in flight: while one device works on one of them, others work on
+        others. The model is to be placed with ``objective="throughput"``.
+
+        Parameters
+        ----------
+        samples
+            Measured ones, after those that fill the pipeline.
+        check
+            Compare samples that differ with plain eager PyTorch.
+        seed, progress
+            As of `run`.
+
+        Raises
+        ------
+        UnsupportedError
+            The plan cannot be streamed; a training step, for one.
+        WorkerError
+            A worker died or raised.
+        """
+        from placewright.operators.run import best_single
+        from placewright.operators.streaming.run import measure_stream
+
+        monitor = self._monitor if progress is None else monitor_of(progress)
+        single = best_single(self.interference.alone)
+        with ExitStack() as up:
+            with monitor.meter("starting workers"):
+                session = up.enter_context(
+                    self.workers.session(self.workload.graph, self.workload.state)
+                )
+            beside = "" if single is None else f" and {single.planner} in turns"
+            with monitor.meter(f"streaming samples through the plan{beside}", STEPS) as meter:
+                found = measure_stream(
+                    session,
+                    self.result,
+                    beside=single,
+                    samples=samples,
+                    seed=self._seed if seed is None else seed,
+                    check=self.workload.source if check else None,
+                    progress=meter,
+                )
+        self.measurement = found.measurement
+        return found
 
     def trainer(
         self,

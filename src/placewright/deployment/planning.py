@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placewright.errors import PlacewrightError
 from placewright.operators.interference import InterferenceProfile
+from placewright.operators.pipeline import PLAIN
 from placewright.operators.run import SINGLE, best_single
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.result import Result, Status
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 FIRST_PLAN_S = 5.0
 """Time limit of the plan whose execution shows how devices slow each other."""
+
+_OF_STEPS: Mapping[str, Any] = {"objective": "latency", "contiguous": False, "pipeline": PLAIN}
+"""Of the problem that is calibrated: single steps are executed."""
 
 ROBUST = "ceft+pbqp"
 """Robust baseline whose plan is tried beside those of `auto`."""
@@ -49,7 +54,7 @@ def measured_interference(
         monitor.meter("calibrating: whole steps on every device alone") as meter,
         workers.session(workload.graph, workload.state) as session,
     ):
-        found = calibrated(workload.problem, session)
+        found = calibrated(workload.problem.replace(**_OF_STEPS), session)
         meter.step("calibrating: devices side by side")
         first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
         single = best_single(found.problem)

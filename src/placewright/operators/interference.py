@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -43,6 +43,17 @@ class InterferenceProfile:
     def of(self, plan: OperatorPlan) -> OperatorProblem:
         """The problem that a plan is to be judged by."""
         return self.alone if len(np.unique(plan.placement)) == 1 else self.together
+
+    def asked(self, problem: OperatorProblem) -> Self:
+        """The same costs with the objective and the other options of `problem`."""
+        options = {
+            name: getattr(problem, name)
+            for name in ("objective", "contiguous", "links", "overlap", "pipeline")
+        }
+        alone, together = self.alone.replace(**options), self.together.replace(**options)
+        return replace(
+            self, alone=alone, together=alone if self.together is self.alone else together
+        )
 
     def __str__(self) -> str:
         factors = zip(self.alone.device_names, self.factors, strict=True)

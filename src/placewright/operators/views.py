@@ -18,6 +18,7 @@ from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
 from placewright.planning.result import Candidate, Measurement, Result
 from placewright.planning.result_text import (
@@ -78,6 +79,12 @@ def run_table(result: Result, measured: Measurement, run: Timeline | None = None
         lines.append(speed_up_text(measured))
     lines.append(summary_text(result, measured))
     return "\n".join(lines + ([] if run is None else _run_lines(run)))
+
+
+def stream_text(result: Result, found: StreamMeasurement) -> str:
+    """Predicted and measured throughput of the plan and of the best single device."""
+    lines = (f"plan by {result.planner}", stream_table(found), summary_text(result))
+    return "\n".join(line for line in lines if line)
 
 
 def _run_lines(run: Timeline) -> list[str]:

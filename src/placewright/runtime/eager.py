@@ -75,6 +75,10 @@ class EagerSteps:
         found = tuple(x.detach() for x in tensors_of(outputs))
         return EagerRun(found, self.state(), tuple(self._times))
 
+    def feed(self, inputs: Any) -> None:
+        """Take other inputs from the next step on."""
+        self._step.batch = Batch(as_arguments(inputs, ""), self._source.targets)
+
     def parameters(self) -> set[str]:
         """All names of parameters."""
         whole = ModelAndLoss(self.model, self._source.loss_fn)

@@ -12,7 +12,9 @@ from placewright.cli.console import Console
 from placewright.cli.options import (
     TIME_LIMIT_S,
     BatchOption,
+    ContiguousOption,
     LinksOption,
+    ObjectiveOption,
     OnOption,
     OptionalPlannerOption,
     OptionalTimeLimitOption,
@@ -29,6 +31,9 @@ from placewright.planning.fixed_plan import refuse_beside_plan
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
     from placewright.deployment.workload import Workload
+    from placewright.graph.graph import Graph
+    from placewright.operators.streaming.run import StreamMeasurement
+    from placewright.planning.result import Result
 
 EngineOption = Annotated[
     Literal["local", "testbed", "torchrun", "ray"],
@@ -57,8 +62,15 @@ OptionalPlan = Annotated[
     Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
 StepsOption = Annotated[
-    int, typer.Option("--steps", min=1, metavar="N", help="Measured steps, after warm-up.")
+    int | None,
+    typer.Option(
+        "--steps",
+        min=1,
+        metavar="N",
+        help="Measured steps, after warm-up (10), or samples of a stream (30).",
+    ),
 ]
+STEPS, SAMPLES = 10, 30
 AdaptOption = Annotated[
     bool,
     typer.Option(
@@ -82,7 +94,7 @@ def run(
     source: Source,
     plan: OptionalPlan = None,
     on: OnOption = None,
-    steps: StepsOption = 10,
+    steps: StepsOption = None,
     check: CheckOption = False,
     engine: EngineOption = "local",
     emulate: EmulateOption = True,
@@ -92,6 +104,8 @@ def run(
     planner: OptionalPlannerOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    objective: ObjectiveOption = None,
+    contiguous: ContiguousOption = False,
     links: LinksOption = None,
     overlap: OverlapOption = None,
     time_limit: OptionalTimeLimitOption = None,
@@ -100,6 +114,8 @@ def run(
     trace: TraceOption = None,
 ) -> None:
     """Run a placed step on one worker process per device, beside the best single device.
+
+    With [cyan]--objective throughput[/cyan] a stream of samples, several in flight.
 
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
@@ -118,7 +134,12 @@ def run(
     together = None if gpus is None else gpus == "together"
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
-    options = SourceOptions(source, on, training, batch, links=links, overlap=overlap)
+    options = SourceOptions(
+        source, on, training, batch, objective, links=links, overlap=overlap, contiguous=contiguous
+    )
+    streamed = options.changes.get("objective") == "throughput"
+    if streamed and adapt:
+        raise InputError("--adapt is for steps", by="--objective throughput", hint="leave it out")
     workload = _runnable(load(options, console))
     with deploy(
         workload,
@@ -130,7 +151,11 @@ def run(
         seed=seed,
         monitor=console,
     ) as placed:
-        measured = placed.run(steps, check=check, adapt=adapt, snapshots=snapshots)
+        if streamed:
+            found = placed.measure_stream(steps or SAMPLES, check=check)
+            _answer_stream(console, placed.result, found, workload.graph, report, trace)
+            return
+        measured = placed.run(steps or STEPS, check=check, adapt=adapt, snapshots=snapshots)
     result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.show(lambda: data, lambda: run_table(result, measured, timeline))
@@ -147,6 +172,29 @@ def run(
     for checked in (measured.check, None if timeline is None else timeline.check):
         if checked is not None:
             checked.demand()
+
+
+def _answer_stream(
+    console: Console,
+    result: Result,
+    found: StreamMeasurement,
+    graph: Graph,
+    report: Path | None,
+    trace: Path | None,
+) -> None:
+    from placewright.operators.views import stream_text
+    from placewright.report.perfetto import write_trace
+
+    data = found.as_json(result)
+    console.show(lambda: data, lambda: stream_text(result, found))
+    console.keep(lambda: data)
+    if report is not None:
+        console.kept(result.report(report, found.measurement, graph))
+    if trace is not None:
+        predicted, measured = found.prediction.trace, found.measurement.trace
+        console.kept(write_trace(trace, predicted=predicted, measured=measured))
+    if found.measurement.check is not None:
+        found.measurement.check.demand()
 
 
 def _runnable(loaded: Loaded) -> Workload:

@@ -1,0 +1,69 @@
+"""Compare a stream with eager PyTorch, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from placewright.capturing.containers import refilled, tensors_of
+from placewright.capturing.state import initial_state
+from placewright.cluster.cluster import Device
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.operators.check import Comparison
+from placewright.planning.check import Check
+
+if TYPE_CHECKING:
+    from placewright.capturing.source import ModelSource
+    from placewright.runtime.stream.stream import Delivered, Tensors
+
+
+def check_stream(
+    graph: Graph,
+    source: ModelSource,
+    run: Callable[[Iterable[Tensors]], Sequence[Delivered]],
+    samples: int,
+    *,
+    seed: int,
+    devices: Sequence[Device],
+) -> Check:
+    """Run samples that differ, several at a time and eagerly one after the other.
+
+    Parameters
+    ----------
+    run
+        Streams feeds.
+    devices
+        That the placement uses.
+    """
+    program = graph.program
+    assert isinstance(program, Program)
+    variants = [varied(source.inputs, k) for k in range(samples)]
+    names = [item.name for item in program.inputs if item.role == "input"]
+    feeds = [initial_state(replace(source, inputs=v), program, names) for v in variants]
+    delivered = run(feeds)
+    comparison = Comparison.of(graph, source, seed=seed, devices=devices)
+    for variant, found in zip(variants, delivered, strict=True):
+        comparison.eager.feed(variant)
+        comparison.step(found.outputs, None)
+    return comparison.check(note=f"{samples} different samples, several in flight")
+
+
+def varied(inputs: Any, k: int) -> Any:
+    """The inputs with the elements of every tensor in another order; for 0 as they are.
+
+    Values stay those that the model has been given: an index stays one that it knows.
+    """
+    generator = torch.Generator().manual_seed(k)
+
+    def shuffled(tensor: torch.Tensor) -> torch.Tensor:
+        if k == 0 or tensor.numel() < 2:
+            return tensor
+        order = torch.randperm(tensor.numel(), generator=generator)
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return made.copy_(tensor.reshape(-1)[order].reshape(tensor.shape))
+
+    return refilled(inputs, iter([shuffled(t.detach()) for t in tensors_of(inputs)]))

@@ -1,0 +1,77 @@
+"""The predicted stream: period, latency and how many samples are in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.operators.instances import random_placement, random_problem, tiny
+from placewright.operators.judge import judge
+from placewright.operators.judgement import OperatorJudgement
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.streaming.prediction import StreamPrediction, predict
+
+CHAIN = tiny(
+    [[1.0, 1.0]] * 4,
+    [(0, 1, (1,)), (1, 1, (2,)), (2, 1, (3,))],
+    seconds_per_byte=0.1,
+    objective="throughput",
+)
+
+
+def _judged(*placement: int) -> OperatorJudgement:
+    return judge(CHAIN, OperatorPlan(np.array(placement)))
+
+
+@pytest.mark.parametrize("placement", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0)])
+def test_two_devices_halve_the_period(placement: tuple[int, ...]) -> None:
+    """Contiguous or not: transfers happen while devices compute."""
+    assert predict(_judged(*placement)).period_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_one_sample_in_flight_takes_as_long_as_a_step() -> None:
+    """Period, latency and the judge's makespan are then one number."""
+    found = predict(_judged(0, 0, 1, 1), window=1)
+    assert found.period_s == pytest.approx(4.1)
+    assert found.latency_s == pytest.approx(4.1)
+    step = judge(CHAIN.replace(objective="latency"), OperatorPlan(np.array([0, 0, 1, 1])))
+    assert step.value == pytest.approx(4.1)
+
+
+def test_memory_bounds_the_samples_in_flight() -> None:
+    """Every further sample needs room for what it has received."""
+    plan = OperatorPlan(np.array([0, 0, 1, 1]))
+    roomy, tight = (
+        predict(judge(CHAIN.replace(memory_bytes=np.full(2, size)), plan)) for size in (100.0, 3.0)
+    )
+    assert not roomy.limited_by_memory
+    assert (tight.window, tight.limited_by_memory) == (2, True)
+    assert tight.period_s > roomy.period_s
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_stream_is_faster_than_its_busiest_device(seed: int) -> None:
+    """And with many samples in flight no slower than compute and transfers one by one."""
+    problem = random_problem(seed, objective="throughput")
+    plan = OperatorPlan(random_placement(problem, np.random.default_rng(seed)))
+    judgement = judge(problem, plan)
+    found = predict(judgement, window=16)
+    assert found.period_s >= 0.97 * judgement.busy_s.max()
+    channels = np.bincount(
+        problem.channel[judgement.transfers.source, judgement.transfers.target],
+        judgement.transfers.end_s - judgement.transfers.start_s,
+        minlength=1,
+    )
+    assert found.period_s <= 1.05 * max(judgement.value, channels.max()) + 1e-9
+    assert _spans_do_not_overlap(found)
+
+
+def _spans_do_not_overlap(found: StreamPrediction) -> bool:
+    """A device does one segment at a time."""
+    trace = found.trace
+    for track in range(trace.devices):
+        own = trace.track == track
+        start, end = np.sort(trace.start_s[own]), np.sort(trace.end_s[own])
+        if (start[1:] < end[:-1] - 1e-9).any():
+            return False
+    return True

@@ -1,0 +1,105 @@
+"""A plan that is executed for a stream of samples, measured and compared with eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.errors import UnsupportedError
+from placewright.operators.instances import tiny
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import best_single
+from placewright.operators.streaming.check import check_stream
+from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.run import (
+    cut_of,
+    measure_stream,
+    per_sample_s,
+    refuse_what_cannot_stream,
+    single_device_limit,
+)
+from placewright.operators.views import stream_text
+from placewright.planning.fixed_plan import FixedPlan
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
+from placewright.runtime.session import Session
+from placewright.runtime.stream.stream import Delivered, SampleStream, Tensors
+from placewright.testing.small_zoo import small
+from tests.operators.test_run import DUO, WORKERS
+
+
+def test_a_scattered_stream_is_eager_bit_for_bit() -> None:
+    """Samples that differ, stretches at random on three workers, against eager one by one."""
+    source = small("bert")
+    graph = capture_source(source)
+    problem = profile(graph, WORKERS, method="analytic").replace(objective="throughput")
+    devices = np.random.default_rng(0).integers(0, 3, size=problem.colocation.max() + 1)
+    plan = OperatorPlan(devices[problem.colocation // 25])
+    predicted = predict(judge(problem, plan), window=3)
+    state = initial_state(source, graph.program)
+    with Session(graph, WORKERS, state) as session:
+        stream = SampleStream(session, cut_of(problem, plan.placement, predicted))
+
+        def run(feeds: Iterable[Tensors]) -> list[Delivered]:
+            with stream:
+                return list(stream.run(feeds))
+
+        check = check_stream(graph, source, run, 5, seed=0, devices=WORKERS.devices)
+    assert check.max_abs_error == 0.0
+    assert check.steps == 5
+
+
+def test_a_measured_stream_says_what_was_predicted() -> None:
+    """All of it is in the object that the command line prints."""
+    source = small("alexnet")
+    graph = capture_source(source)
+    problem = profile(graph, DUO, method="analytic").replace(objective="throughput")
+    half = np.arange(problem.n) >= problem.n // 2
+    result = solve(problem, FixedPlan(OperatorPlan(half.astype(np.int64))))
+    with Session(graph, DUO, initial_state(source, graph.program)) as session:
+        found = measure_stream(session, result, beside=best_single(problem), samples=3)
+        with pytest.raises(UnsupportedError, match="cannot begin before"):
+            measure_stream(_training(session), result)
+    said = found.as_json(result)
+    assert said["predicted_s"] == found.prediction.period_s
+    assert said["throughput_per_s"] == pytest.approx(1.0 / said["measured_s"])
+    assert said["load_s"] == result.value
+    assert said["samples"] == len(said["sample_s"]) > 0
+    assert said["speed_up_limit"] == pytest.approx(1.5)
+    assert said["baseline"]["name"] == "a"
+    assert said["baseline"]["in_flight"] >= 2
+    assert said["latency_s"] > 0
+    assert found.measurement.trace is not None
+    assert set(found.measurement.trace.track) == {0, 1}
+    assert "in flight" in stream_text(result, found)
+
+
+class _training:  # noqa: N801
+    """A session of a training step."""
+
+    def __init__(self, session: Session) -> None:
+        self.graph = capture_source(small("alexnet"), training=True)
+
+
+def test_what_a_stream_cannot_do_is_refused() -> None:
+    """By name."""
+    serial = tiny([[1, 1]], objective="throughput").replace(overlap="serial")
+    with pytest.raises(UnsupportedError, match="one operator or transfer at a time"):
+        refuse_what_cannot_stream(serial)
+
+
+def test_the_limit_is_the_sum_of_the_speeds() -> None:
+    """Devices that take 1 and 2 seconds do at most 1.5 samples per second together."""
+    assert single_device_limit(tiny([[0.5, 1], [0.5, 1]])) == pytest.approx(1.5)
+
+
+def test_bursts_do_not_change_the_seconds_per_sample() -> None:
+    """Two samples every two seconds are one per second, on whichever worker is slowest."""
+    done = [0.0, 1.9, 2.0, 3.9, 4.0, 5.9, 6.0]
+    found = per_sample_s([Delivered(k, {}, 0.0, (s, s / 2)) for k, s in enumerate(done)], 2)
+    assert found == pytest.approx([1.0] * 5, abs=0.06)
