@@ -35,11 +35,11 @@ from tests.operators.test_run import DUO, WORKERS
 
 def test_a_scattered_stream_is_eager_bit_for_bit() -> None:
     """Samples that differ, stretches at random on three workers, against eager one by one."""
-    source = small("bert")
+    source = small("resnet50")
     graph = capture_source(source)
     problem = profile(graph, WORKERS, method="analytic").replace(objective="throughput")
     devices = np.random.default_rng(0).integers(0, 3, size=problem.colocation.max() + 1)
-    plan = OperatorPlan(devices[problem.colocation // 25])
+    plan = OperatorPlan(devices[problem.colocation // 9])
     predicted = predict(judge(problem, plan), window=3)
     state = initial_state(source, graph.program)
     with Session(graph, WORKERS, state) as session:
