@@ -50,6 +50,7 @@ def _check_shapes(p: LayerProblem) -> None:
         "activation_bytes": (n, t),
         "forward_s": table,
         "backward_s": table,
+        "working_bytes": (n, t),
         "tensor_bytes": (n, 2),
         "flops": (n,),
         "edge_target": (edges,),
@@ -60,6 +61,7 @@ def _check_shapes(p: LayerProblem) -> None:
         "framework_bytes": (w,),
         "optimizer_s": (k,),
         "optimizer_fixed_s": (k,),
+        "pack_s": (k,),
         "link_index": (nodes, nodes),
     }
     for key, shape in shapes.items():
@@ -74,7 +76,14 @@ def _check_shapes(p: LayerProblem) -> None:
 
 
 def _check_values(p: LayerProblem) -> None:
-    for key in ("parameters", "output_bytes", "tensor_bytes", "edge_bytes", "memory_bytes"):
+    for key in (
+        "parameters",
+        "output_bytes",
+        "working_bytes",
+        "tensor_bytes",
+        "edge_bytes",
+        "memory_bytes",
+    ):
         if not (getattr(p, key) >= 0).all():
             raise InputError(f"{key} must be numbers >= 0", where=p.name)
     for key in ("forward_s", "backward_s", "activation_bytes", "framework_bytes"):

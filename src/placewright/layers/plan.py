@@ -51,7 +51,8 @@ class Replica:
     Attributes
     ----------
     workers
-        Indices into `LayerProblem.worker_names`; as many as the stage's `tensor_degree`.
+        Indices into `LayerProblem.worker_names`; as many as the stage's `tensor_degree`, or less
+        where all layers are TENSOR (replicas on unlike nodes).
     share
         Samples of every micro-batch that this replica takes: uneven for heterogeneous workers.
         The samples of the replicas follow each other in their order.
@@ -72,7 +73,7 @@ class Stage:
     replicas
         The copies of the stage. Samples are split between them by `Replica.share`.
     tensor_degree
-        Workers of each replica.
+        Workers of each replica; of the largest one, where they differ.
     strategies
         One per layer of the stage: what the layer does with the workers of a replica. Empty:
         TENSOR for all layers, where the degree is 1 DATA.
@@ -184,8 +185,9 @@ def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) 
         raise InputError("a stage needs workers, each once", where=at)
     if min(workers) < 0 or max(workers) >= problem.w:
         raise InputError("names a worker that does not exist", where=at, by=f"{problem.w} workers")
-    if any(len(r.workers) != stage.tensor_degree for r in stage.replicas):
-        by = f"degree {stage.tensor_degree}"
+    degrees = {len(r.workers) for r in stage.replicas}
+    if max(degrees) != stage.tensor_degree or (len(degrees) > 1 and stage.strategies):
+        by = f"degree {stage.tensor_degree}, replicas of {sorted(degrees)} workers"
         raise InputError("a replica has another number of workers than the degree", where=at, by=by)
     if any(r.share < 1 for r in stage.replicas):
         raise InputError(
@@ -205,8 +207,9 @@ def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) 
     if stage.strategies and len(stage.strategies) != len(stage.layers):
         by = f"{len(stage.strategies)} strategies for {len(stage.layers)} layers"
         raise InputError("needs a strategy per layer", where=at, by=by)
-    for layer in stage.layers:
-        problem.demand(layer, stage.strategy(layer), stage.tensor_degree, where=at)
+    for degree in sorted(degrees):
+        for layer in stage.layers:
+            problem.demand(layer, stage.strategy(layer), degree, where=at)
 
 
 def _check_groups(problem: LayerProblem, plan: LayerPlan, where: str) -> None:

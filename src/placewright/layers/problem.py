@@ -58,16 +58,17 @@ class Training:
         Gradients are all-reduced while the backward pass goes on, layer by layer.
     blocking_transfers
         A worker that sends activations or gradients computes nothing until they have arrived.
+    activations_first
+        Blocking schedules exchange activations before gradients between two passes (DeepSpeed up
+        to 0.9), otherwise after them.
+    eager_bytes
+        Blocking messages up to this size do not block: they fit in the transport's buffers
+        (NCCL: ``NCCL_BUFFSIZE``, 4 MiB).
     split_activations
         With tensor parallelism each worker sends its part of an activation that all of them
         hold; the receivers gather it. Gradients are sent whole.
     extra_bytes
         Sent with every activation of a micro-batch, whatever its size (an attention mask).
-    head_s
-        Seconds of a step in which no layer runs: loss, logging, data loader.
-    message_s
-        Seconds that a worker waits before and after every message between stages, for its
-        size and type to be agreed upon; 0 where shapes are known.
     """
 
     weight_bytes: float = 4.0
@@ -78,10 +79,10 @@ class Training:
     bucket_bytes: float = math.inf
     overlap_sync: bool = True
     blocking_transfers: bool = False
+    activations_first: bool = False
+    eager_bytes: float = 0.0
     split_activations: bool = False
     extra_bytes: float = 0.0
-    head_s: float = 0.0
-    message_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +149,9 @@ class LayerProblem:
         Shape (B,): micro-batch sizes of the tables, ascending.
     forward_s, backward_s
         Shape (K, T, B, n): one micro-batch through one layer on one worker; NaN: not measured.
+    working_bytes
+        Shape (n, T): what a layer's backward pass needs on one worker beside what was kept, per
+        sample: gradients of its largest intermediates.
     tensor_bytes
         Shape (n, 2): bytes per sample that a tensor-parallel layer all-reduces in its forward and
         in its backward pass over the workers of a replica, and that are not in the tables yet.
@@ -166,6 +170,9 @@ class LayerProblem:
         Shape (K,): seconds of an optimizer step per parameter element held.
     optimizer_fixed_s
         Shape (K,): seconds of an optimizer step whatever it holds.
+    pack_s
+        Shape (K,): seconds per parameter element to flatten, convert and unflatten gradients for
+        their all-reduce.
     link_index
         Shape (N, N): index into `links` from node to node; the diagonal is inside a node; -1
         where there is none.
@@ -194,6 +201,7 @@ class LayerProblem:
     degrees: tuple[int, ...] = (1,)
     sizes: FloatArray = field(default_factory=lambda: np.ones(1))
     activation_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    working_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     tensor_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     flops: FloatArray = field(default_factory=lambda: np.zeros(0))
     edge_source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -208,6 +216,7 @@ class LayerProblem:
     framework_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer_fixed_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pack_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
     zero_stages: tuple[int, ...] = (0,)
@@ -224,6 +233,7 @@ class LayerProblem:
         defaults: dict[str, Any] = {
             "layer_kinds": ("layer",) * n,
             "activation_bytes": np.full(shape, math.nan),
+            "working_bytes": np.zeros(shape),
             "tensor_bytes": np.zeros((n, 2)),
             "flops": np.full(n, math.nan),
             "worker_kind": np.zeros(w),
@@ -232,6 +242,7 @@ class LayerProblem:
             "framework_bytes": np.zeros(w),
             "optimizer_s": np.zeros(k),
             "optimizer_fixed_s": np.zeros(k),
+            "pack_s": np.zeros(k),
         }
         if len(self.edge_source) == 0:  # a chain
             defaults |= {"edge_source": chain, "edge_target": chain + 1}
@@ -329,6 +340,7 @@ FLOATS = (
     "parameters",
     "output_bytes",
     "activation_bytes",
+    "working_bytes",
     "sizes",
     "forward_s",
     "backward_s",
@@ -339,6 +351,7 @@ FLOATS = (
     "framework_bytes",
     "optimizer_s",
     "optimizer_fixed_s",
+    "pack_s",
 )
 INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
 

@@ -1,0 +1,102 @@
+"""The command line of wing 2: sources, and `simulate` of plans that a source brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.layers.commands.source import Source, find_source
+from placewright.planning.wing import Loaded
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        show_default=False,
+        help="A problem file, strategy:FILE or piper:FILE[?devices=K&memory=16GiB].",
+    ),
+]
+PlanArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[PLAN]", show_default=False, help="A plan file; strategy: has its own."
+    ),
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help="Samples of a step.")
+]
+
+
+def load(console: Console, source: SourceName, batch: BatchOption = None) -> Loaded:
+    """The problem of a source."""
+    problem = find_source(source).problem
+    return Loaded(problem if batch is None else problem.replace(global_batch=batch))
+
+
+def simulate(
+    console: Console,
+    source: SourceName,
+    plan: PlanArgument = None,
+    report: Path | None = None,
+    trace: Path | None = None,
+) -> None:
+    """Simulate a step under a plan: time, memory of every worker, timeline.
+
+    Exit 3 if the plan of a file does not fit.
+    """
+    from placewright.errors import InputError
+    from placewright.planning.fixed_plan import judged_plan
+
+    found = find_source(source)
+    if plan is None and found.plan is None:
+        raise InputError("needs a plan", where=source, hint="name a plan file after the source")
+    if plan is None:
+        _show_simulated(console, found)
+        if report is None and trace is None:
+            return
+    result = judged_plan(found.problem, found.plan if plan is None else plan)
+    if plan is not None:
+        console.show(result.as_json, lambda: repr(result))
+        if console.output is not None:
+            console.kept(result.save(console.output))
+    if report is not None:
+        console.kept(result.report(report))
+    if trace is not None:
+        console.kept(result.trace(trace))
+
+
+def _show_simulated(console: Console, found: Source) -> None:
+    """A plan that came with its problem: what is predicted, whether it fits or not."""
+    from placewright.layers.files import plan_json
+    from placewright.layers.judge import judge
+    from placewright.report.text import seconds, size
+
+    assert found.plan is not None
+    judged = judge(found.problem, found.plan)
+    peak = judged.peak_memory_bytes
+
+    def data() -> dict[str, object]:
+        head = {"problem": found.problem.name, "step_s": judged.value, "peak_memory_bytes": peak}
+        return head | {"fits": judged.feasible, "plan": plan_json(judged)}
+
+    def text() -> str:
+        memory = "unknown" if peak is None else size(peak)
+        return f"{found.problem.name}: step {seconds(judged.value)}, peak memory {memory}"
+
+    console.show(data, text)
+    console.keep(data)
+
+
+verbs: dict[str, Callable[..., None]] = {"simulate": simulate}
+examples = {
+    "plan": ["problem.json --report plan.html", "piper:bert.json?devices=512 -f json"],
+    "compare": ["problem.json --planner dp --planner pso"],
+    "simulate": ["problem.json plan.json", "strategy:measured.json -f json"],
+    "explain": ["problem.json plan.json block.7"],
+}

@@ -1,0 +1,63 @@
+"""SOURCE of wing 2: a problem file, a measured plan, a published input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.layers.plan import LayerPlan
+from placewright.layers.problem import LayerProblem
+
+SCHEMES = ("strategy", "piper")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A problem, and the plan that came with it, if one did."""
+
+    problem: LayerProblem
+    plan: LayerPlan | None = None
+
+
+def find_source(source: str) -> Source:
+    """What SOURCE names.
+
+    Raises
+    ------
+    InputError
+        No such file or format, or a field in it is wrong.
+    """
+    scheme, colon, rest = source.partition(":")
+    if colon and scheme == "strategy":
+        from placewright.layers.readers.strategy import read_strategy
+
+        return Source(*read_strategy(rest))
+    if colon and scheme == "piper":
+        return Source(_piper(rest))
+    if colon and not Path(source).exists():
+        raise UnknownNameError("format", scheme, SCHEMES, where=source)
+    from placewright.layers.files import read_problem
+
+    return Source(read_problem(source))
+
+
+def _piper(rest: str) -> LayerProblem:
+    """``FILE?devices=K&memory=16GiB``."""
+    from placewright.io.units import BYTES, parse
+    from placewright.layers.readers.piper import read_piper
+
+    path, _, query = rest.partition("?")
+    given = dict(parse_qsl(query))
+    for key in given:
+        if key not in ("devices", "memory"):
+            raise UnknownNameError("option", key, ("devices", "memory"), where=rest)
+    devices, memory = given.get("devices"), given.get("memory")
+    if devices is not None and not devices.isdigit():
+        raise InputError("devices must be a whole number", where=rest, by=f"got {devices!r}")
+    return read_piper(
+        path,
+        devices=None if devices is None else int(devices),
+        memory_bytes=None if memory is None else parse(memory, BYTES),
+    )

@@ -1,0 +1,453 @@
+"""Costs of a plan's parts: passes of a micro-batch, transfers, gradient all-reduces, memory.
+
+The simulation, the bounds and the planners share these, so that a planner optimises exactly what
+the judge computes. All functions are pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from placewright.errors import InputError, UnsupportedError
+from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
+from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray
+
+WHOLE = (Strategy.TENSOR, Strategy.REPLICATED)
+"""Strategies after which every worker of a replica holds the whole output."""
+
+
+def pass_s(
+    p: LayerProblem, kind: int, degree: int, samples: float
+) -> tuple[FloatArray, FloatArray]:
+    """Shape (n,) each: forward and backward seconds of `samples` on a worker, by layer.
+
+    Straight lines between the measured sizes; above the largest the last slope holds, below the
+    smallest the time shrinks with the samples.
+    """
+    t, sizes = p.degree_index(degree), p.sizes
+    return _at(sizes, p.forward_s[kind, t], samples), _at(sizes, p.backward_s[kind, t], samples)
+
+
+def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
+    """Shape (n,): `table`, of shape (B, n), at a size; rows that are NaN are left out."""
+    known = ~np.isnan(table).all(axis=1)
+    sizes, table = sizes[known], table[known]
+    if len(sizes) == 0:
+        return np.full(table.shape[1], math.nan)
+    if samples <= sizes[0] or len(sizes) == 1:
+        return np.asarray(table[0] * (samples / sizes[0]), dtype=np.float64)
+    k = min(int(np.searchsorted(sizes, samples)), len(sizes) - 1)
+    part = (samples - sizes[k - 1]) / (sizes[k] - sizes[k - 1])
+    return np.asarray(table[k - 1] + part * (table[k] - table[k - 1]), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicaCosts:
+    """One micro-batch on one replica of a stage, per layer of the stage.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Shape (layers,): collectives inside the replica and weight gathering included.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+    @property
+    def forward(self) -> float:
+        """Seconds of the forward pass."""
+        return float(self.forward_s.sum())
+
+    @property
+    def backward(self) -> float:
+        """Seconds of the backward pass."""
+        return float(self.backward_s.sum())
+
+
+def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCosts:
+    """Passes of the slowest worker of a replica.
+
+    Raises
+    ------
+    UnsupportedError
+        A layer was not measured on that kind of worker; names both.
+    """
+    kinds = sorted({int(p.worker_kind[w]) for w in replica.workers})
+    per_kind = [_kind_costs(p, stage, kind, replica) for kind in kinds]
+    forward = np.max([f for f, _ in per_kind], axis=0)
+    backward = np.max([b for _, b in per_kind], axis=0)
+    inside_f, inside_b = _collectives(p, stage, replica)
+    forward, backward = forward + inside_f, backward + inside_b
+    if stage.recompute:
+        backward = backward + forward
+    return ReplicaCosts(forward, backward)
+
+
+def _kind_costs(
+    p: LayerProblem, stage: Stage, kind: int, replica: Replica
+) -> tuple[FloatArray, FloatArray]:
+    degree, share = len(replica.workers), replica.share
+    kinds_of = [stage.strategy(layer) for layer in stage.layers]
+    forward, backward = np.zeros(len(kinds_of)), np.zeros(len(kinds_of))
+    for strategy in dict.fromkeys(kinds_of):
+        split = strategy in (Strategy.DATA, Strategy.SHARDED)
+        at = degree if strategy is Strategy.TENSOR else 1
+        f, b = pass_s(p, kind, at, share / degree if split else float(share))
+        chosen = np.array([k is strategy for k in kinds_of])
+        layers = np.arange(stage.first_layer, stage.last_layer + 1)[chosen]
+        forward[chosen], backward[chosen] = f[layers], b[layers]
+    missing = np.isnan(forward) | np.isnan(backward)
+    if missing.any():
+        layer = stage.first_layer + int(np.flatnonzero(missing)[0])
+        raise UnsupportedError(
+            f"layer {p.layer_names[layer]!r} was not measured on {p.kind_names[kind]!r}",
+            where=p.name,
+            by=f"tensor degree {degree}",
+            hint="profile it there, or leave out these workers",
+        )
+    return forward, backward
+
+
+def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[FloatArray, FloatArray]:
+    """Collectives among the workers of a replica, and weights that are gathered, per layer."""
+    size, degree, share = len(stage.layers), len(replica.workers), replica.share
+    forward, backward = np.zeros(size), np.zeros(size)
+    for k, layer in enumerate(stage.layers):
+        strategy = stage.strategy(layer)
+        if degree > 1:
+            group = replica.workers
+            if strategy is Strategy.TENSOR and p.tensor_bytes[layer].any():
+                ahead, back = p.tensor_bytes[layer] * share
+                forward[k] += ring_s(p, group, float(ahead), 2)
+                backward[k] += ring_s(p, group, float(back), 2)
+            if k and (stage.strategy(layer - 1) in WHOLE) != (strategy in WHOLE):
+                moved = float(p.output_bytes[layer - 1, 0]) * share
+                gathers = forward if strategy in WHOLE else backward
+                gathers[k] += ring_s(p, group, moved, 1)
+            if strategy is Strategy.SHARDED:
+                weights = float(p.parameters[layer, 0]) * p.training.weight_bytes
+                gather_s = ring_s(p, group, weights, 1)
+                forward[k] += gather_s
+                backward[k] += gather_s
+        if stage.zero_stage == 3 and len(stage.replicas) > 1:
+            weights = layer_elements(p, stage, layer, degree) * p.training.weight_bytes
+            peers = tuple(r.workers[0] for r in stage.replicas)
+            gather_s = ring_s(p, peers, weights, 1, rings=degree)
+            forward[k] += gather_s
+            backward[k] += gather_s
+    return forward, backward
+
+
+def layer_elements(p: LayerProblem, stage: Stage, layer: int, degree: int = 0) -> float:
+    """Parameter elements of a layer that one worker of a replica of `degree` computes with.
+
+    Of the smallest replica, whose workers hold the most, where no degree is given.
+    """
+    own = degree or min(len(r.workers) for r in stage.replicas)
+    degree = own if stage.strategy(layer) is Strategy.TENSOR else 1
+    return float(p.parameters[layer, p.degree_index(degree)])
+
+
+def ring_s(
+    p: LayerProblem,
+    members: Sequence[int],
+    each_bytes: float,
+    passes: int,
+    rings: int = 1,
+    bucket_bytes: float = math.inf,
+) -> float:
+    """Seconds of a ring collective (Patarasuk and Yuan, doi 10.1016/j.jpdc.2008.09.002).
+
+    All-reduce has two passes over the ring, all-gather and reduce-scatter one; each pass is
+    ``g - 1`` messages of ``each_bytes / g`` from every member to the next, as slow as the slowest
+    link. `rings` of them run at once over the same network cards.
+    """
+    size = len(members)
+    if size < 2 or each_bytes <= 0:
+        return 0.0
+    buckets = max(1, math.ceil(each_bytes / bucket_bytes))
+    message = each_bytes / buckets / size
+    ordered = sorted(members, key=lambda w: (int(p.worker_node[w]), w))
+    hops = [*pairwise(ordered), (ordered[-1], ordered[0])]
+    slowest = 0.0
+    for pair in dict.fromkeys((int(p.worker_node[a]), int(p.worker_node[b])) for a, b in hops):
+        inside = sum((p.worker_node[a], p.worker_node[b]) == pair for a, b in hops)
+        slowest = max(
+            slowest, node_s(p, pair, message, rings * (inside if pair[0] == pair[1] else 1))
+        )
+    return buckets * passes * (size - 1) * slowest
+
+
+def node_s(p: LayerProblem, nodes: tuple[int, int], each_bytes: float, pairs: int = 1) -> float:
+    """Seconds of `pairs` messages from node to node at once.
+
+    Raises
+    ------
+    InputError
+        No link joins the nodes.
+    """
+    index = int(p.link_index[nodes])
+    if index < 0:
+        a, b = (p.node_names[node] for node in nodes)
+        raise InputError(f"no link from node {a!r} to node {b!r}", where=p.name)
+    return p.links[index].seconds(each_bytes, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Samples that one replica of a stage sends to one of the next: seconds each way.
+
+    `forward_eager` and `backward_eager`: whether a blocking sender goes on at once.
+    """
+
+    source: int
+    target: int
+    forward_s: float
+    backward_s: float
+    forward_eager: bool = False
+    backward_eager: bool = False
+
+
+def transfers(p: LayerProblem, plan: LayerPlan, cut: int) -> list[Transfer]:
+    """Transfers between stage `cut` and the next: one per pair of replicas that share samples.
+
+    Edges that skip stages are carried along: a cut is crossed by every edge over it. Messages of
+    replicas on one node share its network card.
+    """
+    left, right = plan.stages[cut], plan.stages[cut + 1]
+    overlaps = _overlaps(left.shares, right.shares)
+    per_sample = cut_bytes(p, left)
+    sending: dict[tuple[int, int], int] = {}
+    for a, b, _ in overlaps:
+        for nodes in _lanes(p, left.replicas[a], right.replicas[b]):
+            for end in ((nodes[0], -1), (-1, nodes[1])):
+                sending[end] = sending.get(end, 0) + (nodes[0] != nodes[1])
+    found = []
+    for a, b, samples in overlaps:
+        lanes = _lanes(p, left.replicas[a], right.replicas[b])
+        sent = per_sample * samples + p.training.extra_bytes
+        ahead = sent / len(lanes) if p.training.split_activations else sent
+        times = [0.0, 0.0]
+        for nodes in dict.fromkeys(lanes):
+            pairs = max(sending[nodes[0], -1], sending[-1, nodes[1]], lanes.count(nodes))
+            times[0] = max(times[0], node_s(p, nodes, ahead, pairs))
+            times[1] = max(times[1], node_s(p, nodes[::-1], per_sample * samples, pairs))
+        if p.training.split_activations and len(lanes) > 1:
+            times[0] += ring_s(p, right.replicas[b].workers, sent, 1)
+        most = p.training.eager_bytes
+        found.append(
+            Transfer(a, b, times[0], times[1], ahead <= most, per_sample * samples <= most)
+        )
+    return found
+
+
+def cut_bytes(p: LayerProblem, stage: Stage) -> float:
+    """Bytes per sample over the cut behind a stage, each sending worker."""
+    cut, degree = stage.last_layer, stage.tensor_degree
+    crossing = (p.edge_source <= cut) & (p.edge_target > cut)
+    sources = np.unique(p.edge_source[crossing])
+    if len(sources) == 1 and int(sources[0]) == cut and stage.strategy(cut) is Strategy.TENSOR:
+        return float(p.output_bytes[cut, p.degree_index(degree)])
+    edge = [float(p.edge_bytes[crossing & (p.edge_source == s)].max()) for s in sources]
+    return sum(edge)  # a tensor with several consumers crosses once
+
+
+def _overlaps(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Pairs of replicas whose samples overlap, and how many samples do."""
+    found = []
+    ends_l, ends_r = np.cumsum(left), np.cumsum(right)
+    for a, (end_a, share_a) in enumerate(zip(ends_l, left, strict=True)):
+        for b, (end_b, share_b) in enumerate(zip(ends_r, right, strict=True)):
+            both = min(end_a, end_b) - max(end_a - share_a, end_b - share_b)
+            if both > 0:
+                found.append((a, b, int(both)))
+    return found
+
+
+def _lanes(p: LayerProblem, a: Replica, b: Replica) -> list[tuple[int, int]]:
+    """Pairs of nodes between which workers of two replicas send, one per sending worker."""
+    count = max(len(a.workers), len(b.workers))
+    return [
+        (
+            int(p.worker_node[a.workers[k * len(a.workers) // count]]),
+            int(p.worker_node[b.workers[k * len(b.workers) // count]]),
+        )
+        for k in range(count)
+    ]
+
+
+def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
+    """Shape (layers of the stage,): seconds of the gradient all-reduce of each layer.
+
+    Rings of the tensor ranks of a replica run at once; those of other stages whose workers share
+    its network cards as well.
+    """
+    stage, training = plan.stages[s], p.training
+    rings = _rings(p, plan, s)
+    replicas, degree = len(stage.replicas), stage.tensor_degree
+    found = np.zeros(len(stage.layers))
+    everyone = stage.workers
+    peers = tuple(r.workers[0] for r in stage.replicas)
+    for k, layer in enumerate(stage.layers):
+        strategy = stage.strategy(layer)
+        sent = layer_elements(p, stage, layer) * training.sync_bytes
+        if sent <= 0:
+            continue
+        if strategy is Strategy.TENSOR or degree == 1:
+            if replicas > 1:
+                passes = 1 if stage.zero_stage == 3 else 2
+                found[k] = ring_s(p, peers, sent, passes, rings)
+        elif strategy is Strategy.REPLICATED:
+            found[k] = ring_s(p, peers, sent, 2, rings) if replicas > 1 else 0.0
+        elif strategy is Strategy.DATA:
+            found[k] = ring_s(p, everyone, sent, 2)
+        else:  # sharded: weights were gathered; gradients are reduced and scattered
+            found[k] = ring_s(p, everyone, sent, 1)
+    return found
+
+
+def sync_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
+    """Seconds of a stage's gradient all-reduce after the last backward pass, in buckets."""
+    stage, training = plan.stages[s], p.training
+    plain = not stage.strategies and stage.zero_stage < 3
+    if not plain or training.overlap_sync:
+        return float(sync_layer_s(p, plan, s).sum())
+    if len(stage.replicas) < 2:
+        return 0.0
+    held = sum(layer_elements(p, stage, i) for i in once(p, stage))
+    pack = max(float(p.pack_s[p.worker_kind[w]]) for w in stage.workers) * held
+    peers = tuple(r.workers[0] for r in stage.replicas)
+    sent = held * training.sync_bytes
+    return pack + ring_s(p, peers, sent, 2, _rings(p, plan, s), training.bucket_bytes)
+
+
+def tied_s(p: LayerProblem, plan: LayerPlan) -> dict[tuple[int, int], float]:
+    """Seconds that two stages need to add up the gradients of the weights they share."""
+    found: dict[tuple[int, int], float] = {}
+    for a, b in p.tied:
+        s, t = sorted((plan.stage_of(a), plan.stage_of(b)))
+        if s == t:
+            continue
+        first, last = plan.stages[s], plan.stages[t]
+        sent = layer_elements(p, first, a if a in first.layers else b) * p.training.gradient_bytes
+        ends = [r.workers[0] for r in (first.replicas[0], last.replicas[0])]
+        node = [
+            sum(p.worker_node[r.workers[0]] == p.worker_node[e] for r in x.replicas)
+            for e, x in zip(ends, (first, last), strict=True)
+        ]
+        rings = first.tensor_degree * max(node)
+        found[s, t] = found.get((s, t), 0.0) + ring_s(p, ends, sent, 2, rings)
+    return found
+
+
+def _rings(p: LayerProblem, plan: LayerPlan, s: int) -> int:
+    """Rings that leave the busiest node of a stage's replicas, those of other stages included."""
+    crossing: dict[int, int] = {}
+    for stage in plan.stages:
+        for rank in range(stage.tensor_degree):
+            nodes = {int(p.worker_node[r.workers[rank % len(r.workers)]]) for r in stage.replicas}
+            if len(nodes) > 1:
+                for node in nodes:
+                    crossing[node] = crossing.get(node, 0) + 1
+    own = {int(p.worker_node[w]) for w in plan.stages[s].workers}
+    return max([crossing.get(node, 0) for node in own] + [plan.stages[s].tensor_degree])
+
+
+def once(p: LayerProblem, stage: Stage) -> list[int]:
+    """Layers whose weights a stage holds: of tied layers in one stage only the first."""
+    second = {max(a, b) for a, b in p.tied if a in stage.layers and b in stage.layers}
+    return [layer for layer in stage.layers if layer not in second]
+
+
+def optimizer_s(p: LayerProblem, stage: Stage, worker: int) -> float:
+    """Seconds of a worker's optimizer step."""
+    kind = int(p.worker_kind[worker])
+    degree = next(len(r.workers) for r in stage.replicas if worker in r.workers)
+    held = sum(
+        layer_elements(p, stage, i, degree) / _state_shards(stage, stage.strategy(i))
+        for i in once(p, stage)
+    )
+    return float(p.optimizer_s[kind] * held + p.optimizer_fixed_s[kind])
+
+
+def _state_shards(stage: Stage, strategy: Strategy) -> int:
+    shards = len(stage.replicas) if stage.zero_stage >= 1 else 1
+    return shards * stage.tensor_degree if strategy is Strategy.SHARDED else shards
+
+
+def in_flight(plan: LayerPlan, s: int) -> int:
+    """Micro-batches whose activations a stage holds at its peak."""
+    if plan.schedule is Schedule.GPIPE:
+        return plan.micro_batches
+    return min(len(plan.stages) - s, plan.micro_batches)
+
+
+def stage_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
+    """Shape (replicas,): bytes that a worker of each replica holds for a stage at its peak.
+
+    Weights, gradients, optimizer states and buffers, activations of the micro-batches in flight
+    and what the largest layer's backward pass needs. NaN where activations are not known.
+    """
+    stage, flight = plan.stages[s], in_flight(plan, s)
+    found = np.zeros(len(stage.replicas))
+    seen: dict[tuple[int, int], float] = {}
+    for r, replica in enumerate(stage.replicas):
+        key = (len(replica.workers), replica.share)
+        if key not in seen:
+            seen[key] = _replica_bytes(p, stage, *key, flight)
+        found[r] = seen[key]
+    return found
+
+
+def _replica_bytes(p: LayerProblem, stage: Stage, degree: int, share: int, flight: int) -> float:
+    kept, working = 0.0, 0.0
+    for layer in stage.layers:
+        strategy = stage.strategy(layer)
+        split = strategy in (Strategy.DATA, Strategy.SHARDED)
+        samples = share / degree if split else float(share)
+        t = p.degree_index(degree if strategy is Strategy.TENSOR else 1)
+        own = float(p.activation_bytes[layer, t])
+        work = float(p.working_bytes[layer, t])
+        if stage.recompute:
+            inputs = float(p.output_bytes[layer - 1, t]) if layer else 0.0
+            work, own = work + own, min(own, inputs)
+        kept += samples * own
+        working = max(working, samples * work)
+    return state_bytes(p, stage, degree) + flight * kept + working
+
+
+def state_bytes(p: LayerProblem, stage: Stage, degree: int = 0) -> float:
+    """Weights, gradients, optimizer states and buffers of a worker of a replica of `degree`."""
+    t, replicas = p.training, len(stage.replicas)
+    shards = [1.0 if stage.zero_stage < z else 1.0 / replicas for z in (3, 2, 1)]
+    total = 0.0
+    for layer in once(p, stage):
+        strategy = stage.strategy(layer)
+        own = 1.0 / stage.tensor_degree if strategy is Strategy.SHARDED else 1.0
+        each = (
+            t.weight_bytes * shards[0]
+            + t.gradient_bytes * shards[1]
+            + t.optimizer_bytes * shards[2]
+            + t.buffer_bytes
+        )
+        total += layer_elements(p, stage, layer, degree) * each * own
+    return total
+
+
+def worker_bytes(p: LayerProblem, plan: LayerPlan) -> FloatArray:
+    """Shape (W,): peak bytes of each worker; 0 for those that are left out, NaN where unknown."""
+    held = np.zeros(p.w)
+    for s, stage in enumerate(plan.stages):
+        for replica, needs in zip(stage.replicas, stage_bytes(p, plan, s), strict=True):
+            for w in replica.workers:
+                held[w] += needs
+    used = list(plan.workers)
+    held[used] += p.framework_bytes[used]
+    return held

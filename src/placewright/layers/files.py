@@ -1,0 +1,243 @@
+"""Problems and plans of wing 2 as YAML or JSON, packed or not: see `placewright.io.stored`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import PlacewrightError, UnknownNameError
+from placewright.io.boundary import placed, validate
+from placewright.io.stored import read_data, stem, write_data
+from placewright.layers.formats.schema import (
+    LayerFile,
+    LayerPlanFile,
+    StageEntry,
+    number,
+    numbers,
+    written,
+)
+from placewright.layers.judge import LayerJudgement
+from placewright.layers.links import Link
+from placewright.layers.plan import LayerPlan, Replica, Stage, check_plan
+from placewright.layers.problem import LayerProblem, Refusal, Training, Variants
+from placewright.planning.contract import Proposal
+from placewright.planning.result import Result, head_json
+from placewright.planning.wing import Document
+
+problem_document = Document("layers", ("layer_names", "forward_s"), LayerFile)
+plan_document = Document("layers-plan", ("plan.stages", "plan.schedule"), LayerPlanFile)
+
+
+def read_problem(path: str | Path) -> LayerProblem:
+    """Read layers, workers and links.
+
+    Raises
+    ------
+    InputError
+        Names the file, the line or the field, and what is wrong.
+    """
+    data, text = read_data(path)
+    where = str(path)
+    entry = validate(LayerFile, data, where=where, text=text)
+    given = entry.model_dump()
+    del given["schema_version"]
+    for key, value in given.items():
+        if isinstance(value, list) and key not in NAMES:
+            given[key] = numbers(value)
+        elif isinstance(value, list):
+            given[key] = tuple(value)
+    given["name"] = entry.name if "name" in data else stem(path)
+    given["tied"] = tuple((int(a), int(b)) for a, b in entry.tied)
+    given["links"] = tuple(
+        Link(np.array(x.pairs), np.array(numbers(x.message_bytes)), np.array(numbers(x.message_s)))
+        for x in entry.links
+    )
+    training = entry.training.model_dump() | {"bucket_bytes": number(entry.training.bucket_bytes)}
+    given["training"] = Training(**training)
+    given["refusals"] = tuple(Refusal(x.layer, x.strategy, x.reason) for x in entry.refusals)
+    if entry.variants is not None:
+        v = {k: numbers(x) if k in TABLES else x for k, x in entry.variants.model_dump().items()}
+        given["variants"] = Variants(**v | {"names": tuple(v["names"])})
+    try:
+        return LayerProblem(**given)
+    except PlacewrightError as error:
+        raise placed(error, where) from None
+
+
+NAMES = (
+    "layer_names",
+    "layer_kinds",
+    "degrees",
+    "worker_names",
+    "kind_names",
+    "node_names",
+    "zero_stages",
+    "tied",
+    "links",
+    "refusals",
+)
+TABLES = (
+    "time_s",
+    "parameter_bytes",
+    "in_flight_bytes",
+    "fixed_bytes",
+    "sync_in_bytes",
+    "sync_out_bytes",
+)
+
+
+def write_problem(problem: LayerProblem, path: str | Path) -> Path:
+    """Write a file that `read_problem` reads back equal."""
+    return write_data(problem_json(problem), path)
+
+
+def problem_json(p: LayerProblem) -> dict[str, Any]:
+    """A problem as the data of its file."""
+    data: dict[str, Any] = {"schema_version": 1}
+    for item in fields(p):
+        value = getattr(p, item.name)
+        if isinstance(value, np.ndarray):
+            value = written(value.tolist()) if value.dtype == np.float64 else value.tolist()
+        data[item.name] = value
+    data["objective"] = str(p.objective)
+    data["links"] = [
+        {
+            key: written(getattr(link, key).tolist())
+            for key in ("pairs", "message_bytes", "message_s")
+        }
+        for link in p.links
+    ]
+    kept = {item.name: getattr(p.training, item.name) for item in fields(p.training)}
+    data["training"] = kept | {"bucket_bytes": written(p.training.bucket_bytes)}
+    data["refusals"] = [
+        {"layer": r.layer, "strategy": str(r.strategy), "reason": r.reason} for r in p.refusals
+    ]
+    for key in (*NAMES[:7],):
+        data[key] = list(data[key])
+    data["tied"] = [list(pair) for pair in p.tied]
+    if p.variants is not None:
+        v = {item.name: getattr(p.variants, item.name) for item in fields(p.variants)}
+        v = {k: written(x.tolist()) if isinstance(x, np.ndarray) else x for k, x in v.items()}
+        data["variants"] = v | {"names": list(p.variants.names)}
+    return data
+
+
+def read_plan(path: str | Path, problem: LayerProblem) -> LayerPlan:
+    """Read the plan of a result file for `problem`.
+
+    Raises
+    ------
+    InputError
+        A layer or worker that does not exist, or stages that are no plan.
+    """
+    return read_proposal(path, problem).plan
+
+
+def read_proposal(path: str | Path, problem: LayerProblem) -> Proposal[LayerPlan]:
+    """Read a plan and what was proved about it, if that was for the very same problem.
+
+    Raises
+    ------
+    InputError
+        As `read_plan`.
+    """
+    where = str(path)
+    data, text = read_data(path)
+    entry = validate(LayerPlanFile, data, where=where, text=text)
+    plan = LayerPlan(
+        tuple(
+            _stage(x, problem, f"{where}: plan.stages[{k}]")
+            for k, x in enumerate(entry.plan.stages)
+        ),
+        entry.plan.micro_batches,
+        entry.plan.schedule,
+        tuple(entry.plan.variants),
+    )
+    try:
+        check_plan(problem, plan)
+    except PlacewrightError as error:
+        raise placed(error, where) from None
+    bound = entry.plan.lower_bound_s
+    same = entry.problem_hash == problem.hash() and bound > 0
+    return Proposal(plan, bound if same else None, note=entry.plan.note)
+
+
+def _stage(entry: StageEntry, p: LayerProblem, where: str) -> Stage:
+    layer = {name: i for i, name in enumerate(p.layer_names)}
+    worker = {name: i for i, name in enumerate(p.worker_names)}
+    for name in (entry.first_layer, entry.last_layer):
+        if name not in layer:
+            raise UnknownNameError("layer", name, layer, where=where)
+    for name in (x for r in entry.replicas for x in r.workers):
+        if name not in worker:
+            raise UnknownNameError("worker", name, worker, where=where)
+    return Stage(
+        layer[entry.first_layer],
+        layer[entry.last_layer],
+        tuple(Replica(tuple(worker[n] for n in r.workers), r.share) for r in entry.replicas),
+        entry.tensor_degree,
+        tuple(entry.strategies),
+        entry.zero_stage,
+        entry.recompute,
+    )
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
+    return head_json(result) | {"plan": plan_json(result.judgement, result.proposal)}
+
+
+def plan_json(
+    judgement: LayerJudgement, proposal: Proposal[LayerPlan] | None = None
+) -> dict[str, Any]:
+    """A plan and how the judge saw it."""
+    p, plan = judgement.problem, judgement.plan
+    known = proposal or Proposal(plan)
+    used = plan.workers
+    return {
+        "stages": [_stage_json(p, stage) for stage in plan.stages],
+        "micro_batches": plan.micro_batches,
+        "schedule": str(plan.schedule),
+        "variants": list(plan.variants),
+        "lower_bound_s": known.bound or 0.0,
+        "note": "interrupted" if known.interrupted else known.note,
+        "left_out": [name for w, name in enumerate(p.worker_names) if w not in used],
+        "step_s": judgement.value,
+        "peak_memory_bytes": judgement.peak_memory_bytes,
+        "workers": [
+            {
+                "name": p.worker_names[w],
+                "stage": next(s for s, x in enumerate(plan.stages) if w in x.workers),
+                "peak_bytes": _known(float(judgement.held_bytes[w])),
+                "memory_bytes": _known(float(p.memory_bytes[w])),
+            }
+            for w in used
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _stage_json(p: LayerProblem, stage: Stage) -> dict[str, Any]:
+    return {
+        "first_layer": p.layer_names[stage.first_layer],
+        "last_layer": p.layer_names[stage.last_layer],
+        "layers": len(stage.layers),
+        "replicas": [
+            {"workers": [p.worker_names[w] for w in r.workers], "share": r.share}
+            for r in stage.replicas
+        ],
+        "tensor_degree": stage.tensor_degree,
+        "strategies": [str(strategy) for strategy in stage.strategies],
+        "layer_strategies": {
+            p.layer_names[layer]: str(stage.strategy(layer)) for layer in stage.layers
+        },
+        "zero_stage": stage.zero_stage,
+        "recompute": stage.recompute,
+    }

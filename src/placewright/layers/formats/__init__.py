@@ -1,0 +1,1 @@
+"""What files of wing 2 may say."""

@@ -1,0 +1,26 @@
+"""Planners of wing 2. This dict is the list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
+from placewright.layers.problem import LayerProblem
+from placewright.planning.contract import Planner
+from placewright.planning.wings import plugged_planners
+
+ENTRY_POINTS = "placewright.layers.planners"
+"""Group under which other distributions offer planners: classes that take no arguments."""
+
+UNIFORM = ("single", "data", "tensor", "pipeline", "sharded")
+
+
+def planners(problem: LayerProblem) -> Mapping[str, Planner]:
+    """Every planner by name."""
+    own: list[Planner] = [*(Uniform(name) for name in UNIFORM), OneWeirdTrick()]
+    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
+
+
+def portfolio(problem: LayerProblem) -> Sequence[str]:
+    """What ``auto`` tries, in order."""
+    return list(planners(problem))

@@ -1,0 +1,177 @@
+"""The plans that planners of wing 2 choose from, and how one is put together.
+
+Workers are taken in one of a few orders (as given, fastest first, slowest first), always node by
+node; a stage has consecutive workers of the order, so that workers that are left out are its last
+ones. A stage of k workers is a mesh of k/t replicas of tensor degree t, each inside one node. The
+replicas' shares of a micro-batch are proportional to their speeds, rounded so that they add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.layers.costs import pass_s, stage_bytes
+from placewright.layers.judge import LayerJudgement, judge
+from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
+from placewright.layers.problem import LayerProblem
+
+MOST_MICRO_BATCHES = 10
+"""Numbers of micro-batches that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One stage as a planner sees it: layers, where its workers begin and end in the order."""
+
+    first_layer: int
+    last_layer: int
+    begin: int
+    end: int
+    degree: int = 1
+    strategies: tuple[Strategy, ...] = ()
+    zero_stage: int = 0
+    recompute: bool = False
+
+
+def orders(p: LayerProblem) -> list[tuple[int, ...]]:
+    """Orders of the workers, without repetitions; the first is as given, node by node."""
+    given = sorted(range(p.w), key=lambda w: (int(p.worker_node[w]), w))
+    speed = worker_speeds(p)
+    node = {
+        n: max(speed[w] for w in given if p.worker_node[w] == n) for n in p.worker_node.tolist()
+    }
+    fast = sorted(
+        given, key=lambda w: (-node[int(p.worker_node[w])], int(p.worker_node[w]), -speed[w], w)
+    )
+    return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
+
+
+def worker_speeds(p: LayerProblem) -> list[float]:
+    """Samples per second of each worker on the whole model, alone; by the largest size."""
+    found = []
+    for kind in range(len(p.kind_names)):
+        samples = float(p.sizes[-1])
+        forward, backward = pass_s(p, kind, 1, samples)
+        taken = float(np.nansum(forward + backward))
+        found.append(samples / taken if taken > 0 else 1.0)
+    return [found[k] for k in p.worker_kind.tolist()]
+
+
+def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[int]:
+    """Numbers of micro-batches: divisors of the global batch, at most `most` of them."""
+    if p.micro_batches:
+        return [p.micro_batches]
+    divisors = [m for m in range(1, p.global_batch + 1) if p.global_batch % m == 0]
+    if len(divisors) <= most:
+        return divisors
+    at = np.unique(np.linspace(0, len(divisors) - 1, most).round().astype(int))
+    return [divisors[i] for i in at]
+
+
+def shares(speeds: Sequence[float], total: int) -> tuple[int, ...] | None:
+    """Whole shares proportional to the speeds that add up to `total`; ``None`` below one each."""
+    if total < len(speeds):
+        return None
+    exact = [total * s / sum(speeds) for s in speeds]
+    whole = [max(1, math.floor(x)) for x in exact]
+    while sum(whole) > total:
+        i = max((i for i, x in enumerate(whole) if x > 1), key=lambda i: whole[i] - exact[i])
+        whole[i] -= 1
+    while sum(whole) < total:  # the sample goes where the replica ends first with it
+        i = min(range(len(whole)), key=lambda i: ((whole[i] + 1) / speeds[i], i))
+        whole[i] += 1
+    return tuple(whole)
+
+
+def replicas(
+    p: LayerProblem, workers: Sequence[int], degree: int, micro: int, speed: Sequence[float]
+) -> tuple[Replica, ...] | None:
+    """Replicas of consecutive workers with their shares; ``None`` where that is not possible."""
+    if len(workers) % degree:
+        return None
+    groups = [tuple(workers[i : i + degree]) for i in range(0, len(workers), degree)]
+    if any(len({int(p.worker_node[w]) for w in group}) > 1 for group in groups):
+        return None
+    split = shares([min(speed[w] for w in group) for group in groups], micro)
+    if split is None:
+        return None
+    return tuple(Replica(g, n) for g, n in zip(groups, split, strict=True))
+
+
+def build(
+    p: LayerProblem,
+    order: Sequence[int],
+    cells: Sequence[Cell],
+    micro_batches: int,
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+) -> LayerPlan | None:
+    """The plan of these stages; ``None`` where workers, shares or strategies do not come out."""
+    speed, micro = worker_speeds(p), p.global_batch // micro_batches
+    stages = []
+    for cell in cells:
+        found = replicas(p, order[cell.begin : cell.end], cell.degree, micro, speed)
+        if found is None:
+            return None
+        stage = Stage(
+            cell.first_layer,
+            cell.last_layer,
+            found,
+            cell.degree,
+            cell.strategies,
+            cell.zero_stage,
+            cell.recompute,
+        )
+        if any(p.refusal(i, stage.strategy(i), cell.degree) for i in stage.layers):
+            return None
+        stages.append(stage)
+    return LayerPlan(tuple(stages), micro_batches, schedule)
+
+
+def judged(p: LayerProblem, plan: LayerPlan | None) -> LayerJudgement | None:
+    """The judgement of a plan, ``None`` where it cannot run (no link, a layer not measured)."""
+    if plan is None:
+        return None
+    try:
+        return judge(p, plan)
+    except InputError:
+        return None
+
+
+def better(one: LayerJudgement | None, other: LayerJudgement | None) -> bool:
+    """Whether `one` is better: fits and is faster, or misses less memory."""
+    if one is None or other is None:
+        return one is not None
+    return (one.violation_size, one.value) < (other.violation_size, other.value)
+
+
+def memory_options(p: LayerProblem) -> list[tuple[int, bool]]:
+    """ZeRO stages and recomputation that plans may use, cheapest first."""
+    again = (False, True) if p.recompute else (False,)
+    return [(zero, r) for r in again for zero in p.zero_stages]
+
+
+def whole_stage(
+    p: LayerProblem, order: Sequence[int], used: int, degree: int
+) -> Iterator[LayerPlan]:
+    """One stage of the first `used` workers, with every memory option and micro-batch count."""
+    for micro_batches in micro_batch_counts(p):
+        for zero, recompute in memory_options(p):
+            cell = Cell(0, p.n - 1, 0, used, degree, (), zero, recompute)
+            plan = build(p, order, [cell], micro_batches)
+            if plan is not None:
+                yield plan
+
+
+def fits(p: LayerProblem, plan: LayerPlan, s: int) -> bool:
+    """Whether a stage's workers hold it."""
+    needs = stage_bytes(p, plan, s)
+    for replica, held in zip(plan.stages[s].replicas, needs, strict=True):
+        for w in replica.workers:
+            if held + p.framework_bytes[w] > p.memory_bytes[w]:
+                return False
+    return True

@@ -1,0 +1,1 @@
+"""Published inputs of wing 2."""

@@ -1,0 +1,145 @@
+"""Read Piper's inputs (``piper:FILE``): layers with variants, as a problem of throughput.
+
+Format of msr-fiddle/piper (NeurIPS 2021, arXiv 2106.11731): ``nodes`` with ``TMPCs`` (costs by
+tensor degree and variant), ``edges``, ``maxDevices``, ``maxMemoryPerDevice``, ``bandwidth``,
+``mbsInBatch``. The order of the layers is a topological one that keeps cuts small: of the layers
+whose predecessors are done, the one first whose predecessors came last (depth first).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError, PlacewrightError
+from placewright.io.boundary import placed
+from placewright.io.stored import read_data, stem
+from placewright.layers.links import Link
+from placewright.layers.problem import LayerProblem, Objective, Variants
+from placewright.layers.readers.exam import amount, count, field
+
+
+def read_piper(
+    path: str | Path, *, devices: int | None = None, memory_bytes: float | None = None
+) -> LayerProblem:
+    """The problem of a file, with other devices or memory where they are given.
+
+    Raises
+    ------
+    InputError
+        Names the file, and the field that is missing or wrong.
+    """
+    where = str(path)
+    data, _ = read_data(path)
+    try:
+        return _problem(data, devices, memory_bytes, where, stem(path))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        text = f"a field has a value that cannot be read: {error!r}"
+        raise InputError(text, where=where) from None
+    except PlacewrightError as error:
+        raise placed(error, where) from None
+
+
+def _problem(
+    data: Any, devices: int | None, memory_bytes: float | None, where: str, name: str
+) -> LayerProblem:
+    nodes = {int(node["id"]): node for node in field(data, "nodes", where)}
+    edges = [
+        (int(e["sourceId"]), int(e["destId"]), amount(e["communicationCost"], "communicationCost"))
+        for e in field(data, "edges", where)
+    ]
+    order = topological(list(nodes), [(a, b) for a, b, _ in edges], where)
+    at = {node: i for i, node in enumerate(order)}
+    degrees = tuple(sorted({int(t) for node in nodes.values() for t in node["TMPCs"]} | {1}))
+    names = tuple(
+        dict.fromkeys(
+            str(v["id"]) for node in nodes.values() for vs in node["TMPCs"].values() for v in vs
+        )
+    )
+    shape = (len(order), len(degrees), len(names))
+    columns = {
+        key: np.full(shape, math.inf)
+        for key in ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
+    }
+    across = (len(edges), len(degrees), len(names))
+    sync_in, sync_out = np.zeros(across), np.zeros(across)
+    into = {(a, b): e for e, (a, b, _) in enumerate(edges)}
+    for node_id, node in nodes.items():
+        for degree, variants in node["TMPCs"].items():
+            t = degrees.index(int(degree))
+            for v in variants:
+                cell = (at[node_id], t, names.index(str(v["id"])))
+                for key, table in columns.items():
+                    table[cell] = amount(v[key], f"{where}: node {node_id}: {key}")
+                for other, value in v["syncTimeFw"].items():
+                    sync_in[into[int(other), node_id], t, cell[2]] = value
+                for other, value in v["syncTimeBw"].items():
+                    sync_out[into[node_id, int(other)], t, cell[2]] = value
+    k = count(devices if devices is not None else field(data, "maxDevices", where), "devices", 1)
+    room = memory_bytes
+    if room is None:
+        room = amount(field(data, "maxMemoryPerDevice", where), "maxMemoryPerDevice")
+    parameters = np.where(np.isfinite(columns["parameterSize"]), columns["parameterSize"], np.inf)
+    parameters = parameters.min(axis=2) / 4.0
+    if not np.isfinite(parameters[:, 0]).all():
+        raise InputError("a node has no costs at tensor degree 1", where=where)
+    tables = np.zeros((1, len(degrees), 1, len(order)))
+    bandwidth = amount(field(data, "bandwidth", where), "bandwidth")
+    outputs = np.zeros((len(order), len(degrees)))
+    for a, _, sent in edges:
+        outputs[at[a]] = np.maximum(outputs[at[a]], sent)
+    return LayerProblem(
+        layer_names=tuple(f"{node}.{nodes[node].get('name', 'layer')}" for node in order),
+        parameters=parameters,
+        output_bytes=outputs,
+        forward_s=tables,
+        backward_s=tables,
+        degrees=degrees,
+        edge_source=np.array([at[a] for a, _, _ in edges]),
+        edge_target=np.array([at[b] for _, b, _ in edges]),
+        edge_bytes=np.array([sent for _, _, sent in edges]),
+        worker_names=tuple(f"device{w}" for w in range(k)),
+        memory_bytes=np.full(k, room),
+        links=(Link.linear(bandwidth),),
+        link_index=np.zeros((1, 1), dtype=np.int64),
+        global_batch=count(field(data, "mbsInBatch", where), "mbsInBatch", 1),
+        variants=Variants(
+            names,
+            columns["timePerSample"],
+            columns["parameterSize"],
+            columns["memoryUsageA"],
+            columns["memoryUsageB"],
+            sync_in,
+            sync_out,
+            bandwidth,
+            count(field(data, "mbsInBatch", where), "mbsInBatch", 1),
+        ),
+        objective=Objective.THROUGHPUT,
+        name=name,
+    )
+
+
+def topological(ids: list[int], edges: list[tuple[int, int]], where: str) -> list[int]:
+    """A topological order, depth first, ties by the file's order."""
+    targets: dict[int, list[int]] = {i: [] for i in ids}
+    waiting = dict.fromkeys(ids, 0)
+    for a, b in edges:
+        if a not in targets or b not in targets:
+            raise InputError(f"an edge from {a} to {b} names a node that is missing", where=where)
+        targets[a].append(b)
+        waiting[b] += 1
+    ready = [i for i in reversed(ids) if waiting[i] == 0]
+    order = []
+    while ready:
+        node = ready.pop()
+        order.append(node)
+        for b in reversed(targets[node]):
+            waiting[b] -= 1
+            if waiting[b] == 0:
+                ready.append(b)
+    if len(order) < len(ids):
+        raise InputError("the edges have a cycle", where=where)
+    return order

@@ -1,0 +1,440 @@
+"""Simulation of a training step: when every stage runs which micro-batch, transfers, gradients.
+
+Every replica of a stage executes a fixed list of instructions (its schedule). Two kinds of
+transfers:
+
+- not blocking: a message leaves when its pass has ended and its channel (one per pair of replicas
+  and direction) is free; the receiver's pass waits for it, the sender goes on.
+- blocking (rendezvous): it starts when sender and receiver have both reached it, and neither does
+  anything else meanwhile. The order of instructions is that of DeepSpeed's ``TrainSchedule``: in
+  a forward slot the gradient of the previous backward pass is sent, then an activation received;
+  in a backward slot a gradient is received, then the previous activation sent.
+
+After a stage's last backward pass: gradients of tied weights, all-reduce of the stage's gradients
+(or, overlapped, layer by layer as they come), optimizer step. `simulate` walks over the lists
+until all have ended; `reference` is an event queue that does the same one event at a time. Times
+do not depend on the order of the walk, as every channel has one sender.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import UnsupportedError
+from placewright.layers.costs import (
+    ReplicaCosts,
+    Transfer,
+    optimizer_s,
+    replica_costs,
+    sync_layer_s,
+    sync_s,
+    tied_s,
+    transfers,
+)
+from placewright.layers.plan import LayerPlan, Schedule
+from placewright.layers.problem import LayerProblem
+
+Unit = tuple[int, int]
+"""A stage and one of its replicas."""
+
+Instruction = tuple[str, int]
+"""``forward``, ``backward``, or in blocking mode ``send_act``, ``recv_act``, ``send_grad``,
+``recv_grad``; and the micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A pass of a micro-batch (or a phase of the step) on a unit."""
+
+    unit: Unit
+    label: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """What a simulation says.
+
+    Attributes
+    ----------
+    step_s
+        Seconds of the step.
+    spans, messages
+        Of the units; and of transfers, whose unit is the sender's.
+    passes_s
+        When the last backward pass has ended.
+    sync_s
+        Longest gradient exchange that nothing hides.
+    """
+
+    step_s: float
+    spans: tuple[Span, ...]
+    messages: tuple[Span, ...]
+    passes_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """Costs of a plan's passes and transfers.
+
+    Attributes
+    ----------
+    costs
+        Per stage and replica.
+    cuts
+        Transfers behind each stage but the last.
+    group
+        Stage -> the first stage of the same workers, where stages are interleaved.
+    """
+
+    plan: LayerPlan
+    costs: tuple[tuple[ReplicaCosts, ...], ...]
+    cuts: tuple[tuple[Transfer, ...], ...]
+    group: tuple[int, ...]
+    blocking: bool
+    activations_first: bool = False
+
+    def inputs(self, unit: Unit) -> list[tuple[Unit, float]]:
+        """Units that send activations to `unit`, with the transfers' seconds."""
+        s, r = unit
+        cut = self.cuts[s - 1] if s else ()
+        return [((s - 1, t.source), t.forward_s) for t in cut if t.target == r]
+
+    def eager(self, kind: str, source: Unit, target: Unit) -> bool:
+        """Whether a message fits in the transport's buffer, so that its sender goes on."""
+        first, second = (source, target) if kind == "act" else (target, source)
+        for t in self.cuts[first[0]]:
+            if (t.source, t.target) == (first[1], second[1]):
+                return t.forward_eager if kind == "act" else t.backward_eager
+        return False
+
+    def outputs(self, unit: Unit) -> list[tuple[Unit, float]]:
+        """Units that send gradients to `unit`, with the transfers' seconds."""
+        s, r = unit
+        cut = self.cuts[s] if s < len(self.cuts) else ()
+        return [((s + 1, t.target), t.backward_s) for t in cut if t.source == r]
+
+
+def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
+    """Costs of the plan.
+
+    Raises
+    ------
+    UnsupportedError
+        A layer without costs on a worker, or an interleaved schedule that does not come out even.
+    """
+    first = {stage.workers: s for s, stage in reversed(list(enumerate(plan.stages)))}
+    group = tuple(first[stage.workers] for stage in plan.stages)
+    if plan.schedule is Schedule.INTERLEAVED and plan.micro_batches % len(set(group)):
+        raise UnsupportedError(
+            "the interleaved schedule needs micro-batches in multiples of the worker groups",
+            where=p.name,
+            by=f"{plan.micro_batches} micro-batches, {len(set(group))} groups",
+        )
+    seen: dict[object, ReplicaCosts] = {}
+    costs = []
+    for s, stage in enumerate(plan.stages):
+        row = []
+        for replica in stage.replicas:
+            kinds = tuple(p.worker_kind[list(replica.workers)].tolist())
+            nodes = tuple(p.worker_node[list(replica.workers)].tolist())
+            key = (s, kinds, nodes, replica.share)
+            if key not in seen:
+                seen[key] = replica_costs(p, stage, replica)
+            row.append(seen[key])
+        costs.append(tuple(row))
+    cuts = tuple(tuple(transfers(p, plan, s)) for s in range(len(plan.stages) - 1))
+    return Network(
+        plan, tuple(costs), cuts, group, p.training.blocking_transfers, p.training.activations_first
+    )
+
+
+def order_of(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str, int, int]]:
+    """Passes of the workers of stage `s`: kind, stage, micro-batch."""
+    M, S = plan.micro_batches, len(plan.stages)
+    if plan.schedule is Schedule.INTERLEAVED:
+        return _interleaved(plan, s, group)
+    ahead = M if plan.schedule is Schedule.GPIPE else min(S - s - 1, M)
+    found = [("forward", s, m) for m in range(ahead)]
+    for m in range(M):
+        if m + ahead < M:
+            found.append(("forward", s, m + ahead))
+        found.append(("backward", s, m))
+    return found
+
+
+def _interleaved(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str, int, int]]:
+    """Megatron's order (Narayanan et al. 2021, arXiv 2104.04473): runs of P micro-batches."""
+    groups = sorted(set(group))
+    P, rank = len(groups), groups.index(group[s])
+    own = [i for i, g in enumerate(group) if g == group[s]]
+    total = plan.micro_batches * len(own)
+    runs = range(0, plan.micro_batches, P)
+    ahead = [(i, m) for run in runs for i in own for m in range(run, run + P)]
+    back = [(i, m) for run in runs for i in reversed(own) for m in range(run, run + P)]
+    warm = total if plan.micro_batches == P else min(total, 2 * (P - rank - 1) + (len(own) - 1) * P)
+    found = [("forward", i, m) for i, m in ahead[:warm]]
+    for k in range(total):
+        if k + warm < total:
+            found.append(("forward", *ahead[k + warm]))
+        found.append(("backward", *back[k]))
+    return found
+
+
+def _instructions(net: Network, s: int) -> list[tuple[str, int, int]]:
+    """`order_of`, with the sends and receives of blocking transfers."""
+    plan = net.plan
+    M, S = plan.micro_batches, len(plan.stages)
+    if not net.blocking:
+        return order_of(plan, s, net.group)
+    if plan.schedule is not Schedule.ONE_F_ONE_B:
+        found: list[tuple[str, int, int]] = []
+        for what, stage, m in order_of(plan, s, net.group):
+            kind = "act" if what == "forward" else "grad"
+            found += [(f"recv_{kind}", stage, m), (what, stage, m), (f"send_{kind}", stage, m)]
+        return found
+    return _slots(s, S, M, net.activations_first)
+
+
+def _slots(s: int, S: int, M: int, activations_first: bool) -> list[tuple[str, int, int]]:
+    """Stage `s` of DeepSpeed's 1F1B: forward and backward slots alternate, idle ones too."""
+    found: list[tuple[str, int, int]] = []
+    previous = -1
+    for step in range(2 * (M + S - 1) + 1):
+        base, forward = step // 2, step % 2 == s % 2
+        if forward:
+            m = base - s // 2
+        else:
+            m = base - S + (s + 1) // 2 if step % 2 == 0 else base - S + 1 + s // 2
+        act = ("recv_act", m) if forward else ("send_act", previous)
+        grad = ("send_grad", previous) if forward else ("recv_grad", m)
+        todo = [act, grad] if activations_first else [grad, act]
+        todo.append(("forward" if forward else "backward", m))
+        found += [(what, s, i) for what, i in todo if 0 <= i < M]
+        previous = m
+    return found
+
+
+def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> StepTimes:
+    """Times of a step."""
+    net = network_of(p, plan)
+    return finish(p, net, _Walk(net, spans).run())
+
+
+def reference(p: LayerProblem, plan: LayerPlan) -> StepTimes:
+    """The same by an event queue; for tests."""
+    net = network_of(p, plan)
+    return finish(p, net, _Events(net, True).run())
+
+
+@dataclass(slots=True)
+class Passes:
+    """Ends of the last backward passes by unit, spans and messages."""
+
+    end_s: dict[Unit, float]
+    spans: list[Span]
+    messages: list[Span]
+
+
+class _State:
+    """Instruction lists of all units, clocks and arrivals."""
+
+    def __init__(self, net: Network, spans: bool) -> None:
+        self.net, self.keep = net, spans
+        self.lists: dict[Unit, list[tuple[str, int, int]]] = {}
+        for s, stage in enumerate(net.plan.stages):
+            if net.group[s] == s:
+                steps = _instructions(net, s)
+                self.lists |= {(s, r): steps for r in range(len(stage.replicas))}
+        self.units = list(self.lists)
+        self.at = dict.fromkeys(self.units, 0)
+        self.clock = dict.fromkeys(self.units, 0.0)
+        self.arrived: dict[tuple[str, Unit, Unit, int], float] = {}
+        self.channel: dict[tuple[str, Unit, Unit], float] = {}
+        self.received = [
+            {(s, r): net.inputs((s, r)) for r in range(len(stage.replicas))}
+            for s, stage in enumerate(net.plan.stages)
+        ]
+        self.graded = [
+            {(s, r): net.outputs((s, r)) for r in range(len(stage.replicas))}
+            for s, stage in enumerate(net.plan.stages)
+        ]
+        self.reached: dict[tuple[str, Unit, Unit, int], float] = {}
+        self.out = Passes({}, [], [])
+
+    def home(self, unit: Unit) -> Unit:
+        """The unit whose list a virtual stage's replica is in."""
+        return self.net.group[unit[0]], unit[1]
+
+    def sources(self, what: str, unit: Unit) -> list[tuple[Unit, float]]:
+        """Units that send what a pass, or a receive, of `unit` needs."""
+        ahead = what in ("forward", "recv_act")
+        return (self.received if ahead else self.graded)[unit[0]][unit]
+
+    def targets(self, what: str, unit: Unit) -> list[tuple[Unit, float]]:
+        """Units that get what a pass, or a send, of `unit` gives, with the transfer's seconds."""
+        ahead = what in ("forward", "send_act")
+        others = (self.graded if ahead else self.received)[unit[0]][unit]
+        table = self.received if ahead else self.graded
+        return [(o, dict(table[o[0]][o])[unit]) for o, _ in others]
+
+    def try_pass(self, home: Unit, what: str, unit: Unit, m: int) -> bool:
+        """Run a pass if all that it needs is known."""
+        start = self.clock[home]
+        if not self.net.blocking:
+            for source, _ in self.sources(what, unit):
+                arrival = self.arrived.get((what, source, unit, m))
+                if arrival is None:
+                    return False
+                start = max(start, arrival)
+        costs = self.net.costs[unit[0]][unit[1]]
+        end = start + (costs.forward if what == "forward" else costs.backward)
+        self.clock[home] = end
+        if self.keep:
+            self.out.spans.append(Span(unit, f"{what} {m}", start, end))
+        if what == "backward":
+            self.out.end_s[unit] = end
+        if not self.net.blocking:
+            for target, taken_s in self.targets(what, unit):
+                self._send(what, unit, target, m, end, taken_s)
+        return True
+
+    def _send(
+        self, what: str, unit: Unit, target: Unit, m: int, end: float, taken_s: float
+    ) -> None:
+        start = max(end, self.channel.get((what, unit, target), 0.0))
+        self.channel[what, unit, target] = self.arrived[what, unit, target, m] = start + taken_s
+        self._note(unit, f"{what} {m} to stage {target[0]}", start, taken_s)
+
+    def try_meet(self, home: Unit, what: str, unit: Unit, m: int) -> bool:
+        """Meet every partner of a blocking send or receive, one after another.
+
+        Whoever comes first leaves its time; whoever comes second computes the end, for both.
+        """
+        sends, kind = what.startswith("send"), what.split("_")[1]
+        others = self.targets(what, unit) if sends else self.sources(what, unit)
+        for other, taken_s in sorted(others):
+            key = (kind, unit, other, m) if sends else (kind, other, unit, m)
+            if key in self.arrived:
+                self.clock[home] = max(self.clock[home], self.arrived[key])
+                continue
+            if self.net.eager(kind, key[1], key[2]):
+                if not sends:
+                    return False
+                start = max(self.clock[home], self.channel.get(key[:3], 0.0))
+                self.arrived[key] = self.channel[key[:3]] = start + taken_s
+                self._note(key[1], f"{kind} {m}", start, taken_s)
+                continue
+            mark = (what, unit, other, m)
+            opposite = ("recv_" if sends else "send_") + kind
+            self.reached.setdefault(mark, self.clock[home])
+            there = self.reached.get((opposite, other, unit, m))
+            if there is None:
+                return False
+            start = max(self.reached[mark], there)
+            self.arrived[key] = self.clock[home] = start + taken_s
+            self._note(key[1], f"{kind} {m}", start, taken_s)
+        return True
+
+    def _note(self, unit: Unit, label: str, start: float, taken_s: float) -> None:
+        if self.keep and taken_s > 0:
+            self.out.messages.append(Span(unit, label, start, start + taken_s))
+
+    def step(self, home: Unit) -> bool:
+        """Execute the next instruction of a unit; whether that was possible."""
+        what, s, m = self.lists[home][self.at[home]]
+        unit = (s, home[1])
+        passed = what in ("forward", "backward")
+        done = (self.try_pass if passed else self.try_meet)(home, what, unit, m)
+        self.at[home] += done
+        return done
+
+    def left(self, home: Unit) -> bool:
+        """Whether a unit has instructions left."""
+        return self.at[home] < len(self.lists[home])
+
+
+class _Walk(_State):
+    """Every unit goes as far as it can, in turns."""
+
+    def run(self) -> Passes:
+        """Until all have ended."""
+        waiting = list(self.units)
+        while waiting:
+            moved = False
+            for home in waiting:
+                while self.left(home) and self.step(home):
+                    moved = True
+            waiting = [home for home in waiting if self.left(home)]
+            if waiting and not moved:
+                raise UnsupportedError("the schedule waits for itself", where=str(waiting[0]))
+        return self.out
+
+
+class _Events(_State):
+    """One instruction at a time: that of the unit with the earliest clock that can go on."""
+
+    def run(self) -> Passes:
+        """Until all have ended."""
+        queue = [(0.0, home) for home in self.units]
+        heapq.heapify(queue)
+        blocked: list[tuple[float, Unit]] = []
+        while queue:
+            _, home = heapq.heappop(queue)
+            if self.step(home):
+                for entry in blocked:
+                    heapq.heappush(queue, entry)
+                blocked = []
+                if self.left(home):
+                    heapq.heappush(queue, (self.clock[home], home))
+            else:
+                blocked.append((self.clock[home], home))
+        return self.out
+
+
+def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
+    """Gradient exchange and optimizer step after the passes."""
+    plan, spans = net.plan, passes.spans
+    count = range(len(plan.stages))
+    ends = [[passes.end_s[s, r] for r in range(len(net.costs[s]))] for s in count]
+    ready = [max(row) for row in ends]
+    for (s, t), taken_s in sorted(tied_s(p, plan).items()):
+        start = max(ready[s], ready[t])
+        ready[s] = ready[t] = start + taken_s
+        spans += [Span((x, 0), "tied gradients", start, ready[s]) for x in (s, t)]
+    step, exposed = 0.0, 0.0
+    for s in count:
+        stage = plan.stages[s]
+        if p.training.overlap_sync:
+            end = max(ready[s], _overlapped_end(p, net, s, ends[s]))
+        else:
+            end = ready[s] + sync_s(p, plan, s)
+        exposed = max(exposed, end - ready[s])
+        for r, replica in enumerate(stage.replicas):
+            stop = end + max(optimizer_s(p, stage, w) for w in replica.workers)
+            if end > ready[s]:
+                spans.append(Span((s, r), "gradient exchange", ready[s], end))
+            if stop > end:
+                spans.append(Span((s, r), "optimizer", end, stop))
+            step = max(step, stop)
+    last = max(max(row) for row in ends)
+    return StepTimes(step, tuple(spans), tuple(passes.messages), last, exposed)
+
+
+def _overlapped_end(p: LayerProblem, net: Network, s: int, ends: list[float]) -> float:
+    """When the gradients of all layers are exchanged, each as soon as all replicas have it."""
+    exchange = sync_layer_s(p, net.plan, s)
+    if not exchange.any():
+        return 0.0
+    before = [np.cumsum(c.backward_s) - c.backward_s for c in net.costs[s]]  # of earlier layers
+    free = 0.0
+    for k in range(len(exchange) - 1, -1, -1):
+        if exchange[k] > 0:
+            ready = max(end - float(b[k]) for end, b in zip(ends, before, strict=True))
+            free = max(free, ready) + float(exchange[k])
+    return free

@@ -1,0 +1,119 @@
+"""The pages of plans of wing 2: the strip of layers, pipeline timeline, memory of the workers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from placewright.layers.judge import LayerJudgement
+from placewright.layers.plan import LayerPlan
+from placewright.layers.problem import LayerProblem
+from placewright.layers.views.strip import layer_strip
+from placewright.planning.result import Measurement, Result
+from placewright.planning.views import (
+    Data,
+    bound_sentence,
+    candidates_section,
+    memory_section,
+    preformatted,
+    provenance,
+    provenance_section,
+    result_facts,
+    saved_plan_page,
+    text_page,
+)
+from placewright.report.gantt import gantt
+from placewright.report.page import facts, heading, html_fragment, html_page, scroll, section
+from placewright.report.svg import text
+from placewright.report.text import plain_table, seconds, size
+
+MOST_ROWS = 32
+MOST_TRACKS = 64
+
+
+def summary(result: Result, measurement: Measurement | None = None) -> str:
+    """Stages with their layers, workers, strategies and memory, and who is left out."""
+    parts = [_stages(result.problem, result.plan, result.judgement)]
+    left = [n for w, n in enumerate(result.problem.worker_names) if w not in result.plan.workers]
+    if left:
+        parts.append(f"left out: {', '.join(left[:16])}" + (", ..." if len(left) > 16 else ""))
+    if measurement is not None:
+        parts.append(
+            f"predicted {seconds(result.value)}, measured {seconds(measurement.measured_s)}"
+        )
+    return "\n" + "\n".join(parts)
+
+
+def _stages(p: LayerProblem, plan: LayerPlan, judged: LayerJudgement) -> str:
+    rows = []
+    for s, stage in enumerate(plan.stages[:MOST_ROWS]):
+        shares = sorted(set(stage.shares))
+        kinds = dict.fromkeys(str(stage.strategy(i)) for i in stage.layers)
+        held = float(max(judged.held_bytes[w] for w in stage.workers))
+        extra = [f"ZeRO {stage.zero_stage}"] if stage.zero_stage else []
+        extra += ["recompute"] if stage.recompute else []
+        rows.append(
+            (
+                str(s),
+                f"{p.layer_names[stage.first_layer]} .. {p.layer_names[stage.last_layer]}",
+                f"{len(stage.replicas)} x {stage.tensor_degree}",
+                " ".join([*kinds, *extra]),
+                f"{shares[0]}" if len(shares) == 1 else f"{shares[0]}-{shares[-1]}",
+                "-" if math.isnan(held) else size(held),
+            )
+        )
+    header = ("stage", "layers", "replicas x degree", "strategies", "samples", "peak memory")
+    head = f"{plan.micro_batches} micro-batches, schedule {plan.schedule}"
+    return f"{head}\n{plain_table(header, rows, '    rr')}"
+
+
+def page(
+    result: Result,
+    measurement: Measurement | None = None,
+    graph: Any = None,
+    run: Any = None,
+) -> str:
+    """The page of a plan."""
+    return html_page(
+        f"{result.problem.name}: {seconds(result.value)}",
+        *_body(result, measurement),
+        candidates_section(result),
+        provenance_section(provenance(result)),
+    )
+
+
+def fragment(result: Result) -> str:
+    """What a notebook shows."""
+    return html_fragment(*_body(result, None))
+
+
+def saved_page(kind: str, data: Data, path: Path) -> str:
+    """The page of a problem or a plan file."""
+    if "plan" not in data:
+        from placewright.layers.files import read_problem
+
+        return text_page(path.stem, kind, path, repr(read_problem(path)))
+    stages = preformatted("Stages", "", json.dumps(data["plan"]["stages"], indent=2))
+    return saved_plan_page(data, path, kind, [stages])
+
+
+def _body(result: Result, measurement: Measurement | None) -> Iterator[str]:
+    p, plan = result.problem, result.plan
+    value = f"<b>{text(seconds(result.value))}</b>"
+    verdict = f"Predicted {text(result.objective)}: {value}. {bound_sentence(result)}"
+    if measurement is not None:
+        verdict += f" Measured: <b>{text(seconds(measurement.measured_s))}</b>."
+    yield heading(p.name, "layers plan", verdict)
+    yield facts(result_facts(result))
+    subtitle = "Each box is a layer; rows are stages, colours strategies, widths times."
+    yield section("Layers", subtitle, scroll(layer_strip(p, plan)))
+    yield preformatted("Stages", "", _stages(p, plan, result.judgement))
+    trace = result.judgement.trace()
+    if trace is not None:
+        if trace.devices <= MOST_TRACKS:
+            chart = scroll(gantt(trace, title="pipeline timeline"))
+            yield section("Pipeline", "Passes of the micro-batches, transfers, exchange.", chart)
+        yield memory_section(trace)

@@ -1,0 +1,144 @@
+"""The simulation against an event queue, against formulas, and against counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placewright.errors import InputError
+from placewright.layers.bounds import bounds
+from placewright.layers.conformance import random_tiny, tiny
+from placewright.layers.judge import judge
+from placewright.layers.links import Link
+from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
+from placewright.layers.planners.space import Cell, build, orders
+from placewright.layers.problem import LayerProblem, Training
+from placewright.layers.simulation import order_of, reference, simulate
+
+FREE = (Link.linear(1e30),)
+
+
+def pipeline(p: LayerProblem, stages: int, micro_batches: int, schedule: Schedule) -> LayerPlan:
+    """Equal cuts, one worker each."""
+    cuts = [round(p.n * s / stages) for s in range(stages + 1)]
+    cells = [Cell(cuts[s], cuts[s + 1] - 1, s, s + 1) for s in range(stages)]
+    plan = build(p, range(p.w), cells, micro_batches, schedule)
+    assert plan is not None
+    return plan
+
+
+def random_plan(p: LayerProblem, seed: int) -> LayerPlan | None:
+    """Random cuts, workers, degrees, schedule."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(1, min(p.n, p.w) + 1))
+    cuts = [0, *sorted(rng.choice(np.arange(1, p.n), stages - 1, replace=False).tolist()), p.n]
+    ends = [0, *sorted(rng.choice(np.arange(1, p.w), stages - 1, replace=False).tolist()), p.w]
+    cells = []
+    for s in range(stages):
+        workers = ends[s + 1] - ends[s]
+        degree = 2 if workers % 2 == 0 and rng.random() < 0.5 else 1
+        cells.append(Cell(cuts[s], cuts[s + 1] - 1, ends[s], ends[s + 1], degree))
+    counts = [m for m in range(1, p.global_batch + 1) if p.global_batch % m == 0]
+    schedule = Schedule.GPIPE if rng.random() < 0.4 else Schedule.ONE_F_ONE_B
+    return build(p, orders(p)[0], cells, int(rng.choice(counts)), schedule)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_walk_equals_the_event_queue_and_keeps_the_bounds(seed: int) -> None:
+    """To the last bit; no plan beats a bound."""
+    p = random_tiny(seed)
+    plan = random_plan(p, seed)
+    if plan is None:
+        return
+    try:
+        check_plan(p, plan)
+    except InputError:
+        return
+    fast, slow = simulate(p, plan), reference(p, plan)
+    assert fast.step_s == slow.step_s
+    key = sorted((s.unit, s.label, s.start_s, s.end_s) for s in fast.spans)
+    assert key == sorted((s.unit, s.label, s.start_s, s.end_s) for s in slow.spans)
+    assert all(fast.step_s >= bound for bound in bounds(p).values())
+
+
+@pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ONE_F_ONE_B])
+def test_equal_stages_take_the_pipeline_formula(schedule: Schedule) -> None:
+    """(S - 1 + M) (F + B) where nothing is sent (Huang et al. 2019, arXiv 1811.06965)."""
+    p = tiny([1.0] * 4, 4, links=FREE, global_batch=8)
+    for micro_batches in (1, 2, 4, 8):
+        step = simulate(p, pipeline(p, 4, micro_batches, schedule)).step_s
+        each = 8 / micro_batches * 3.0
+        assert step == pytest.approx((3 + micro_batches) * each)
+
+
+def test_interleaving_shortens_the_bubble() -> None:
+    """(P - 1) / (v M) of the ideal time with v stages per worker (arXiv 2104.04473)."""
+    p = tiny([1.0] * 8, 4, links=FREE, global_batch=8)
+    replicas = [(Replica((w,), 1),) for w in range(4)]
+    plain = LayerPlan(tuple(Stage(2 * s, 2 * s + 1, replicas[s]) for s in range(4)), 8)
+    stages = tuple(Stage(s, s, replicas[s % 4]) for s in range(8))
+    both = LayerPlan(stages, 8, Schedule.INTERLEAVED)
+    ideal = 8 * 2 * 3.0
+    assert simulate(p, plain).step_s == pytest.approx(ideal * (1 + 3 / 8))
+    assert simulate(p, both).step_s == pytest.approx(ideal * (1 + 3 / 16))
+    assert simulate(p, both).step_s == reference(p, both).step_s
+
+
+def test_activations_in_flight_are_those_of_the_schedule() -> None:
+    """1F1B holds min(S - s, M) micro-batches, GPipe all of them."""
+    p = tiny([1.0] * 4, 4, parameters=np.zeros((4, 2)), global_batch=8)
+    for schedule, flight in ((Schedule.ONE_F_ONE_B, [4, 3, 2, 1]), (Schedule.GPIPE, [8] * 4)):
+        plan = pipeline(p, 4, 8, schedule)
+        assert judge(p, plan).held_bytes.tolist() == [20.0 * f for f in flight]
+        for s in range(4):
+            balance = np.cumsum([1 if w == "forward" else -1 for w, _, _ in order_of(plan, s, ())])
+            assert balance.max() == flight[s]
+
+
+def test_overlapped_exchange_hides_behind_the_backward_pass() -> None:
+    """Layer by layer: only what is left after the first layer's gradient shows."""
+    p = tiny([1.0] * 4, 2, parameters=np.full((4, 2), 25.0), links=(Link.linear(100.0),))
+    plan = build(p, (0, 1), [Cell(0, 3, 0, 2)], 1)
+    assert plan is not None
+    passes = 2 * 4 * 3.0
+    assert simulate(p, plan).step_s == pytest.approx(passes + 1.0)
+    late = p.replace(training=Training(overlap_sync=False))
+    assert simulate(late, plan).step_s == pytest.approx(passes + 4.0)
+
+
+def test_uneven_shares_end_together() -> None:
+    """A worker of half the speed gets half the samples; equal ones would wait for it."""
+    fast = np.array([[[[1.0]]], [[[2.0]]]])
+    p = tiny(
+        [1.0],
+        2,
+        forward_s=fast,
+        backward_s=fast,
+        degrees=(1,),
+        parameters=[[0.0]],
+        output_bytes=[[1.0]],
+        activation_bytes=[[1.0]],
+        kind_names=("fast", "slow"),
+        worker_kind=[0, 1],
+        global_batch=6,
+    )
+    plan = build(p, (0, 1), [Cell(0, 0, 0, 2)], 1)
+    assert plan is not None
+    assert plan.stages[0].shares == (4, 2)
+    assert judge(p, plan).value == pytest.approx(8.0)
+    equal = LayerPlan((Stage(0, 0, (Replica((0,), 3), Replica((1,), 3))),))
+    assert judge(p, equal).value == pytest.approx(12.0)
+
+
+def test_blocking_transfers_keep_both_ends_busy() -> None:
+    """A transfer of a second each way, two stages, two micro-batches, by hand."""
+    p = tiny([1.0, 1.0], 2, links=(Link.linear(10.0),), global_batch=2)
+    plan = pipeline(p, 2, 2, Schedule.ONE_F_ONE_B)
+    assert simulate(p, plan).step_s == pytest.approx(1 + 1 + 3 + 3 + 1 + 2)
+    blocking = p.replace(training=Training(blocking_transfers=True))
+    assert simulate(blocking, plan).step_s > simulate(p, plan).step_s
+    eager = p.replace(training=Training(blocking_transfers=True, eager_bytes=100.0))
+    assert simulate(eager, plan).step_s <= simulate(blocking, plan).step_s
