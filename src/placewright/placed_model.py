@@ -272,7 +272,7 @@ class PlacedModel:
             load = self.workload
             order = execution_order(self.result.problem, self.result.judgement)
             self._calls = Calls(load.source, load.graph, load.cluster, self.plan, order)
-            if load.structure is not None:
+            if load.structure is not None and not load.graph.program.training:
                 self._calls.add(load.structure)
         return self._calls
 
@@ -515,6 +515,7 @@ class PlacedModel:
         rejoin_every: int = 20,
         patience_s: float = 10.0,
         seed: int | None = None,
+        schedulers: Any = (),
     ) -> Trainer:
         """Train batch after batch on the workers, from an ordinary PyTorch loop.
 
@@ -529,6 +530,9 @@ class PlacedModel:
             Steps before a device that was lost once is looked for.
         seed
             Of random numbers in the steps; that of `place` by default.
+        schedulers
+            One or several of ``torch.optim.lr_scheduler``, made from the optimizer object that the
+            model was placed with: stepped after every update, and kept in snapshots.
 
         Raises
         ------
@@ -547,6 +551,7 @@ class PlacedModel:
                 where=self.workload.graph.name,
                 hint="place it with training=True, its loss_fn and example targets",
             )
+        self._follow_weights()
         passing = None
         if folder is None:
             passing = Scratch()
@@ -567,7 +572,14 @@ class PlacedModel:
             seed=self._seed if seed is None else seed,
         )
         self.timeline = run.timeline
-        trainer = Trainer(self.workload.source.model, run, self.workload.source)
+        several = tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,)
+        trainer = Trainer(
+            self.workload.source.model,
+            run,
+            self.workload.source,
+            schedulers=several,
+            structure=self.workload.structure,
+        )
         if passing is not None:
             weakref.finalize(trainer, passing.cleanup)
         return trainer

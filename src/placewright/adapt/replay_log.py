@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -64,6 +64,10 @@ class ReplayLog:
         Steps that have been counted; after a fault they are repeated and not counted again.
     saved
         The step of the last snapshot.
+    notes
+        Gives what the process of the loop keeps, for every snapshot.
+    restored
+        The notes of the snapshot that the run continues from.
     """
 
     job: TrainingJob
@@ -71,6 +75,8 @@ class ReplayLog:
     lock: FolderLock
     counted: int = 0
     saved: int = 0
+    notes: Callable[[], Mapping[str, Any]] = dict
+    restored: Mapping[str, Any] = field(default_factory=dict)
     _batches: dict[int, Batch | None] = field(default_factory=dict)
 
     @classmethod
@@ -90,7 +96,8 @@ class ReplayLog:
             lock.release()
             raise
         step = 0 if found is None else found.step
-        return cls(job, snapshots, lock, step, step)
+        notes = {} if found is None else found.notes
+        return cls(job, snapshots, lock, step, step, restored=notes)
 
     def take(self, step: int, batch: Batch | None) -> None:
         """Keep a copy of the batch of a step that is about to be done: buffers are reused."""
@@ -139,6 +146,7 @@ class ReplayLog:
                 step=step,
                 random_state=running.random_state(),
                 placement=running.placement(),
+                notes=self.notes(),
             )
         except OSError:
             self.snapshots.give_up()

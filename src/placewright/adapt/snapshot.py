@@ -15,8 +15,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,12 +45,15 @@ class Snapshot:
         Of the generator that draws the step's random numbers.
     placement
         Operator -> device that was in force.
+    notes
+        What the process of the loop keeps: learning rates, scales, states of schedulers.
     """
 
     step: int
     state: Mapping[str, torch.Tensor]
     random_state: bytes
     placement: Mapping[str, str]
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SnapshotFolder:
@@ -103,6 +107,7 @@ class SnapshotFolder:
         step: int,
         random_state: bytes,
         placement: Mapping[str, str],
+        notes: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
         """Make the state in `folder` the run's last snapshot by one rename."""
         files = sorted(folder.glob("*.safetensors"))
@@ -112,6 +117,7 @@ class SnapshotFolder:
             "step": step,
             "random_state": base64.b64encode(random_state).decode(),
             "placement": dict(placement),
+            "notes": dict(notes),
             "files": {file.name: _digest(file) for file in files},
         }
         (folder / NOTE).write_text(json.dumps(note), encoding="utf-8")
@@ -170,6 +176,7 @@ class SnapshotFolder:
                 state=state,
                 random_state=base64.b64decode(note["random_state"]),
                 placement=dict(note["placement"]),
+                notes=dict(note.get("notes", {})),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
             return None

@@ -73,10 +73,11 @@ def _autocast_cache() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-def step_inputs(source: ModelSource) -> StepInputs:
+def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
     """Make fakes on the CPU of all tensors that a step reads.
 
-    What is no tensor inside of inputs and targets becomes a constant of the graph.
+    The last one is the number by which a `scaled` loss is multiplied. What is no tensor inside of
+    inputs and targets becomes a constant of the graph.
     """
     model, loss_fn, targets = source.model, source.loss_fn, source.targets
     _check_plain(model)
@@ -95,6 +96,9 @@ def step_inputs(source: ModelSource) -> StepInputs:
         for key, path, value in members
         if isinstance(value, Tensor)
     )
+    if scaled:
+        scale = _fake(mode, torch.empty((), dtype=torch.float32), "setting scale")
+        tensors = (*tensors, StepInput("setting", "scale", scale))
     return StepInputs(model, loss_fn, inputs, targets, tensors)
 
 

@@ -19,8 +19,8 @@ from placewright.capturing.checks import check_memory
 from placewright.capturing.colocation import colocate
 from placewright.capturing.dataflow import resolve
 from placewright.capturing.lowering import lower
-from placewright.capturing.optimizer import append_updates
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
+from placewright.capturing.recipe_updates import append_recipe
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.tracing import trace
 
@@ -96,7 +96,8 @@ class CapturedCall:
     ----------
     structure
         What the model returned, an empty tensor in the place of each output of the program, in
-        order: `placewright.capturing.containers.refilled` puts others there. ``None`` in training.
+        order: `placewright.capturing.containers.refilled` puts others there. ``None`` for a
+        training step whose recipe keeps no outputs.
     """
 
     graph: Graph
@@ -112,7 +113,7 @@ def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall
     traced = trace(source, training=training)  # one functional fx graph, in two traces
     step = lower(traced)  # calls on named values
     if recipe is not None:
-        step = append_updates(step, recipe, source)
+        step = append_recipe(step, recipe, source)
     check_memory(step.mutated(), source)
     flow = resolve(step)  # producers, consumers, aliases, hidden orders
     groups = colocate(flow)  # what runs on one device

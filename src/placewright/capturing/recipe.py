@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,8 @@ from placewright.errors import InputError, UnknownNameError
 
 BUILT_IN = ("adam", "sgd")
 """Optimizers that are known by name, without state of the user's."""
+
+_HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +36,13 @@ class TrainingRecipe:
         As ``torch.nn.utils.clip_grad_value_(model.parameters(), clip_value)``.
     accumulate
         Update after so many batches, whose gradients are added up. The loss is not divided.
+    autocast
+        ``bfloat16`` or ``float16``: the model and the loss run under ``torch.autocast("cpu")``.
+    scaler
+        A ``torch.amp.GradScaler``: the loss is scaled, gradients are unscaled before they are
+        clipped, and an update with infinite ones is left out.
+    outputs
+        Keep what the model returns in every step, for `Trainer.outputs`.
 
     Raises
     ------
@@ -45,6 +55,9 @@ class TrainingRecipe:
     clip_norm: float | None = None
     clip_value: float | None = None
     accumulate: int = 1
+    autocast: str | torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = None
+    outputs: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, str) and self.optimizer not in BUILT_IN:
@@ -64,12 +77,36 @@ class TrainingRecipe:
             raise InputError(
                 "accumulate must be at least 1", where="TrainingRecipe", by=f"{self.accumulate}"
             )
+        if self.autocast is not None and self.autocast_dtype not in _HALF.values():
+            raise InputError(
+                "autocast must be bfloat16 or float16",
+                where="TrainingRecipe",
+                by=f"{self.autocast}",
+            )
 
     @property
     def built_in(self) -> str:
         """Name of the optimizer where nothing but its plain update is asked for, else empty."""
         plain = self.clip_norm is None and self.clip_value is None and self.accumulate == 1
+        plain = plain and not self.scales
         return self.optimizer if isinstance(self.optimizer, str) and plain else ""
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled."""
+        return self.scaler is not None and self.scaler.is_enabled()
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """As PyTorch's object."""
+        given = self.autocast
+        return _HALF.get(given) if isinstance(given, str) else given
+
+    def casting(self) -> AbstractContextManager[object]:
+        """The context in which the model and the loss run."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast("cpu", dtype=self.autocast_dtype)
 
     def resolved(self, parameters: Sequence[torch.Tensor]) -> TrainingRecipe:
         """With an optimizer object for these parameters, unless it is `built_in`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any
 
@@ -15,9 +16,15 @@ from torch.fx import traceback
 from placewright.capturing.checks import check_parameters
 from placewright.capturing.containers import refilled, tensors_of
 from placewright.capturing.functional import functional_graph
-from placewright.capturing.inputs import StepInput, outputs_apart, step_inputs, write_back
+from placewright.capturing.inputs import (
+    StepInput,
+    outputs_apart,
+    step_inputs,
+    write_back,
+)
 from placewright.capturing.mode import in_mode
 from placewright.capturing.named_state import modules_in
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.errors import InputError, UnsupportedError
 
@@ -72,7 +79,8 @@ def _inference(source: ModelSource) -> Traced:
     empty = torch.empty(0)
 
     def step(*values: Tensor) -> Sequence[Tensor]:
-        with torch.no_grad(), traceback.annotate({"phase": "forward"}):
+        casting = (source.recipe or TrainingRecipe()).casting()
+        with torch.no_grad(), traceback.annotate({"phase": "forward"}), casting:
             made, rebound = reads.run(values, lambda outputs, _: outputs)
             outputs = outputs_apart(tensors_of(made), rebound)
             write_back(rebound)
@@ -84,8 +92,7 @@ def _inference(source: ModelSource) -> Traced:
                 hint="return tensors, alone or in tuples, lists, dicts or dataclasses that "
                 "PyTorch's pytrees know",
             )
-        count = len(outputs)
-        names[:] = ["output"] if count == 1 else [f"output.{k}" for k in range(count)]
+        names[:] = output_names(len(outputs))
         structure[:] = [refilled(made, repeat(empty))]
         return outputs
 
@@ -107,8 +114,9 @@ def _accumulated_gradients(
 
 
 def _training(source: ModelSource, differentiate: Any) -> Traced:
-    reads, loss_fn = step_inputs(source), source.loss_fn or mean_square
-    inputs = reads.tensors
+    recipe, loss_fn = source.recipe or TrainingRecipe(), source.loss_fn or mean_square
+    reads = step_inputs(source, scaled=recipe.scales)
+    inputs, kept = reads.tensors, _Kept()
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
     reached: list[str] = []
 
@@ -116,28 +124,51 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
         def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
             loss = loss_fn(outputs, targets)
             _check_loss(loss)
+            kept.outputs = outputs if recipe.outputs else None
+            scaled = loss * values[-1] if recipe.scales else loss
             # Private, and the only way to know which module a backward operator belongs to.
-            setup_stacktrace_preservation_hooks([loss.grad_fn] if loss.grad_fn else [])
-            with traceback.annotate({"phase": "backward"}):
+            setup_stacktrace_preservation_hooks([scaled.grad_fn] if scaled.grad_fn else [])
+            with (
+                traceback.annotate({"phase": "backward"}),
+                torch.autocast("cpu", enabled=False) if recipe.autocast else nullcontext(),
+            ):
                 parameters = [values[k] for k in trained]
-                return loss, differentiate(loss, parameters, allow_unused=True)
+                return loss, differentiate(scaled, parameters, allow_unused=True)
 
-        with traceback.annotate({"phase": "forward"}):
+        with traceback.annotate({"phase": "forward"}), recipe.casting():
             (loss, gradients), rebound = reads.run(values, differentiated)
         used = [
             (inputs[k].key, g) for k, g in zip(trained, gradients, strict=True) if g is not None
         ]
         _check_gradients(used)
         reached[:] = [key for key, _ in used]
+        outputs = outputs_apart([x.detach() for x in tensors_of(kept.outputs)], rebound)
         with traceback.annotate({"phase": "forward"}):
             write_back(rebound)
-        return [loss.detach(), *(gradient for _, gradient in used)]
+        kept.names = output_names(len(outputs)) if recipe.outputs else []
+        kept.structure = refilled(kept.outputs, repeat(torch.empty(0)))
+        kept.outputs = None
+        return [loss.detach(), *outputs, *(gradient for _, gradient in used)]
 
     _check_trained(source.model, trained)
     check_parameters(source.model, source.loss_fn)
     with in_mode(source.model, *modules_in(source.loss_fn), training=True):
         module = functional_graph(step, reads)
-    return Traced(module, inputs, ("loss",), tuple(reached))
+    return Traced(module, inputs, ("loss", *kept.names), tuple(reached), kept.structure)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the model returned in a training step, and what its tensors are called."""
+
+    outputs: Any = None
+    names: list[str] = field(default_factory=list)
+    structure: Any = None
+
+
+def output_names(count: int) -> list[str]:
+    """Names of the outputs of a program that returns so many tensors."""
+    return ["output"] if count == 1 else [f"output.{k}" for k in range(count)]
 
 
 def _check_gradients(gradients: Sequence[tuple[str, Tensor]]) -> None:

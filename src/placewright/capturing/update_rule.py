@@ -31,6 +31,8 @@ from torch import Tensor
 from placewright.errors import InputError, RunError
 
 UPDATE = "placewright.update.default"
+ACCUMULATE = "placewright.accumulate.default"
+UNSCALE = "placewright.unscale.default"
 
 PLAIN = (bool, int, float, str, type(None))
 """Types of settings and attributes that a rule can hold."""
@@ -319,12 +321,34 @@ def _update(
     _updater(rule).apply(parameter, gradient, state, settings, notes)
 
 
+def _accumulate(into: Tensor, gradient: Tensor, first: Tensor) -> None:
+    """Begin with the first gradient, as ``backward`` does where ``.grad`` is None."""
+    if first.item():
+        into.copy_(gradient)
+    else:
+        into.add_(gradient)
+
+
+def _unscale(gradient: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """As ``GradScaler.unscale_`` on one gradient: it without the scale, and 1 if not finite."""
+    made, found = gradient.clone(), torch.zeros((), dtype=torch.float32, device=gradient.device)
+    torch._amp_foreach_non_finite_check_and_unscale_([made], found, inverse)
+    return made, found
+
+
 _LIBRARY = torch.library.Library("placewright", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "update(Tensor(a!) parameter, Tensor gradient, Tensor(b!)[] state, Tensor settings,"
     " Tensor(c!) notes, Tensor[] hold, str rule) -> ()"
 )
-_LIBRARY.impl("update", _update, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "accumulate(Tensor(a!) into, Tensor gradient, Tensor first) -> ()"
+)
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "unscale(Tensor gradient, Tensor inverse) -> (Tensor, Tensor)"
+)
+for _name, _made in (("update", _update), ("accumulate", _accumulate), ("unscale", _unscale)):
+    _LIBRARY.impl(_name, _made, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
 def rule_of(arguments: Sequence[Any]) -> UpdateRule:

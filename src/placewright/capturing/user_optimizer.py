@@ -364,6 +364,12 @@ def state_input(key: str, name: str) -> str:
 
 NOTES = "notes"
 
+FIRST, HOLD = input_name("setting", "first"), input_name("setting", "hold")
+"""Not 0 in the first batch of several whose gradients are added up; in all but the last."""
+
+SCALE, INVERSE = input_name("setting", "scale"), input_name("setting", "inverse_scale")
+"""Of the loss, where a scaler is used."""
+
 
 def updates_in(program: Program) -> Iterator[tuple[str, UpdateRule, str]]:
     """Parameter's key, rule and settings input of every update by a rule."""

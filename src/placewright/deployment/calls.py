@@ -161,7 +161,7 @@ class Calls:
         session.select(None if form.program.graph is self.graph else form.program)
 
     def _captured(self, arguments: Any) -> CallForm:
-        captured = capture_call(replace(self.source, inputs=arguments))
+        captured = capture_call(replace(self.source, inputs=arguments, recipe=None))
         graph = captured.graph
         placement = carried_placement(self.graph, self.plan.placement.tolist(), graph)
         plan = OperatorPlan(np.array(placement, dtype=np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -144,13 +145,24 @@ class Stepper:
             for member in named_state(self.source.model, self.source.loss_fn)[0]:
                 member.value.grad = None
         inputs, targets = self.batch.arguments()
-        loss = self.source.loss_fn(self._forward(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with recipe.casting():
+            loss = self.source.loss_fn(self._forward(inputs), targets)
+        scaler = recipe.scaler if recipe.scales else None
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         self.steps += 1
         if self.steps % recipe.accumulate == 0:
-            self._clip()
-            self.updates.step()
+            self._update(scaler)
         return loss
+
+    def _update(self, scaler: torch.amp.GradScaler | None) -> None:
+        if scaler is not None:
+            scaler.unscale_(self.updates)
+        self._clip()
+        if scaler is None:
+            self.updates.step()
+        else:
+            scaler.step(self.updates)
+            scaler.update()
 
     def _clip(self) -> None:
         parameters = [m.value for m in named_state(self.source.model, self.source.loss_fn)[0]]
@@ -184,7 +196,11 @@ def _own_recipe(source: ModelSource, own: ModelSource) -> TrainingRecipe | None:
         return recipe
     copies = parameters_of(own)
     of_copy = {id(value): copies[key] for key, value in parameters_of(source).items()}
-    return replace(recipe, optimizer=rebound(recipe.optimizer, of_copy))
+    return replace(
+        recipe,
+        optimizer=rebound(recipe.optimizer, of_copy),
+        scaler=copy.deepcopy(recipe.scaler),
+    )
 
 
 @contextmanager

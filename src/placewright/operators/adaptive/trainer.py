@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from placewright.adapt.timeline import Timeline
-from placewright.capturing.containers import leaves_of
+from placewright.capturing.containers import leaves_of, refilled
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.source import ModelSource
-from placewright.capturing.user_optimizer import current_settings, write_optimizer_state
+from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.adaptive.step_settings import StepSettings
 
 
 class Trainer:
@@ -38,6 +39,11 @@ class Trainer:
     source
         What was captured, with the recipe of its training step; needed where that has an
         optimizer object.
+    schedulers
+        Learning-rate schedulers of that object, which the trainer steps after every update and
+        keeps in its snapshots. Others may be stepped by the loop.
+    structure
+        What the model returns, where the recipe keeps outputs.
 
     Raises
     ------
@@ -46,7 +52,13 @@ class Trainer:
     """
 
     def __init__(
-        self, model: torch.nn.Module, run: AdaptiveRun, source: ModelSource | None = None
+        self,
+        model: torch.nn.Module,
+        run: AdaptiveRun,
+        source: ModelSource | None = None,
+        *,
+        schedulers: tuple[Any, ...] = (),
+        structure: Any = None,
     ) -> None:
         program = run.job.graph.program
         if not isinstance(program, Program):
@@ -56,10 +68,11 @@ class Trainer:
                 hint="capture a PyTorch model with training=True",
             )
         self.model, self.program, self.run = model, program, run
-        recipe = None if source is None else source.recipe
-        given = None if recipe is None else recipe.optimizer
-        self.optimizer = given if isinstance(given, torch.optim.Optimizer) else None
+        self.settings = StepSettings(program, None if source is None else source.recipe, schedulers)
         self._parameters = {} if source is None else parameters_of(source)
+        self._structure, self._to_skip = structure, run.done
+        self.settings.load_state_dict(run.log.restored, run.done)
+        run.log.notes = lambda: self.settings.state_dict(run.scalars)
 
     def __enter__(self) -> Trainer:
         return self
@@ -80,11 +93,12 @@ class Trainer:
     def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's batches but for those that a continued run has already taken.
 
-        The loader must give the same order every time it is iterated.
+        The loader must give the same order every time it is iterated: once for every epoch.
         """
-        done = self.run.done
-        for position, batch in enumerate(loader):
-            if position >= done:
+        for batch in loader:
+            if self._to_skip > 0:
+                self._to_skip -= 1
+            else:
                 yield batch
 
     def step(self, inputs: Any, targets: Any = None) -> float:
@@ -98,8 +112,33 @@ class Trainer:
         InputError
             A batch of another shape or type than the example.
         """
-        self.run.step({**self._batch(inputs, targets), **self._settings()})
+        step = self.run.done + 1
+        self.run.step({**self._batch(inputs, targets), **self.settings.before(step)})
+        self.settings.after(step, self.run.scalars)
         return self.run.scalars["loss"]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step: ``loss``, and ``grad_norm`` before gradients were clipped."""
+        return dict(self.run.scalars)
+
+    def outputs(self) -> Any:
+        """What the model returned in the last step.
+
+        Raises
+        ------
+        InputError
+            The recipe keeps no outputs.
+        """
+        names = [o.name for o in self.program.outputs if o.name.partition(".")[0] == "output"]
+        if not names:
+            raise InputError(
+                "the training step keeps no outputs",
+                where=self.run.job.name,
+                hint="place the model with TrainingRecipe(..., outputs=True)",
+            )
+        found = self.run.outputs()
+        return refilled(self._structure, iter([found[name] for name in names]))
 
     def finish(self) -> torch.nn.Module:
         """Write trained parameters and buffers into the model, and a last snapshot; the model.
@@ -122,16 +161,9 @@ class Trainer:
             for item in self.program.inputs:
                 if item.name in state and item.key in members:
                     members[item.key].copy_(state[item.name])
-        if self.optimizer is not None:
-            write_optimizer_state(self.program, self.optimizer, self._parameters, state)
-
-    def _settings(self) -> dict[str, torch.Tensor]:
-        """The learning rates and other numbers of the parameter groups, as they are now."""
-        if self.optimizer is None:
-            return {}
-        # Schedulers warn where they step before an optimizer that they have not seen a step of.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-        return current_settings(self.program, self.optimizer)
+        optimizer = self.settings.optimizer
+        if optimizer is not None:
+            write_optimizer_state(self.program, optimizer, self._parameters, state)
 
     def _batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs

@@ -1,0 +1,134 @@
+"""StepSettings: the numbers that are fed with every batch: learning rates, scales, accumulation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.user_optimizer import FIRST, HOLD, INVERSE, SCALE, current_settings
+from placewright.errors import InputError
+from placewright.graph.program import Program
+
+
+class StepSettings:
+    """Knows the optimizer, the scaler and the schedulers of a training loop.
+
+    They are the user's own objects, in the process of the loop: workers get numbers.
+
+    Parameters
+    ----------
+    schedulers
+        Stepped after every update, and kept in snapshots.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        recipe: TrainingRecipe | None = None,
+        schedulers: tuple[Any, ...] = (),
+    ) -> None:
+        self.program, self.recipe = program, recipe or TrainingRecipe()
+        given = self.recipe.optimizer
+        self.optimizer = given if isinstance(given, torch.optim.Optimizer) else None
+        self.schedulers, self.done = schedulers, 0
+        for scheduler in schedulers:
+            _check_kept(scheduler)
+
+    def before(self, step: int) -> dict[str, torch.Tensor]:
+        """What a step is fed with beside its batch, by program input.
+
+        Parameters
+        ----------
+        step
+            Its number, from 1.
+        """
+        if self.optimizer is None:
+            return {}
+        # Schedulers warn where they step before an optimizer that they have not seen a step of.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        found = current_settings(self.program, self.optimizer)
+        if self.recipe.accumulate > 1:
+            found[FIRST] = torch.tensor([float((step - 1) % self.recipe.accumulate == 0)]).double()
+            found[HOLD] = torch.tensor([float(not self._updates(step))]).double()
+        if self.recipe.scales:
+            assert self.recipe.scaler is not None
+            scale = torch.tensor(self.recipe.scaler.get_scale(), dtype=torch.float32)
+            # In float64, as GradScaler does.
+            found |= {SCALE: scale, INVERSE: scale.double().reciprocal().float()}
+        return found
+
+    def after(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Take in that a step has been done: the scaler's and the schedulers' own steps."""
+        self.done = step
+        if not self._updates(step):
+            return
+        if self.recipe.scales:
+            self._update_scaler(scalars["found_inf"])
+        for scheduler in self.schedulers:
+            scheduler.step()
+
+    def _updates(self, step: int) -> bool:
+        return step % self.recipe.accumulate == 0
+
+    def _update_scaler(self, found_inf: float) -> None:
+        """Let the scaler grow or shrink, as if it had looked at the gradients itself."""
+        scaler, here = self.recipe.scaler, torch.device("cpu")
+        assert scaler is not None
+        if scaler._scale is None:
+            scaler._lazy_init_scale_growth_tracker(here)
+        found = torch.tensor(found_inf, dtype=torch.float32)
+        scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {here: found}
+        scaler.update()
+
+    def state_dict(self, scalars: Mapping[str, float]) -> dict[str, Any]:
+        """Groups' numbers, scaler and schedulers, as plain data.
+
+        Parameters
+        ----------
+        scalars
+            Of the last step, which `after` may not have taken in yet.
+        """
+        if self.optimizer is None:
+            return {}
+        scaler = self.recipe.scaler.state_dict() if self.recipe.scaler is not None else {}
+        return {
+            "groups": [
+                {k: v for k, v in group.items() if k not in ("params", "param_names")}
+                for group in self.optimizer.param_groups
+            ],
+            "done": self.done,
+            "scalars": dict(scalars),
+            "scaler": scaler,
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on from what `state_dict` gave when `step` steps had been done."""
+        if self.optimizer is None or not state:
+            return
+        for group, kept in zip(self.optimizer.param_groups, state["groups"], strict=True):
+            group |= {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
+        if self.recipe.scaler is not None and state["scaler"]:
+            self.recipe.scaler.load_state_dict(state["scaler"])
+        for scheduler, kept in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(kept)
+        if state["done"] < step:
+            self.after(step, state["scalars"])
+        self.done = step
+
+
+def _check_kept(scheduler: Any) -> None:
+    try:
+        json.dumps(scheduler.state_dict())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            "the state of a scheduler cannot be kept in snapshots",
+            where=f"scheduler {type(scheduler).__name__}",
+            by=str(error),
+            hint="its state_dict() must hold numbers, strings, lists and dicts; or step it in the "
+            "loop instead of giving it to the trainer",
+        ) from error
