@@ -1,0 +1,188 @@
+"""Families: ONNX models that answer the same requests with unequal accuracy and latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from placewright.errors import InputError, MissingDependencyError
+from placewright.io.boundary import FileModel, validate
+from placewright.io.stored import read_data
+from placewright.requests.serving.tensors import NUMPY, TensorSpec
+
+SERVE = "serve"
+"""The extra that has what this package needs."""
+
+_ONNX = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+}
+
+
+class VariantModel(FileModel):
+    """A variant: an ONNX file, relative to this one, and its accuracy."""
+
+    file: str
+    accuracy: float = Field(ge=0, le=1)
+
+
+class FamilyModel(FileModel):
+    """A file of a family."""
+
+    name: str = Field(min_length=1)
+    variants: dict[str, VariantModel] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """One model of a family.
+
+    Attributes
+    ----------
+    accuracy
+        Share of right answers on data that it was not trained on.
+    model
+        The ONNX file.
+    """
+
+    name: str
+    accuracy: float
+    model: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """Variants with the same inputs and outputs.
+
+    Attributes
+    ----------
+    name
+        What clients call the model.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    variants: tuple[Variant, ...]
+
+
+def make_family(name: str, variants: Sequence[Variant]) -> Family:
+    """The family of these variants.
+
+    Raises
+    ------
+    InputError
+        No variants, two of one name, no ONNX file, a tensor that cannot be served, or variants
+        whose inputs or outputs differ.
+    MissingDependencyError
+        ONNX Runtime is not installed.
+    """
+    if not variants:
+        raise InputError("a family needs a variant", where=f"family {name!r}")
+    shapes = [tensors_of(variant, f"family {name!r}") for variant in variants]
+    for variant, shape in zip(variants, shapes, strict=True):
+        where = f"family {name!r}: variant {variant.name!r}"
+        if not 0 <= variant.accuracy <= 1:
+            raise InputError("accuracy must be in [0, 1]", where=where, by=f"{variant.accuracy}")
+        if shape != shapes[0]:
+            raise InputError(
+                "inputs and outputs differ from those of the first variant",
+                where=where,
+                by=f"{shape} and {shapes[0]}",
+                hint="serve it as a family of its own",
+            )
+    names = [variant.name for variant in variants]
+    if len(set(names)) < len(names):
+        raise InputError("two variants have the same name", where=f"family {name!r}")
+    return Family(name, *shapes[0], tuple(variants))
+
+
+def tensors_of(
+    variant: Variant, where: str
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of an ONNX file; see `make_family` for errors."""
+    session = open_session(variant.model, f"{where}: variant {variant.name!r}")
+    return (
+        tuple(_spec(each, where) for each in session.get_inputs()),
+        tuple(_spec(each, where) for each in session.get_outputs()),
+    )
+
+
+def open_session(model: bytes, where: str, threads: int = 1) -> Any:
+    """An ONNX Runtime session on the CPU.
+
+    Threads do not spin while they wait: several workers share the cores.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise MissingDependencyError(
+            "onnxruntime", extra=SERVE, purpose="serving requests"
+        ) from None
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors have no common base
+        raise InputError(
+            "this is no ONNX model that runs here", where=where, by=f"{error!s:.300}"
+        ) from None
+
+
+def read_family(path: str | Path) -> Family:
+    """A family from a YAML or JSON file, with ONNX files beside it.
+
+        name: digits
+        variants:
+          small: {file: small.onnx, accuracy: 0.95}
+          large: {file: large.onnx, accuracy: 0.99}
+
+    Raises
+    ------
+    InputError
+        The file, a field or an ONNX file is wrong.
+    """
+    data, text = read_data(path)
+    model = validate(FamilyModel, data, where=str(path), text=text)
+    folder = Path(path).parent
+    variants = [
+        Variant(name, each.accuracy, _bytes(folder / each.file, str(path)))
+        for name, each in model.variants.items()
+    ]
+    return make_family(model.name, variants)
+
+
+def _bytes(path: Path, where: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}", where=where, by=f"{error.strerror}") from None
+
+
+def _spec(tensor: Any, where: str) -> TensorSpec:
+    datatype = _ONNX.get(tensor.type, "")
+    rest = tuple(tensor.shape[1:])
+    if datatype not in NUMPY or not tensor.shape or not all(isinstance(n, int) for n in rest):
+        raise InputError(
+            f"tensor {tensor.name!r} cannot be served",
+            where=where,
+            by=f"{tensor.type}, shape {tensor.shape}",
+            hint="tensors of numbers are, whose first dimension is the batch and no other is open",
+        )
+    return TensorSpec(tensor.name, datatype, (-1, *rest))

@@ -1,0 +1,324 @@
+"""`Fleet`: the servers of a `Dispatcher`: started, measured, changed, lost and started again.
+
+A server that is changed is paused: it takes no more batches, ends the one that it computes, gets
+the order, and goes on; the others serve meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.requests.serving.families import Family, Variant, make_family
+from placewright.requests.serving.latencies import LatencyTable
+from placewright.requests.serving.tensors import NUMPY
+from placewright.requests.serving.workers import ServerProcess
+from placewright.runtime import limits
+
+if TYPE_CHECKING:
+    from placewright.requests.serving.dispatcher import Row
+    from placewright.testbed.node_handle import NodeHandle
+
+RESTART_S = (0.0, 0.5, 2.0, 10.0)
+"""Waited before a server is started again after its first, second, ... failure in a row."""
+
+SIZES = (1, 2, 4, 8, 16, 32)
+REPEATS = 8
+MEASURED_S = 2.0
+"""Batch sizes that are measured, how often, and the seconds after which no size is begun."""
+
+ORDER_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A server: its process and the batch that it computes.
+
+    Attributes
+    ----------
+    rows
+        By number: what it computes now.
+    active
+        It takes batches, or will again after a restart.
+    up
+        It takes batches now.
+    failures
+        In a row.
+    """
+
+    process: ServerProcess
+    rows: dict[int, Row] = field(default_factory=dict)
+    active: bool = False
+    up: bool = False
+    failures: int = 0
+    served: int = 0
+    busy_s: float = 0.0
+    restarts: int = 0
+
+
+class Fleet:
+    """Servers and the variants that all of them hold.
+
+    Parameters
+    ----------
+    most_batch
+        Rows of the largest batch.
+    on_loss
+        Called with a server's position and the reason when its process is gone.
+    on_change
+        Called when servers or variants were added or removed.
+    on_state
+        Called when a server has come up or gone down.
+
+    Attributes
+    ----------
+    variants
+        Position of the family, and the variant; positions in it are those of the latency table.
+    """
+
+    def __init__(
+        self,
+        families: Sequence[Family],
+        most_batch: int,
+        *,
+        on_loss: Callable[[int, str], None],
+        on_change: Callable[[], None],
+        on_state: Callable[[], None],
+    ) -> None:
+        self.families = list(families)
+        self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
+        self.slots: list[Slot] = []
+        self.table = LatencyTable(most_batch)
+        self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
+        self._models = {self.key(*each): each[1].model for each in self.variants}
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: ServerProcess | None = None
+        self._closed = False
+
+    def key(self, family: int, variant: Variant) -> str:
+        """What workers and services call a variant."""
+        return f"{self.families[family].name}/{variant.name}"
+
+    async def add_server(
+        self, name: str, speed: float = 1.0, handle: NodeHandle | None = None
+    ) -> None:
+        """Start a server, measure its latencies, and let it serve.
+
+        Raises
+        ------
+        InputError
+            A server of this name is or was there, or the speed is not in (0, 1].
+        RunError
+            It does not start.
+        """
+        if any(slot.process.name == name for slot in self.slots):
+            raise InputError("a server of this name is or was there", where=f"server {name!r}")
+        if not 0 < speed <= 1:
+            raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
+        async with self._changing:
+            position = len(self.slots)
+            process = ServerProcess(name, speed, handle, lambda why: self._lost(position, why))
+            self._starting = process
+            try:
+                await process.start(self._models)
+                samples = [await self._timed(process, k) for k in range(len(self.variants))]
+            except BaseException:
+                process.close()
+                raise
+            finally:
+                self._starting = None
+            self.slots.append(Slot(process, active=True, up=True))
+            self.table.resize(len(self.slots), len(self.variants))
+            for variant, taken in enumerate(samples):
+                self.table.measured(position, variant, taken)
+            self._on_change()
+
+    def remove_server(self, name: str) -> None:
+        """Let a server end its batch and then its process.
+
+        Raises
+        ------
+        InputError
+            There is none of this name, or it is the last.
+        """
+        active = {s.process.name: s for s in self.slots if s.active}
+        if name not in active:
+            raise UnknownNameError("server", name, active)
+        if len(active) == 1:
+            raise InputError("the last server cannot be removed", where=f"server {name!r}")
+        slot = active[name]
+        slot.active = slot.up = False
+        if not slot.rows:
+            slot.process.close()
+        self._on_state()
+
+    async def add_variant(self, family: int, variant: Variant) -> None:
+        """Load a variant on all servers, one after another, and let them serve it.
+
+        Raises
+        ------
+        InputError
+            Its name is taken, or it is no ONNX file with the family's inputs and outputs.
+        """
+        async with self._changing:
+            old = self.families[family]
+            loop = asyncio.get_running_loop()
+            variants = [*old.variants, variant]
+            changed = await loop.run_in_executor(None, make_family, old.name, variants)
+            key, position = self.key(family, variant), len(self.variants)
+            self._models[key] = variant.model
+            self.families[family] = changed
+            self.variants.append((family, variant))
+            taken: dict[int, dict[int, list[float]]] = {}
+            for server, slot in enumerate(self.slots):
+                try:
+                    async with self._paused(slot):
+                        limit_s = limits.order_s(len(variant.model))
+                        await slot.process.order("load", key, variant.model, limit_s=limit_s)
+                        taken[server] = await self._timed(slot.process, position)
+                except RunError:
+                    continue  # it is started again, with the variant
+            if not taken:
+                self.families[family] = old
+                del self.variants[position], self._models[key]
+                raise RunError("no server could load the variant", where=f"variant {key!r}")
+            self.table.resize(len(self.slots), len(self.variants))
+            for server, samples in taken.items():
+                self.table.measured(server, position, samples)
+            self._on_change()
+
+    async def remove_variant(self, family: int, name: str) -> None:
+        """Serve a variant no more.
+
+        Raises
+        ------
+        InputError
+            There is none of this name, or it is the last of its family.
+        """
+        async with self._changing:
+            old = self.families[family]
+            gone = next((v for v in old.variants if v.name == name), None)
+            if gone is None:
+                raise UnknownNameError("variant", name, [v.name for v in old.variants])
+            rest = tuple(v for v in old.variants if v is not gone)
+            if not rest:
+                raise InputError("the last variant cannot be removed", where=f"family {old.name!r}")
+            position = self.variants.index((family, gone))
+            key = self.key(family, gone)
+            self.families[family] = Family(old.name, old.inputs, old.outputs, rest)
+            del self.variants[position], self._models[key]
+            self.table.remove_variant(position)
+            self._on_change()
+            for slot in self.slots:
+                try:
+                    async with self._paused(slot):
+                        await slot.process.order("unload", key, limit_s=ORDER_S)
+                except RunError:
+                    continue
+
+    def check(self) -> None:
+        """Find servers that are stopped or silent."""
+        if self._starting is not None:
+            self._starting.check()
+        for slot in self.slots:
+            slot.process.check()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for slot in self.slots:
+            slot.active = slot.up = False
+            slot.process.close()
+
+    @asynccontextmanager
+    async def _paused(self, slot: Slot) -> AsyncIterator[None]:
+        if not slot.up:
+            raise RunError("the server is down", where=f"server {slot.process.name!r}")
+        slot.up = False
+        self._on_state()
+        while slot.rows:
+            await asyncio.sleep(0.001)
+        try:
+            yield
+        finally:
+            if slot.active and slot.process.pid is not None:
+                slot.up = True
+            self._on_state()
+
+    def _lost(self, server: int, reason: str) -> None:
+        if server >= len(self.slots):
+            return  # it has never served: `add_server` raises
+        slot = self.slots[server]
+        slot.up = False
+        self._on_loss(server, reason)
+        if slot.active and not self._closed:
+            self._task(self._restart(server))
+
+    async def _restart(self, server: int) -> None:
+        slot = self.slots[server]
+        while slot.active:
+            await asyncio.sleep(RESTART_S[min(slot.failures, len(RESTART_S) - 1)])
+            slot.failures += 1
+            slot.restarts += 1
+            try:
+                await slot.process.start(dict(self._models))
+                await self._time_missing(server)
+            except RunError:
+                slot.process.close()
+                continue
+            if not slot.active:
+                slot.process.close()
+            slot.up = slot.active
+            self._on_state()
+            return
+
+    async def _time_missing(self, server: int) -> None:
+        """Time variants that were added while the server was down."""
+        missing = np.isinf(self.table.seconds[server, :, 1]).nonzero()[0].tolist()
+        for variant in missing:
+            self.table.measured(
+                server, variant, await self._timed(self.slots[server].process, variant)
+            )
+        if missing:
+            self._on_change()
+
+    async def _timed(self, process: ServerProcess, variant: int) -> dict[int, list[float]]:
+        """Seconds of batches by size, after one batch of each size that does not count."""
+        family, chosen = self.variants[variant]
+        specs, samples = self.families[family].inputs, {}
+        began_s = time.monotonic()
+        for size in (s for s in SIZES if s <= self.table.most):
+            inputs = {s.name: np.zeros((size, *s.shape[1:]), NUMPY[s.datatype]) for s in specs}
+            taken = []
+            for repeat in range(REPEATS + 1):
+                sent_s = time.monotonic()
+                computed = await process.order(
+                    "compute", self.key(family, chosen), inputs, limit_s=ORDER_S
+                )
+                if computed.error:
+                    raise RunError(
+                        "a variant cannot be computed",
+                        where=f"server {process.name!r}, variant {chosen.name!r}",
+                        by=computed.error[:300],
+                    )
+                if repeat:
+                    taken.append(time.monotonic() - sent_s)
+            samples[size] = taken
+            if time.monotonic() - began_s > MEASURED_S:
+                break
+        return samples
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

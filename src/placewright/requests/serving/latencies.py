@@ -1,0 +1,93 @@
+"""`LatencyTable`: seconds of a batch by server, variant and size, measured and kept up to date."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray
+
+WEIGHT = 0.05
+"""Of the newest batch in a server's and variant's mean factor."""
+
+CLIP = 4.0
+"""A batch counts as at most so many times as slow, or as fast, as the table says."""
+
+CHANGED = 0.02
+"""Relative change of a factor after which policies get a new table."""
+
+LARGEST_NOISE = 0.45
+
+
+class LatencyTable:
+    """Measured seconds of batches, times a factor for each server and variant.
+
+    Sizes that were not measured lie on a line between those that were. While the server runs, the
+    ratio of each batch's seconds to the table's moves the factor of its server and variant.
+
+    Attributes
+    ----------
+    seconds
+        Shape (servers, variants, most + 1), as `Service.latency_s`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.seconds: FloatArray = np.zeros((0, 0, most + 1))
+        self._factor: FloatArray = np.zeros((0, 0))
+        self._told: FloatArray = np.zeros((0, 0))
+        self._square = 0.05**2
+
+    @property
+    def noise(self) -> float:
+        """Relative standard deviation of batches around the table."""
+        return float(min(np.sqrt(self._square), LARGEST_NOISE))
+
+    def resize(self, servers: int, variants: int) -> None:
+        """Room for servers and variants added at the end; what is not measured is ``inf``."""
+        old = self.seconds
+        self.seconds = np.full((servers, variants, self.most + 1), np.inf)
+        self.seconds[:, :, 0] = 0.0
+        self.seconds[: old.shape[0], : old.shape[1]] = old
+        factor = np.ones((servers, variants))
+        factor[: old.shape[0], : old.shape[1]] = self._factor
+        self._factor, self._told = factor, factor.copy()
+
+    def remove_variant(self, variant: int) -> None:
+        """Forget a variant; later ones move up."""
+        self.seconds = np.delete(self.seconds, variant, axis=1)
+        self._factor = np.delete(self._factor, variant, axis=1)
+        self._told = np.delete(self._told, variant, axis=1)
+
+    def measured(self, server: int, variant: int, samples: dict[int, list[float]]) -> None:
+        """Set a server's seconds of a variant: lists of them by batch size."""
+        sizes = sorted(samples)
+        means = [float(np.mean(samples[size])) for size in sizes]
+        whole = np.arange(1, self.most + 1)
+        self.seconds[server, variant, 1:] = np.interp(whole, sizes, means)
+        self.seconds[server, variant, max(sizes) + 1 :] = np.inf
+        self._factor[server, variant] = 1.0
+        spread = [np.std(samples[s]) / m for s, m in zip(sizes, means, strict=True)]
+        self._square = max(self._square, 0.5 * float(np.median(spread)) ** 2)
+
+    def latency_s(self) -> FloatArray:
+        """Shape (servers, variants, most + 1): what is expected now."""
+        found: FloatArray = self.seconds * self._factor[:, :, None]
+        return found
+
+    def expected_s(self, server: int, variant: int, batch: int) -> float:
+        """Seconds of one batch."""
+        return float(self.seconds[server, variant, batch] * self._factor[server, variant])
+
+    def observe(self, server: int, variant: int, batch: int, took_s: float) -> None:
+        """A batch took so long."""
+        ratio = float(np.clip(took_s / self.seconds[server, variant, batch], 1 / CLIP, CLIP))
+        factor = self._factor[server, variant]
+        self._square += WEIGHT * ((ratio / factor - 1) ** 2 - self._square)
+        self._factor[server, variant] = factor + WEIGHT * (ratio - factor)
+
+    def changed(self) -> bool:
+        """Whether a factor has changed since this last was true."""
+        if (np.abs(self._factor / self._told - 1) > CHANGED).any():
+            self._told = self._factor.copy()
+            return True
+        return False

@@ -1,0 +1,238 @@
+"""What is recorded of every request: Prometheus metrics, a log file, OpenTelemetry spans.
+
+A line of the log is one request, in the fields of published logs (`serving/1`) and a few more:
+
+    {"request": 17, "family": "digits", "arrival_s": 3.2, "deadline_s": 3.3, "min_accuracy": 0.8,
+     "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21, "end_s": 3.24, "accuracy": 0.98,
+     "status": 200}                             seconds since the server started
+    {"request": 18, ..., "server": null, "status": 503, "reason": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from placewright.errors import InputError, MissingDependencyError
+from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.families import SERVE
+from placewright.requests.serving.protocol import Needs
+
+if TYPE_CHECKING:
+    from placewright.requests.serving.dispatcher import Dispatcher, Row
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+DECISIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+RECENT_S = 10.0
+
+
+class Observer:
+    """Counts, logs and traces requests.
+
+    Parameters
+    ----------
+    log
+        File of every request, one JSON object a line; ``None``: none.
+
+    Attributes
+    ----------
+    totals
+        Requests by outcome: ``in-time``, ``late``, or the code of a refusal.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, log: str | Path | None = None) -> None:
+        try:
+            import prometheus_client as prometheus
+        except ImportError:
+            raise MissingDependencyError(
+                "prometheus-client", extra=SERVE, purpose="serving requests"
+            ) from None
+        self._prometheus = prometheus
+        self.registry = prometheus.CollectorRegistry()
+        self.start_s = time.monotonic()
+        self.totals: Counter[str] = Counter()
+        self._dispatcher = dispatcher
+        self.path = log
+        self._number = 0
+        self._accuracy = 0.0
+        self._recent: deque[tuple[float, bool, float]] = deque(maxlen=20_000)
+        self._log = None if log is None else _opened(Path(log))
+        self._tracer = _tracer()
+        self._metrics()
+
+    def _metrics(self) -> None:
+        p, registry = self._prometheus, self.registry
+        self._requests = p.Counter(
+            "placewright_requests", "Requests by outcome.", ["model", "outcome"], registry=registry
+        )
+        self._latency = p.Histogram(
+            "placewright_request_seconds",
+            "Arrival to answer.",
+            ["model"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._rows = p.Counter(
+            "placewright_served_rows", "Rows served.", ["server", "variant"], registry=registry
+        )
+        self._overhead = p.Histogram(
+            "placewright_overhead_seconds",
+            "Latency beyond waiting for a server and its batch.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._decision = p.Histogram(
+            "placewright_decision_seconds", "One decision.", buckets=DECISIONS, registry=registry
+        )
+        self._dispatcher.on_decision = self._decision.observe
+        waiting = p.Gauge("placewright_waiting_rows", "Rows in the queue.", registry=registry)
+        waiting.set_function(lambda: self._dispatcher.queue.count)
+        self._up = p.Gauge(
+            "placewright_server_up", "Whether it is up.", ["server"], registry=registry
+        )
+        self._restarts = p.Gauge(
+            "placewright_server_restarts", "Times started again.", ["server"], registry=registry
+        )
+
+    def metrics(self) -> bytes:
+        """The exposition that Prometheus scrapes."""
+        for slot in self._dispatcher.fleet.slots:
+            self._up.labels(slot.process.name).set(slot.up)
+            self._restarts.labels(slot.process.name).set(slot.restarts)
+        data: bytes = self._prometheus.generate_latest(self.registry)
+        return data
+
+    def answered(self, model: str, rows: list[Row], headers: Mapping[str, str]) -> None:
+        """A request was answered."""
+        served = [row.done.result() for row in rows]
+        first, last = rows[0], max(served, key=lambda s: s.end_s)
+        in_time = last.slack_s >= 0
+        self._count(model, "in-time" if in_time else "late", in_time)
+        self._latency.labels(model).observe(last.real_s)
+        for each in served:
+            self._rows.labels(each.server, each.variant).inc()
+        accuracy = min(each.accuracy for each in served) if in_time else 0.0
+        self._accuracy += accuracy
+        self._recent.append((last.end_s, in_time, accuracy))
+        fields = {
+            "server": last.server,
+            "variant": last.variant,
+            "batch": last.batch,
+            "start_s": last.start_s - self.start_s,
+            "end_s": last.end_s - self.start_s,
+            "accuracy": last.accuracy,
+            "attempts": last.attempts,
+            "predicted_s": last.predicted_s,
+            "status": 200,
+        }
+        self._note(model, first.arrival_s, first.needs, fields)
+        self._span(model, first.arrival_s, last.end_s, fields, headers)
+
+    def refused(
+        self,
+        model: str,
+        arrival_s: float,
+        needs: Needs | None,
+        refusal: Refusal,
+        headers: Mapping[str, str],
+    ) -> None:
+        """A request was refused."""
+        self._count(model, refusal.code, False)
+        fields = {"server": None, "status": refusal.status, "reason": refusal.reason}
+        if refusal.code != "malformed":
+            self._recent.append((time.monotonic(), False, 0.0))
+        self._note(model, arrival_s, needs, fields)
+        self._span(model, arrival_s, time.monotonic(), fields, headers)
+
+    def overhead(self, seconds: float) -> None:
+        """What a request took beyond its server's batch and its waiting for it."""
+        self._overhead.observe(seconds)
+
+    def summary(self) -> dict[str, Any]:
+        """Totals, and success of the last seconds."""
+        now_s = time.monotonic()
+        recent = [each for each in self._recent if each[0] > now_s - RECENT_S]
+        count = max(1, sum(n for code, n in self.totals.items() if code != "malformed"))
+        return {
+            "requests": sum(self.totals.values()),
+            "outcomes": dict(self.totals),
+            "success": self.totals["in-time"] / count,
+            "effective_accuracy": self._accuracy / count,
+            "recent_rate_per_s": len(recent) / RECENT_S,
+            "recent_success": sum(r[1] for r in recent) / max(1, len(recent)),
+            "recent_effective_accuracy": sum(r[2] for r in recent) / max(1, len(recent)),
+        }
+
+    def flush(self) -> None:
+        """Write what is buffered of the log."""
+        if self._log is not None:
+            self._log.flush()
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _count(self, model: str, outcome: str, in_time: bool) -> None:
+        self.totals[outcome] += 1
+        self._requests.labels(model, outcome).inc()
+
+    def _note(
+        self, model: str, arrival_s: float, needs: Needs | None, fields: dict[str, Any]
+    ) -> None:
+        number, self._number = self._number, self._number + 1
+        if self._log is None:
+            return
+        head: dict[str, Any] = {
+            "request": number,
+            "family": model,
+            "arrival_s": arrival_s - self.start_s,
+        }
+        if needs is not None:
+            head["deadline_s"] = arrival_s - self.start_s + needs.deadline_s
+            head["min_accuracy"] = needs.min_accuracy
+        self._log.write(json.dumps(head | fields) + "\n")
+
+    def _span(
+        self,
+        model: str,
+        arrival_s: float,
+        end_s: float,
+        fields: dict[str, Any],
+        headers: Mapping[str, str],
+    ) -> None:
+        if self._tracer is None:
+            return
+        from opentelemetry.propagate import extract
+
+        shift_s = time.time() - time.monotonic()
+        span = self._tracer.start_span(
+            f"infer {model}",
+            context=extract(dict(headers)),
+            start_time=int((arrival_s + shift_s) * 1e9),
+            attributes={f"placewright.{k}": v for k, v in fields.items() if v is not None},
+        )
+        span.end(int((end_s + shift_s) * 1e9))
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8", buffering=1 << 16)
+    except OSError as error:
+        raise InputError("cannot write the log", where=str(path), by=f"{error.strerror}") from None
+
+
+def _tracer() -> Any:
+    """The tracer of the process, if it was given a provider; without one, spans go nowhere."""
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+    except ImportError:
+        return None
+    provider = trace.get_tracer_provider()
+    return provider.get_tracer("placewright") if isinstance(provider, TracerProvider) else None

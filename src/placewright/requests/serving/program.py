@@ -1,0 +1,64 @@
+"""The worker program of a server: it holds variants in ONNX Runtime and answers batches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from placewright.requests.serving.families import open_session
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.worker import Worker
+
+VARIANT_SERVER = "placewright.requests.serving.program:VariantServer"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """The answer to a batch.
+
+    Attributes
+    ----------
+    outputs
+        One array per output of the variant; empty where `error` says why there is none.
+    compute_s
+        Seconds in this process.
+    """
+
+    outputs: tuple[Any, ...]
+    compute_s: float
+    error: str = ""
+
+
+class VariantServer(WorkerProgram):
+    """One server. On engine ``local`` a slower one waits after it has computed."""
+
+    messages = (Computed,)
+    noun = "server"
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._sessions: dict[str, Any] = {}
+
+    @order("loading a variant")
+    def load(self, key: str, model: bytes) -> None:
+        """Hold a variant in memory from now on."""
+        self._sessions[key] = open_session(model, key, self.worker.spec.threads)
+
+    @order("removing a variant")
+    def unload(self, key: str) -> None:
+        """Free its memory."""
+        self._sessions.pop(key, None)
+
+    @order("computing a batch")
+    def compute(self, key: str, inputs: dict[str, Any]) -> Computed:
+        """Answer a batch; an input that the model refuses is no reason to end."""
+        began_s = time.perf_counter()
+        try:
+            outputs = tuple(self._sessions[key].run(None, inputs))
+        except Exception as error:  # ONNX Runtime's errors have no common base
+            return Computed((), time.perf_counter() - began_s, f"{type(error).__name__}: {error}")
+        spent_s = time.perf_counter() - began_s
+        if self.worker.spec.stretch > 1:
+            time.sleep(spent_s * (self.worker.spec.stretch - 1))
+        return Computed(outputs, time.perf_counter() - began_s)

@@ -1,0 +1,318 @@
+"""Inference requests and answers of the Open Inference Protocol v2 over HTTP.
+
+    body of a request                       header Inference-Header-Content-Length: N
+    +-----------------+-----------------+-----------------+
+    | JSON, N bytes   | input 0, binary | input 1, binary |     parameters.binary_data_size of each
+    +-----------------+-----------------+-----------------+
+    without the header the whole body is JSON and tensors stand in "data"; answers likewise
+
+A request says what it needs in ``parameters``, or a client that cannot set them, in headers (the
+parameter wins):
+
+    parameter               header                        meaning
+    deadline_ms             x-slo-deadline-ms             answer within so long after arrival
+    timeout (microseconds)  x-request-timeout-seconds     the same, as for Triton and Ray Serve
+                            x-slo-ttft-ms                 the same: one answer has one "token"
+    min_accuracy            x-slo-min-accuracy            of the variant that answers, in [0, 1]
+    time_sensitivity        x-slo-time-sensitivity        in [0, 1], weighed by some policies
+    accuracy_sensitivity    x-slo-accuracy-sensitivity    in [0, 1], weighed by some policies
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.tensors import (
+    Array,
+    TensorSpec,
+    check_shape,
+    from_bytes,
+    from_json,
+)
+
+LENGTH = "inference-header-content-length"
+MOST_DEADLINE_S = 3600.0
+
+_DEADLINES = (("deadline_ms", 1e-3), ("timeout", 1e-6))
+_DEADLINE_HEADERS = (
+    ("x-slo-deadline-ms", 1e-3),
+    ("x-request-timeout-seconds", 1.0),
+    ("x-slo-ttft-ms", 1e-3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a request asks for.
+
+    Attributes
+    ----------
+    deadline_s
+        Seconds after its arrival.
+    min_accuracy, time_sensitivity, accuracy_sensitivity
+        In [0, 1].
+    """
+
+    deadline_s: float
+    min_accuracy: float = 0.0
+    time_sensitivity: float = 0.5
+    accuracy_sensitivity: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferRequest:
+    """A request that was read.
+
+    Attributes
+    ----------
+    inputs
+        One array per input of the family, all with the same number of rows.
+    outputs
+        Name of each output that is wanted, and whether as binary data.
+    """
+
+    id: str
+    inputs: tuple[Array, ...]
+    needs: Needs
+    outputs: tuple[tuple[str, bool], ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.inputs[0])
+
+
+def read_request(
+    body: bytes,
+    headers: Mapping[str, str],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    deadline_s: float,
+    most_rows: int,
+    most_bytes: int,
+) -> InferRequest:
+    """Read the body of a POST to ``infer``.
+
+    Parameters
+    ----------
+    headers
+        Names in lower case.
+    deadline_s
+        Of requests that give none.
+    most_bytes
+        That a compressed body may become.
+
+    Raises
+    ------
+    Refusal
+        400, 413 or 415, with what is wrong.
+    """
+    body = _decompressed(body, headers.get("content-encoding", ""), most_bytes)
+    document, binary = _split(body, headers.get(LENGTH))
+    parameters = _object(document.get("parameters", {}), "parameters")
+    name = document.get("id", "")
+    if not isinstance(name, str):
+        raise Refusal(400, "id must be a string")
+    return InferRequest(
+        name,
+        _inputs(document.get("inputs"), binary, inputs, most_rows),
+        _needs(parameters, headers, deadline_s),
+        _wanted(document.get("outputs"), parameters, outputs),
+    )
+
+
+def write_answer(
+    head: dict[str, Any],
+    request: InferRequest,
+    specs: Sequence[TensorSpec],
+    values: Sequence[Array],
+) -> tuple[bytes, int | None]:
+    """The body of an answer, and the length of its JSON where binary data follow.
+
+    Parameters
+    ----------
+    head
+        Everything but ``outputs``.
+    values
+        One array per output of the family.
+    """
+    found = {spec.name: (spec, value) for spec, value in zip(specs, values, strict=True)}
+    entries, binary = [], []
+    for name, raw in request.outputs:
+        spec, value = found[name]
+        entry: dict[str, Any] = {
+            "name": name,
+            "datatype": spec.datatype,
+            "shape": list(value.shape),
+        }
+        if raw:
+            data = np.ascontiguousarray(value).tobytes()
+            entry["parameters"] = {"binary_data_size": len(data)}
+            binary.append(data)
+        else:
+            entry["data"] = value.reshape(-1).tolist()
+        entries.append(entry)
+    text = json.dumps(head | {"outputs": entries}, separators=(",", ":")).encode()
+    return (b"".join([text, *binary]), len(text)) if binary else (text, None)
+
+
+def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
+    kinds = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in kinds:
+        raise Refusal(415, f"Content-Encoding {encoding!r:.50} is not gzip or deflate")
+    try:
+        reader = zlib.decompressobj(kinds[encoding])
+        found = reader.decompress(body, most_bytes)
+    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+        raise Refusal(400, f"the body is no {encoding}: {error}") from None
+    if reader.unconsumed_tail:
+        raise Refusal(413, f"the body is more than {most_bytes} bytes", code="too-large")
+    if not reader.eof:
+        raise Refusal(400, f"the {encoding} body is cut off")
+    return found
+
+
+def _split(body: bytes, length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON object and the binary data behind it."""
+    size = len(body)
+    if length is not None:
+        if not (length.isascii() and length.isdigit() and len(length) < 12):
+            raise Refusal(400, f"Inference-Header-Content-Length {length!r:.50} is no length")
+        size = int(length)
+        if size > len(body):
+            raise Refusal(400, f"the JSON has {size} bytes and the body {len(body)}")
+    try:
+        document = json.loads(body[:size], parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the body is no JSON: {error!s:.200}") from None
+    return _object(document, "the body"), memoryview(body)[size:]
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Refusal(400, f"{what} must be an object")
+    return value
+
+
+def _inputs(
+    entries: object, binary: memoryview, specs: Sequence[TensorSpec], most_rows: int
+) -> tuple[Array, ...]:
+    known = {spec.name: spec for spec in specs}
+    if not isinstance(entries, list):
+        raise Refusal(400, "inputs must be a list")
+    found: dict[str, Array] = {}
+    taken = 0
+    for entry in entries:
+        name = _object(entry, "an input").get("name")
+        if not isinstance(name, str) or name not in known or name in found:
+            raise Refusal(400, f"inputs must be {sorted(known)}, once each; got {name!r:.100}")
+        spec = known[name]
+        rows = check_shape(spec, entry.get("datatype"), entry.get("shape"), most_rows)
+        size = _object(entry.get("parameters", {}), f"parameters of {name!r}").get(
+            "binary_data_size"
+        )
+        if size is None:
+            found[name] = from_json(spec, rows, entry.get("data"))
+            continue
+        if type(size) is not int or size < 0 or "data" in entry:
+            raise Refusal(400, f"input {name!r} has data, or a binary_data_size of {size!r:.50}")
+        found[name] = from_bytes(spec, rows, binary[taken : taken + size])
+        taken += size
+    if len(found) != len(known):
+        raise Refusal(400, f"inputs must be {sorted(known)}; got {sorted(found)}")
+    if taken != len(binary):
+        raise Refusal(400, f"{len(binary)} bytes of binary data follow, inputs have {taken}")
+    arrays = tuple(found[spec.name] for spec in specs)
+    if len({len(array) for array in arrays}) != 1:
+        raise Refusal(400, "inputs differ in their first dimension")
+    return arrays
+
+
+def _wanted(
+    entries: object, parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
+) -> tuple[tuple[str, bool], ...]:
+    every = parameters.get("binary_data_output", False) is True
+    names = [spec.name for spec in specs]
+    if entries is None or entries == []:
+        return tuple((name, every) for name in names)
+    if not isinstance(entries, list):
+        raise Refusal(400, "outputs must be a list")
+    wanted: dict[str, bool] = {}
+    for entry in entries:
+        name = _object(entry, "an output").get("name")
+        if name not in names or name in wanted:
+            raise Refusal(400, f"outputs are {names}, once each; got {name!r:.100}")
+        asked = _object(entry.get("parameters", {}), f"parameters of {name!r}")
+        if asked.get("classification", 0):
+            raise Refusal(400, "the classification extension is not served: ask for the tensor")
+        wanted[name] = asked.get("binary_data", every) is True
+    return tuple(wanted.items())
+
+
+def _needs(parameters: Mapping[str, Any], headers: Mapping[str, str], deadline_s: float) -> Needs:
+    shares = {
+        name: _share(name, parameters, headers, usual)
+        for name, usual in (
+            ("min_accuracy", 0.0),
+            ("time_sensitivity", 0.5),
+            ("accuracy_sensitivity", 0.5),
+        )
+    }
+    return Needs(_deadline(parameters, headers, deadline_s), **shares)
+
+
+def _deadline(parameters: Mapping[str, Any], headers: Mapping[str, str], usual: float) -> float:
+    given = [
+        *((name, unit, parameters[name]) for name, unit in _DEADLINES if name in parameters),
+        *((name, unit, headers[name]) for name, unit in _DEADLINE_HEADERS if name in headers),
+    ]
+    if not given:
+        return usual
+    name, unit, value = given[0]
+    seconds = _number(name, value) * unit
+    if not 0 < seconds <= MOST_DEADLINE_S:
+        raise Refusal(
+            400, f"{name} is {value!r:.50}, not above 0 and at most {MOST_DEADLINE_S:g} s"
+        )
+    return seconds
+
+
+def _share(
+    name: str, parameters: Mapping[str, Any], headers: Mapping[str, str], usual: float
+) -> float:
+    header = "x-slo-" + name.replace("_", "-")
+    if name not in parameters and header not in headers:
+        return usual
+    value = parameters[name] if name in parameters else headers[header]
+    number = _number(name, value)
+    if not 0 <= number <= 1:
+        raise Refusal(400, f"{name} is {value!r:.50}, not in [0, 1]")
+    return number
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        number = float(value)
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise Refusal(400, f"{name} is {value!r:.50}, not a number")
+    return number

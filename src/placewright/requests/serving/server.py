@@ -1,0 +1,309 @@
+"""`serve_requests`: start servers, measure them, listen for clients, and drain at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from placewright.errors import InputError, MissingDependencyError, UnknownNameError
+from placewright.requests.policies.edf import Edf
+from placewright.requests.policy import Policy
+from placewright.requests.service import Service
+from placewright.requests.serving.application import Application, HttpLimits
+from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.families import SERVE, Family
+from placewright.requests.serving.observing import Observer
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+    from placewright.testbed.node_handle import NodeHandle
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+TOKEN = "PLACEWRIGHT_TOKEN"
+"""Environment variable of the token that clients have to send."""
+
+ENGINES = ("local", "testbed")
+LOGGER = logging.getLogger("placewright.requests")
+FLUSH_S = 0.5
+CONNECTIONS = 2048
+
+
+class StartsPolicies(Protocol):
+    """A policy's parameters, for example `placewright.requests.policies.edf.Edf`."""
+
+    def start(self, service: Service) -> Policy:
+        """A policy object for one server."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How to serve.
+
+    Attributes
+    ----------
+    policy
+        What decides.
+    engine
+        ``local``: slower servers wait; ``testbed``: CPU quotas, as root.
+    host, port
+        Where to listen; port 0 takes a free one. Anything but loopback needs a `token`.
+    token
+        Bearer token that clients send; empty: none.
+    most_waiting, most_batch
+        Rows that may wait, and of the largest batch.
+    drain_s
+        Seconds in which requests are finished at the end.
+    log
+        File of every request, one JSON object a line.
+    limits
+        What a client may ask.
+    """
+
+    policy: StartsPolicies = field(default_factory=lambda: Edf("accurate", batching=True))
+    engine: str = "local"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str = ""
+    most_waiting: int = 1000
+    most_batch: int = 16
+    drain_s: float = 10.0
+    log: Path | None = None
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UnknownNameError("engine", self.engine, ENGINES)
+        if self.host not in LOOPBACK and not self.token:
+            raise InputError(
+                "clients of other machines need a token",
+                where=f"host {self.host!r}",
+                hint=f"set {TOKEN} to a long random text, or listen on 127.0.0.1",
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    """A server that takes requests.
+
+    Attributes
+    ----------
+    url
+        Where.
+    """
+
+    url: str
+    dispatcher: Dispatcher
+    observer: Observer
+    application: Application
+
+
+def serve_requests(
+    families: Sequence[Family],
+    servers: Mapping[str, float] | Cluster,
+    options: ServingOptions | None = None,
+    *,
+    on_ready: Callable[[Running], None] = lambda running: None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then finish the requests that are here.
+
+    Parameters
+    ----------
+    servers
+        Name and speed relative to this machine, or a cluster of CPUs.
+    on_ready
+        Called once clients are listened to.
+
+    Raises
+    ------
+    InputError
+        A server, a family or an option is wrong.
+    RunError
+        A server does not start.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serving(families, servers, options) as running:
+            on_ready(running)
+            await stop.wait()
+            LOGGER.info(_event("draining", waiting=running.dispatcher.queue.count))
+
+    _run(main())
+
+
+@contextmanager
+def running_server(
+    families: Sequence[Family],
+    servers: Mapping[str, float] | Cluster,
+    options: ServingOptions | None = None,
+) -> Iterator[Running]:
+    """Serve from a thread for the length of a ``with`` block; errors as `serve_requests`."""
+    started = threading.Event()
+    found: list[Any] = []
+    ends: list[Callable[[], object]] = []
+
+    async def main() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        ends.append(lambda: loop.call_soon_threadsafe(stop.set))
+        async with serving(families, servers, options) as running:
+            found.append(running)
+            started.set()
+            await stop.wait()
+
+    def work() -> None:
+        try:
+            _run(main())
+        except BaseException as error:
+            found.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=work, name="placewright-requests")
+    thread.start()
+    started.wait()
+    try:
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        yield found[0]
+    finally:
+        if thread.is_alive():
+            ends[0]()
+        thread.join()
+
+
+@asynccontextmanager
+async def serving(
+    families: Sequence[Family],
+    servers: Mapping[str, float] | Cluster,
+    options: ServingOptions | None = None,
+) -> AsyncIterator[Running]:
+    """A server in the running loop for the length of the block; drained at its end."""
+    options = ServingOptions() if options is None else options
+    listening = _listen(options)
+    dispatcher = Dispatcher(
+        families,
+        options.policy.start,
+        most_waiting=options.most_waiting,
+        most_batch=options.most_batch,
+    )
+    observer = Observer(dispatcher, options.log)
+    application = Application(dispatcher, observer, token=options.token, limits=options.limits)
+    tasks = [asyncio.create_task(dispatcher.watch()), asyncio.create_task(_flush(observer))]
+    with listening, _nodes(servers, options.engine) as nodes:
+        try:
+            for name, (speed, handle) in nodes.items():
+                await dispatcher.fleet.add_server(name, speed, handle)
+            http = _http(application)
+            tasks.append(asyncio.create_task(http.serve(sockets=[listening])))
+            yield Running(_url(listening), dispatcher, observer, application)
+            await dispatcher.drain(options.drain_s)
+            http.should_exit = True
+            await tasks[-1]
+        finally:
+            dispatcher.close()
+            for task in tasks:
+                task.cancel()
+            observer.close()
+
+
+def _run(main: Any) -> None:
+    """On uvloop where it is installed: about half the time per request."""
+    factory: Any = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
+
+
+def _http(application: Application) -> Any:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
+
+    class Server(uvicorn.Server):
+        """Leaves signals to the caller."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(
+        uvicorn.Config(
+            application,
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=5,
+        )
+    )
+
+
+def _listen(options: ServingOptions) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        return socket.create_server((options.host, options.port), family=family, backlog=1024)
+    except OSError as error:
+        raise InputError(
+            "cannot listen there",
+            where=f"{options.host}:{options.port}",
+            by=error.strerror or str(error),
+            hint="give another --port; 0 takes a free one",
+        ) from None
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _nodes(
+    servers: Mapping[str, float] | Cluster, engine: str
+) -> Iterator[dict[str, tuple[float, NodeHandle | None]]]:
+    """Speed and node handle of each server."""
+    from placewright.cluster.cluster import Cluster, Device
+
+    if not isinstance(servers, Cluster):
+        devices = tuple(Device(name, node=name, speed=speed) for name, speed in servers.items())
+        servers = Cluster(devices, (), f"requests {os.getpid()}")
+    speeds = {device.name: device.speed for device in servers.devices}
+    if engine == "local":
+        yield {name: (speed, None) for name, speed in speeds.items()}
+        return
+    from placewright.testbed.testbed import Testbed
+
+    up: AbstractContextManager[Testbed] = Testbed.up(servers)
+    with up as bed:
+        yield {name: (speed, bed.handle(name)) for name, speed in speeds.items()}
+
+
+async def _flush(observer: Observer) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        observer.flush()
+
+
+def _event(event: str, **fields: Any) -> str:
+    """A line of the structured log."""
+    return json.dumps({"event": event, "time_s": round(time.time(), 3), **fields})

@@ -1,0 +1,185 @@
+"""Requests and answers of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.protocol import LENGTH, Needs, read_request, write_answer
+from placewright.requests.serving.tensors import NUMPY, TensorSpec, from_bytes, from_json
+
+SPECS = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("k", "INT8", (-1,)))
+OUT = (TensorSpec("y", "FP32", (-1, 2)),)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+
+
+def read(body: bytes, **headers: str) -> Any:
+    """Read a body; names of headers with underscores."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return read_request(body, names, SPECS, OUT, deadline_s=1.0, most_rows=8, most_bytes=1 << 16)
+
+
+def status_of(request: dict[str, object]) -> int:
+    """Status of a request that is read or refused."""
+    try:
+        read(json.dumps(request).encode())
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+def document(**changes: object) -> dict[str, object]:
+    """A right request of two rows, with some fields changed."""
+    inputs = [
+        {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [[1, 2.5], [3, 4]]},
+        {"name": "k", "datatype": "INT8", "shape": [2], "data": [5, -6]},
+    ]
+    return {"id": "7", "inputs": inputs} | changes
+
+
+def test_json_request() -> None:
+    """Nested data become arrays; what is not given has its default."""
+    request = read(json.dumps(document()).encode())
+    assert request.id == "7"
+    assert request.rows == 2
+    assert request.inputs[0].tolist() == [[1, 2.5], [3, 4]]
+    assert request.inputs[1].tolist() == [5, -6]
+    assert request.inputs[1].dtype == np.int8
+    assert request.needs == Needs(1.0)
+    assert request.outputs == (("y", False),)
+
+
+def test_binary_request_and_answer() -> None:
+    """Raw data follow the JSON, in the order of the inputs, and come back the same way."""
+    x, k = np.array([[1, 2]], "<f4"), np.array([3], "i1")
+    entries = [
+        {"name": "k", "datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": 1}},
+        {"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}},
+    ]
+    head = json.dumps(
+        {"inputs": entries, "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    ).encode()
+    body = gzip.compress(head + k.tobytes() + x.tobytes())
+    request = read(body, inference_header_content_length=str(len(head)), content_encoding="gzip")
+    assert request.inputs[0].tolist() == [[1, 2]]
+    assert request.inputs[1].tolist() == [3]
+    answer, length = write_answer({"model_name": "m"}, request, OUT, [2 * request.inputs[0]])
+    assert length is not None
+    assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+    assert np.frombuffer(answer[length:], "<f4").tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers", "deadline_s"),
+    [
+        ({"deadline_ms": 20}, {}, 0.02),
+        ({"timeout": 5000}, {}, 0.005),
+        ({}, {"x_request_timeout_seconds": "0.5"}, 0.5),
+        ({}, {"x_slo_ttft_ms": "30"}, 0.03),
+        ({}, {"x_slo_deadline_ms": "10", "x_slo_ttft_ms": "30"}, 0.01),
+        ({"deadline_ms": 20}, {"x_request_timeout_seconds": "0.5"}, 0.02),
+    ],
+)
+def test_deadlines(
+    parameters: dict[str, object], headers: dict[str, str], deadline_s: float
+) -> None:
+    """Parameters come before headers, and the header of this server before those of others."""
+    request = read(json.dumps(document(parameters=parameters)).encode(), **headers)
+    assert request.needs.deadline_s == pytest.approx(deadline_s)
+
+
+def test_needs_of_headers_and_parameters() -> None:
+    """Accuracy and sensitivities are read from both."""
+    body = json.dumps(document(parameters={"min_accuracy": 0.8})).encode()
+    request = read(body, x_slo_min_accuracy="0.1", x_slo_time_sensitivity="1")
+    assert request.needs == Needs(1.0, 0.8, 1.0, 0.5)
+
+
+BAD = [
+    b"",
+    b"{",
+    b"[1]",
+    b'{"inputs": 3}',
+    b'{"inputs": []}',
+    b"\xff\xfe",
+    b'{"inputs": NaN}',
+    b"[" * 100_000,
+    json.dumps(document(id=3)).encode(),
+    json.dumps(document(parameters=[1])).encode(),
+    json.dumps(document(parameters={"deadline_ms": 0})).encode(),
+    json.dumps(document(parameters={"deadline_ms": "soon"})).encode(),
+    json.dumps(document(parameters={"deadline_ms": True})).encode(),
+    json.dumps(document(parameters={"deadline_ms": 10**400})).encode(),
+    json.dumps(document(parameters={"min_accuracy": 1.5})).encode(),
+    json.dumps(document(outputs=[{"name": "z"}])).encode(),
+    json.dumps(document(outputs=[{"name": ["y"]}])).encode(),
+    json.dumps(document(outputs=7)).encode(),
+]
+
+
+@pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
+def test_malformed(body: bytes) -> None:
+    """Each is refused with 400 and a reason."""
+    with pytest.raises(Refusal) as caught:
+        read(body)
+    assert caught.value.status == 400
+    assert caught.value.reason
+
+
+@given(JSON_VALUES, st.sampled_from(["inputs", "outputs", "parameters", "id"]))
+def test_any_json_is_read_or_refused(value: object, key: str) -> None:
+    """No JSON raises anything but a refusal."""
+    assert status_of(document(**{key: value})) in (200, 400)
+
+
+@given(JSON_VALUES, st.sampled_from(["name", "datatype", "shape", "data", "parameters"]))
+def test_any_input_is_read_or_refused(value: object, key: str) -> None:
+    """Neither does an input with one wrong field."""
+    wrong = document()
+    wrong["inputs"][0][key] = value  # type: ignore[index]
+    assert status_of(wrong) in (200, 400)
+
+
+@given(st.binary(max_size=60), st.text(max_size=8), st.sampled_from(["", "gzip", "deflate", "br"]))
+def test_any_bytes_are_refused(body: bytes, length: str, encoding: str) -> None:
+    """No body of noise raises anything but a refusal of the client's fault."""
+    with pytest.raises(Refusal) as caught:
+        read(body, **{LENGTH.replace("-", "_"): length, "content_encoding": encoding})
+    assert 400 <= caught.value.status < 500
+
+
+def test_decompression_stops_at_the_limit() -> None:
+    """A small body that becomes large is refused before it is unpacked."""
+    with pytest.raises(Refusal) as caught:
+        read(gzip.compress(b" " * (1 << 20)), content_encoding="gzip")
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("datatype", NUMPY)
+def test_every_datatype_both_ways(datatype: str) -> None:
+    """JSON and raw data of the same values give the same array."""
+    spec = TensorSpec("t", datatype, (-1, 2))
+    values = np.array([[0, 1], [1, 0]], NUMPY[datatype])
+    raw = from_bytes(spec, 2, values.tobytes())
+    assert np.array_equal(from_json(spec, 2, values.tolist()), raw)
+    assert raw.dtype == values.dtype
+
+
+@pytest.mark.parametrize(
+    "data", [[300, 0], [0.5, 1], ["1", "2"], [1], [[1, 2], [3]], None, [-129, 0]]
+)
+def test_values_that_do_not_fit_are_refused(data: object) -> None:
+    """Out of range, another kind, another number: never wrapped or rounded."""
+    with pytest.raises(Refusal):
+        from_json(TensorSpec("t", "INT8", (-1, 2)), 1, data)

@@ -1,0 +1,297 @@
+"""The real server with its clients: worker processes, HTTP, faults, changes while it runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.requests.serving.application import HttpLimits
+from placewright.requests.serving.server import Running, ServingOptions, running_server
+from tests.requests.serving.models import family, scaled
+
+X = np.array([[1, 2, 3, 4]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Two servers of one family."""
+    log = tmp_path_factory.mktemp("serving") / "log.jsonl"
+    options = ServingOptions(
+        port=0, log=log, most_waiting=40, limits=HttpLimits(body_bytes=20_000, body_s=0.5)
+    )
+    with running_server([family()], {"a": 1.0, "b": 0.5}, options) as found:
+        yield found
+
+
+def body(deadline_ms: float | None = 5000, rows: int = 1, **parameters: Any) -> bytes:
+    """A right request."""
+    given = parameters | ({} if deadline_ms is None else {"deadline_ms": deadline_ms})
+    tensor = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": [1, 2, 3, 4] * rows}
+    return json.dumps({"inputs": [tensor], "parameters": given}).encode()
+
+
+def call(
+    running: Running, method: str, path: str, data: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of one request on a connection of its own."""
+    connection = http.client.HTTPConnection(running.url[7:], timeout=60)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, data, names)
+    answer = connection.getresponse()
+    found = answer.read()
+    connection.close()
+    kind = answer.headers.get_content_type()
+    decoded = json.loads(found) if kind == "application/json" else found
+    return answer.status, {k.lower(): v for k, v in answer.headers.items()}, decoded
+
+
+def infer(running: Running, data: bytes) -> tuple[int, dict[str, str], Any]:
+    """An inference request."""
+    return call(running, "POST", "/v2/models/double/infer", data)
+
+
+def many(running: Running, count: int, data: bytes) -> list[tuple[int, dict[str, str], Any]]:
+    """So many at once, each on a connection of its own."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda _: infer(running, data), range(count)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens soon."""
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_tritonclient(running: Running) -> None:
+    """NVIDIA's client finds, reads and asks the model, in JSON and in raw data."""
+    triton = pytest.importorskip("tritonclient.http")
+    with triton.InferenceServerClient(running.url[7:]) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("double")
+        assert client.is_model_ready("double", "1")
+        assert client.get_server_metadata()["name"] == "placewright"
+        assert client.get_model_metadata("double")["inputs"][0]["shape"] == [-1, 4]
+        assert client.get_model_config("double")["max_batch_size"] == 16
+        assert client.get_model_repository_index()[0]["name"] == "double"
+        for raw in (False, True):
+            tensor = triton.InferInput("x", [1, 4], "FP32")
+            tensor.set_data_from_numpy(X, binary_data=raw)
+            wanted = [triton.InferRequestedOutput("y", binary_data=raw)]
+            answer = client.infer(
+                "double", [tensor], outputs=wanted, request_id="r1", timeout=5_000_000
+            )
+            assert np.array_equal(answer.as_numpy("y"), 2 * X)
+            assert answer.get_response()["id"] == "r1"
+        gone = triton.InferInput("x", [1, 3], "FP32")
+        gone.set_data_from_numpy(X[:, :3])
+        with pytest.raises(Exception, match="has shape"):
+            client.infer("double", [gone])
+
+
+def test_open_inference_client(running: Running) -> None:
+    """The client generated from the protocol's OpenAPI file works unchanged."""
+    pytest.importorskip("open_inference.openapi")
+    from open_inference.openapi.client import OpenInferenceClient
+    from open_inference.openapi.types.inference_request import InferenceRequest
+
+    httpx = pytest.importorskip("httpx")
+    with httpx.Client() as connection:
+        client = OpenInferenceClient(base_url=running.url, httpx_client=connection)
+        client.check_server_liveness()
+        client.check_server_readiness()
+        client.check_model_readiness("double")
+        assert client.read_server_metadata().name == "placewright"
+        assert client.read_model_metadata("double").versions == ["1"]
+        request = InferenceRequest.parse_raw(body())
+        answer = client.model_infer("double", request=request)
+    assert answer.outputs[0].data.__root__ == [2, 4, 6, 8]
+
+
+def test_curl(running: Running) -> None:
+    """So does curl, with needs as headers."""
+    args = ["curl", "-s", f"{running.url}/v2/models/double/infer", "-d", body(None).decode()]
+    args += ["-H", "x-request-timeout-seconds: 3", "-H", "x-slo-min-accuracy: 0.8"]
+    answer = json.loads(subprocess.run(args, capture_output=True, check=True).stdout)
+    assert answer["parameters"]["deadline_ms"] == 3000
+    assert answer["parameters"]["variant"] == "large"
+
+
+def test_answer_explains_itself(running: Running) -> None:
+    """Variant, server, times and slack; they add up."""
+    status, _, answer = infer(running, body(3000, rows=3))
+    said = answer["parameters"]
+    assert status == 200
+    assert answer["outputs"][0]["data"] == [2, 4, 6, 8] * 3
+    assert set(said["server"].split(",")) <= {"a", "b"}
+    assert said["accuracy"] in (0.7, 0.9)
+    assert said["latency_ms"] + said["slack_ms"] == pytest.approx(3000, abs=0.01)
+    assert 0 < said["compute_ms"] <= said["latency_ms"] - said["waiting_ms"] + 0.01
+    assert said["in_time"]
+    assert said["attempts"] == 1
+    assert said["predicted_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "data", "status"),
+    [
+        ("GET", "/nothing", None, 404),
+        ("GET", "/v2/models/none", None, 404),
+        ("POST", "/v2/models/none/infer", b"{}", 404),
+        ("GET", "/v2/models/double/versions/9", None, 404),
+        ("GET", "/v2/models/double/infer", None, 405),
+        ("POST", "/v2/models/double/infer", b"no", 400),
+        ("POST", "/v2/models/double/infer", body(1e-4), 422),
+        ("POST", "/v2/models/double/infer", body(min_accuracy=0.95), 422),
+        ("POST", "/v2/models/double/infer", b" " * 20_001, 413),
+        ("DELETE", "/v2", None, 405),
+        ("POST", "/admin/servers", b"[]", 400),
+        ("DELETE", "/admin/servers/none", None, 400),
+        ("PUT", "/admin/models/double/variants/v", b"x", 400),
+        ("PUT", "/admin/models/double/variants/v?accuracy=0.5", b"no model", 400),
+    ],
+)
+def test_wrong_requests(
+    running: Running, method: str, path: str, data: bytes | None, status: int
+) -> None:
+    """Each gets its 4xx and a reason; the server goes on."""
+    found, _, answer = call(running, method, path, data)
+    assert found == status
+    assert answer["error"]
+    assert infer(running, body())[0] == 200
+
+
+def test_pages(running: Running) -> None:
+    """Metrics, numbers, schema and the live page are there."""
+    infer(running, body())
+    metrics = call(running, "GET", "/metrics")[2].decode()
+    assert 'placewright_requests_total{model="double",outcome="in-time"}' in metrics
+    assert 'placewright_server_up{server="a"} 1.0' in metrics
+    status = call(running, "GET", "/status.json")[2]
+    assert {s["name"] for s in status["servers"]} >= {"a", "b"}
+    assert "/v2/models/{name}/infer" in call(running, "GET", "/openapi.json")[2]["paths"]
+    assert b"status.json" in call(running, "GET", "/")[2]
+
+
+def test_slow_clients_hold_up_nobody(running: Running) -> None:
+    """Clients that send half a body wait for themselves only, and are told after a while."""
+    host, port = running.url[7:].split(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(30)]
+    for each in slow:
+        each.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\n")
+    for each in slow:
+        each.sendall(b"content-length: 100\r\n\r\n{")
+    assert infer(running, body())[0] == 200
+    for each in slow:
+        assert b" 408 " in each.recv(1000).split(b"\r\n")[0]
+        each.close()
+
+
+def test_bounded_queue(running: Running) -> None:
+    """More rows than may wait are refused at once with 429 and Retry-After."""
+    status, headers, answer = infer(running, body(rows=41))
+    assert status == 429
+    assert int(headers["retry-after"]) >= 1
+    assert answer["code"] == "queue-full"
+
+
+def test_no_row_is_lost_when_workers_die(running: Running) -> None:
+    """One worker is killed and one is stopped under load: every request is answered once."""
+    fleet = running.dispatcher.fleet
+    before = running.observer.totals.total()
+    pids = [slot.process.pid for slot in fleet.slots if slot.active]
+    restarts = sum(slot.restarts for slot in fleet.slots)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(lambda: [many(running, 20, body(30_000)) for _ in range(4)])
+        until(lambda: running.dispatcher.under_way > 0)
+        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
+        os.kill(pids[1], signal.SIGSTOP)  # type: ignore[arg-type]
+        found = [each for group in answers.result() for each in group]
+    assert [status for status, _, _ in found] == [200] * 80
+    assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
+    assert running.observer.totals.total() == before + 80
+    until(lambda: sum(slot.restarts for slot in fleet.slots) >= restarts + 2)
+    until(lambda: all(slot.up for slot in fleet.slots if slot.active))
+
+
+def test_servers_come_and_go(running: Running) -> None:
+    """A server is added and another removed under load, and nobody notices."""
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(5)])
+        data = json.dumps({"name": "c", "speed": 0.8}).encode()
+        assert call(running, "POST", "/admin/servers", data)[0] == 200
+        assert call(running, "DELETE", "/admin/servers/c")[0] == 200
+        found = [status for group in answers.result() for status, _, _ in group]
+    assert found == [200] * 50
+    status = call(running, "GET", "/status.json")[2]
+    assert {s["name"]: s["active"] for s in status["servers"]}["c"] is False
+    assert call(running, "POST", "/admin/servers", data)[0] == 400  # the name was there
+
+
+def test_variants_come_and_go(running: Running) -> None:
+    """A better variant answers as soon as it is added; removed, the old ones do."""
+    path = "/admin/models/double/variants/best"
+    assert call(running, "PUT", f"{path}?accuracy=0.99", scaled(2.0))[0] == 200
+    answer = infer(running, body(min_accuracy=0.95))[2]
+    assert answer["parameters"]["variant"] == "best"
+    assert call(running, "DELETE", path)[0] == 200
+    assert infer(running, body(min_accuracy=0.95))[0] == 422
+    assert infer(running, body())[0] == 200
+    assert call(running, "DELETE", path, origin="http://evil.example")[0] == 403
+
+
+def test_log_has_every_request_once(running: Running) -> None:
+    """Numbers without gaps, and of what was served, everything to check it again."""
+    time.sleep(1.0)  # the file is written twice a second
+    assert running.observer.path is not None
+    lines = [json.loads(line) for line in Path(running.observer.path).read_text().splitlines()]
+    assert [line["request"] for line in lines] == list(range(running.observer.totals.total()))
+    served = [line for line in lines if line["status"] == 200]
+    assert all(line["arrival_s"] <= line["start_s"] < line["end_s"] for line in served)
+    assert all(line["reason"] for line in lines if line["server"] is None)
+
+
+def test_drain_token_and_overload(tmp_path: Path) -> None:
+    """Without a token nobody gets in; at the end what is here is answered, and nothing new."""
+    options = ServingOptions(port=0, token="secret", most_batch=1)
+    slow = family(matmuls=(10, 20))
+    with running_server([slow], {"a": 1.0}, options) as running:
+        assert call(running, "GET", "/v2/health/live")[0] == 200
+        assert infer(running, body())[0] == 401
+        found: list[int] = []
+
+        def ask(deadline_ms: float) -> None:
+            path = "/v2/models/double/infer"
+            found.append(
+                call(running, "POST", path, body(deadline_ms), authorization="Bearer secret")[0]
+            )
+
+        threads = [threading.Thread(target=ask, args=(60_000,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        until(lambda: running.dispatcher.under_way + running.dispatcher.queue.count == 8)
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 8
+
+
+def test_other_hosts_need_a_token() -> None:
+    """Listening to other machines without a token is refused before anything starts."""
+    with pytest.raises(InputError, match="need a token"):
+        ServingOptions(host="0.0.0.0")
