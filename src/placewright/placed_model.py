@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
+    from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.policy import Policy
+    from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.adaptive.trainer import Trainer
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
     from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.scratch import Scratch
     from placewright.runtime.session import Session
 
 MEASURED_STEPS = 10
@@ -52,6 +56,7 @@ def place(
     emulate: bool = True,
     method: Method = "auto",
     table: ProfileTable | None = None,
+    weights: str | Path | None = None,
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
     objective: Literal["latency", "throughput"] = "latency",
@@ -86,6 +91,10 @@ def place(
         Wait where devices and links are slower than the machines that are there.
     method, table
         How operators are timed, and times that are known already: see `placewright.profile`.
+    weights
+        A safetensors file, or a folder of them, for a model on the meta device: each worker reads
+        what lives on its device, and this process none of it. Without them such a model can be
+        planned and not run. Operators are then timed one at a time unless `method` says otherwise.
     planner
         A name, ``"auto"``, or a planner of your own.
     plan
@@ -140,6 +149,7 @@ def place(
         training=training,
         method=method,
         table=table,
+        weights=weights,
         monitor=monitor,
     ).asked(objective=objective, contiguous=contiguous)
     return deploy(
@@ -177,7 +187,7 @@ def deploy(
 
     try:
         known = InterferenceProfile.alike(workload.problem)
-        local = workers.engine.name == "local"
+        local = workers.engine.name == "local" or workload.state is None
         if calibrate and not local:
             known = measured_interference(workload, workers, monitor)
             known = known.asked(workload.problem)
@@ -233,6 +243,7 @@ class PlacedModel:
         self._seed, self._monitor = seed, monitor
         self._calls: Calls | None = None
         self._loaded: tuple[Session, int] | None = None
+        self._trained: Scratch | None = None
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What the model returns for these arguments, computed on the workers.
@@ -281,7 +292,7 @@ class PlacedModel:
         """The workers with the plan loaded, for calls; it stays loaded from call to call."""
         calls = self.calls
         self._follow_weights()
-        with self.workers.session(self.workload.graph, self.workload.state) as session:
+        with self.workers.session(self.workload.graph, self.workload.values) as session:
             if self._loaded != (session, session.loads):
                 session.load(
                     self.plan.placement.tolist(), calls.order, self._seed, step_s=self.value
@@ -361,7 +372,7 @@ class PlacedModel:
         """The workers, to measure and check several results of this problem on."""
         from placewright.operators.run import Runner
 
-        with self.workers.session(self.workload.graph, self.workload.state) as session:
+        with self.workers.session(self.workload.graph, self.workload.values) as session:
             yield Runner(session)
 
     def run(
@@ -408,6 +419,12 @@ class PlacedModel:
         WorkerError
             A worker died or raised, outside of steps that adapt.
         """
+        if check and self.workload.weights:
+            raise InputError(
+                "the weights are in files, so this process has no eager model to compare with",
+                where=f"model {self.workload.graph.name}",
+                hint="compare a call with placed.to_module()(x), where the memory suffices",
+            )
         if snapshots is not None and not adapt:
             raise InputError("snapshots are for runs that adapt", hint="add adapt=True")
         monitor = self._monitor if progress is None else monitor_of(progress)
@@ -444,7 +461,7 @@ class PlacedModel:
         single = best_single(self.interference.alone)
         with ExitStack() as up:
             with monitor.meter("starting workers"):
-                session = workers.session(self.workload.graph, self.workload.state)
+                session = workers.session(self.workload.graph, self.workload.values)
                 runner = Runner(up.enter_context(session))
             beside = "" if single is None else f" and {single.planner} in turns"
             with monitor.meter(f"running the plan{beside}", STEPS) as meter:
@@ -580,9 +597,73 @@ class PlacedModel:
             schedulers=several,
             structure=self.workload.structure,
         )
+        if self.workload.weights:
+            trainer.keep = self._keep_trained
         if passing is not None:
             weakref.finalize(trainer, passing.cleanup)
         return trainer
+
+    def _keep_trained(self, run: AdaptiveRun) -> None:
+        """Let workers write what they learned into files, from which later ones start."""
+        from placewright.io.tensor_files import stored_tensors
+        from placewright.runtime.scratch import Scratch
+
+        folder = Scratch()
+        run.save_state(Path(folder.name))
+        inputs = self.workload.graph.program.inputs
+        lasting = {item.name for item in inputs if item.role in ("parameter", "buffer")}
+        learned = {n: t for n, t in stored_tensors(folder.name).items() if n in lasting}
+        self.workload = replace(self.workload, state={**self.workload.values, **learned})
+        self._trained = folder  # the files stay while they are needed
+        self.workers.dismiss()
+
+    def _weights(self) -> dict[str, AnyTensor]:
+        """Parameters and persistent buffers as they are now, by name in the model."""
+        from placewright.deployment.export import current_weights
+
+        program, changed = self.workload.graph.program, {}
+        session = self._loaded[0] if self._loaded is not None else None
+        live = session is not None and self._loaded == (self.workers.up, session.loads)
+        if live and not program.training and any(item.mutated for item in program.inputs):
+            with self.calling() as session:
+                changed = session.state()
+        return current_weights(self.workload, changed)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the model's ``state_dict`` returns, with the weights that calls compute with.
+
+        Copies, on the CPU of this process; `save_pretrained` needs no memory for them.
+        """
+        from placewright.deployment.export import own_tensor
+
+        return {name: own_tensor(weight) for name, weight in self._weights().items()}
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write weights as safetensors files, the plan, and the model's ``config`` if it has one.
+
+        ``place(model, x, cluster, weights=FOLDER, plan=FOLDER/plan.json)`` takes them up, and for
+        a model of transformers so does ``from_pretrained(FOLDER)``.
+
+        Returns
+        -------
+        The folder.
+
+        Raises
+        ------
+        RunError
+            The disk does not take them.
+        """
+        from placewright.deployment.export import save_weights
+
+        save_weights(self.workload, self._weights(), Path(folder))
+        self.save(Path(folder) / "plan.json")
+        return Path(folder)
+
+    def to_module(self) -> torch.nn.Module:
+        """A plain copy of the model with the weights that calls compute with, on the CPU."""
+        from placewright.deployment.export import plain_module
+
+        return plain_module(self.workload.source.model, self._weights())
 
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""

@@ -34,6 +34,11 @@ class Out:
     note: str = "n"
 
 
+def loss(out: Out, y: Tensor) -> Tensor:
+    """Mean square of the difference."""
+    return (out.y - y).square().mean()
+
+
 class Net(nn.Module):
     """Three devices' worth of layers, with arguments of every kind."""
 
@@ -142,8 +147,7 @@ def test_a_call_follows_the_weights_of_the_model() -> None:
 def test_a_model_placed_for_training_is_called_with_what_it_learned() -> None:
     """In evaluation mode, before and after."""
     model = net()
-    settings = {"training": True, "loss_fn": lambda out, y: (out.y - y).square().mean()}
-    with placed(model, targets=torch.zeros(5, 3), **settings) as up:
+    with placed(model, training=True, loss_fn=loss, targets=torch.zeros(5, 3)) as up:
         assert same(up(X), expected(model, X))
         before = expected(model, X)
         with up.trainer() as trainer:

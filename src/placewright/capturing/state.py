@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 import torch
 from torch import Tensor
@@ -16,10 +17,15 @@ from placewright.capturing.user_optimizer import current_settings, optimizer_sta
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Program, ProgramInput
+from placewright.io.tensor_files import AnyTensor, StoredTensor
 
 
 def initial_state(
-    source: ModelSource, program: Program, only: Collection[str] | None = None
+    source: ModelSource,
+    program: Program,
+    only: Collection[str] | None = None,
+    *,
+    copy: bool = True,
 ) -> dict[str, Tensor]:
     """`ProgramInput.name` -> tensor of exactly its shape, dtype and strides.
 
@@ -32,6 +38,8 @@ def initial_state(
         A really built model with its inputs (``load_model(..., weights=True)``).
     only
         Names to make; all by default. A worker asks for what lives on its device.
+    copy
+        Where not, those tensors of the model that have the strides are given themselves.
 
     Raises
     ------
@@ -41,7 +49,84 @@ def initial_state(
     found = named_values(source)
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
     wanted = [e for e in program.inputs if only is None or e.name in only]
-    return {entry.name: _value(entry, found, program) for entry in wanted}
+    return {entry.name: _value(entry, found, program, copy=copy) for entry in wanted}
+
+
+def has_weights(source: ModelSource) -> bool:
+    """Whether every parameter and buffer has values, and is not on the meta device."""
+    parameters, buffers = named_state(source.model, source.loss_fn)
+    return not any(member.value.is_meta for member in (*parameters, *buffers))
+
+
+def stored_state(
+    source: ModelSource, program: Program, weights: Mapping[str, StoredTensor]
+) -> dict[str, AnyTensor]:
+    """Initial values whose parameters and buffers stay in files; no weight is read.
+
+    Parameters
+    ----------
+    source
+        The model may be on the meta device; what the files lack it has to have itself. Inputs on
+        the meta device start as zeros, and so does the optimizer's state.
+    weights
+        By the names of the model's ``state_dict``; a tied one under any of its names.
+
+    Raises
+    ------
+    InputError
+        A tensor is missing, or has another shape than the model's.
+    """
+    found, names = named_values(source), aliases(source)
+    found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
+    state: dict[str, AnyTensor] = {}
+    for entry in program.inputs:
+        value = found.get((entry.role, entry.key))
+        given = next((weights[n] for n in names.get(entry.key, ()) if n in weights), None)
+        if entry.role in ("parameter", "buffer") and given is not None:
+            state[entry.name] = _checked(given, entry)
+        elif entry.role in ("input", "target") and isinstance(value, Tensor) and value.is_meta:
+            continue
+        elif isinstance(value, Tensor) and value.is_meta:
+            raise _missing(entry, weights)
+        else:
+            state[entry.name] = _value(entry, found, program, copy=False)
+    return state
+
+
+def aliases(source: ModelSource) -> dict[str, list[str]]:
+    """Every name of each parameter and buffer of the model, by the name in a program."""
+    named = (
+        *source.model.named_parameters(remove_duplicate=False),
+        *source.model.named_buffers(remove_duplicate=False),
+    )
+    by_tensor: dict[int, list[str]] = {}
+    for name, value in named:
+        by_tensor.setdefault(id(value), []).append(name)
+    return {names[0]: names for names in by_tensor.values()}
+
+
+def _checked(given: StoredTensor, entry: ProgramInput) -> StoredTensor:
+    if given.shape != entry.spec.shape:
+        raise InputError(
+            "the weights are of another model",
+            where=f"{given.path}: {given.name!r}",
+            by=f"shape {given.shape}, the model has {entry.spec.shape}",
+            hint="give the weights that were saved from this model",
+        )
+    return given
+
+
+def _missing(entry: ProgramInput, weights: Mapping[str, StoredTensor]) -> InputError:
+    near = get_close_matches(entry.key, weights, n=1, cutoff=0.5)
+    files = sorted({stored.path for stored in weights.values()})
+    return InputError(
+        f"the weights lack the {entry.role} {entry.key!r}, and the model has no values for it",
+        where=", ".join(files[:2]) or "no files",
+        by=f"{len(weights)} tensors in {len(files)} files"
+        + (f", the nearest name is {near[0]!r}" if near else ""),
+        hint="save the weights from this model, or build what is not saved (a buffer with "
+        "persistent=False) off the meta device",
+    )
 
 
 def versions(source: ModelSource) -> tuple[int, ...]:
@@ -74,7 +159,13 @@ def _of_optimizer(source: ModelSource, program: Program) -> dict[str, Tensor]:
     return state | current_settings(program, recipe.optimizer)
 
 
-def _value(entry: ProgramInput, found: dict[tuple[str, str], object], program: Program) -> Tensor:
+def _value(
+    entry: ProgramInput,
+    found: dict[tuple[str, str], object],
+    program: Program,
+    *,
+    copy: bool = True,
+) -> Tensor:
     if entry.role in ("state", "setting"):
         given = found.get(("given", entry.name))
         made = _empty(entry.spec).zero_()
@@ -88,7 +179,7 @@ def _value(entry: ProgramInput, found: dict[tuple[str, str], object], program: P
         raise InputError(
             "the model was built without weights",
             where=entry.name,
-            hint="load it with weights=True to run it",
+            hint="give their files: place(..., weights=FOLDER), or build the model with weights",
         )
     if tuple(value.shape) != entry.spec.shape or _dtype(entry.spec) != value.dtype:
         raise InputError(
@@ -97,7 +188,10 @@ def _value(entry: ProgramInput, found: dict[tuple[str, str], object], program: P
             by=f"{tuple(value.shape)} {value.dtype}, captured {entry.spec.shape} "
             f"{entry.spec.dtype}",
         )
-    return _empty(entry.spec).copy_(value.detach())
+    given = value.detach()
+    if not copy and given.device.type == "cpu" and given.stride() == entry.spec.stride:
+        return given
+    return _empty(entry.spec).copy_(given)
 
 
 def decode(data: str, spec: TensorSpec) -> Tensor:

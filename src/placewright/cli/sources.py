@@ -149,10 +149,10 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
 def _from_model(ask: SourceOptions, console: Console) -> Loaded:
     table, cluster = _kept_profile(ask, console), find_cluster(ask.on)
     graph, model = load_graph(ask, console, weights=True)
-    from placewright.capturing.state import initial_state
+    from placewright.deployment.workload import state_of
 
     with _profiling(console, graph, cluster):
-        state = initial_state(model, graph.program)
+        state = state_of(model, graph)
         problem = _profiled(graph, cluster, ask, table, state)
     return Loaded(problem, graph, cluster, model, state)
 

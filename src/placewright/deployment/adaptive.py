@@ -58,7 +58,7 @@ def adaptive_run(
         workload.graph,
         workload.cluster,
         known.alone,
-        workload.state,
+        workload.values,
         open=workers.take,
         **reachability(workers.engine),
     )

@@ -52,7 +52,7 @@ def measured_interference(
 
     with (
         monitor.meter("calibrating: whole steps on every device alone") as meter,
-        workers.session(workload.graph, workload.state) as session,
+        workers.session(workload.graph, workload.values) as session,
     ):
         found = calibrated(workload.problem.replace(**_OF_STEPS), session)
         meter.step("calibrating: devices side by side")
@@ -154,7 +154,7 @@ def _tried(
         return results[0]
     with (
         monitor.meter("trying the closest plans") as meter,
-        workers.session(workload.graph, workload.state) as session,
+        workers.session(workload.graph, workload.values) as session,
     ):
         found = try_plans(session, known, plans, progress=meter.step)
     of_plan = {id(result.plan): result for result in results}

@@ -6,19 +6,19 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from placewright.errors import RunError
 from placewright.runtime.engines.engine import Engine, open_engine
 
 if TYPE_CHECKING:
-    import torch
-
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
+    from placewright.io.tensor_files import AnyTensor
     from placewright.runtime.session import Session
 
-State = Mapping[str, "torch.Tensor"]
+State: TypeAlias = "Mapping[str, AnyTensor]"
+"""A tensor for every program input, here or in a file."""
 
 
 class Workers:
@@ -101,6 +101,11 @@ class Workers:
         except BaseException as error:
             held.end_session(error)
             raise
+
+    @property
+    def up(self) -> Session | None:
+        """The session that is up, if one is."""
+        return self._held.session
 
     def discard(self) -> None:
         """End the workers, as after the loss of one; the next session has new ones."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import torch
 
     from placewright.capturing.recipe import TrainingRecipe
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
+    from placewright.deployment.workers import State
     from placewright.graph.graph import Graph
+    from placewright.io.tensor_files import StoredTensor
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.monitor import Monitor
     from placewright.profiling.build import Method
@@ -32,22 +34,43 @@ class Workload:
     source
         The model with its example inputs, its loss and its targets.
     state
-        A real tensor for every program input.
+        A tensor for every program input, here or in a file; ``None`` for a model without weights,
+        which can be planned and not run.
     problem
         The graph on the whole cluster, as profiled.
     structure
         What the model returns (`placewright.capturing.model.CapturedCall`), ``None`` if unknown.
     versions
         Of the model's weights when `state` was made of them.
+    weights
+        What the files hold from which `state` was made, by name in the model.
     """
 
     source: ModelSource
     graph: Graph
     cluster: Cluster
-    state: Mapping[str, torch.Tensor]
+    state: State | None
     problem: OperatorProblem
     structure: Any = None
     versions: tuple[int, ...] = ()
+    weights: Mapping[str, StoredTensor] = field(default_factory=dict)
+
+    @property
+    def values(self) -> State:
+        """The state, to run with.
+
+        Raises
+        ------
+        InputError
+            The model has no weights.
+        """
+        if self.state is None:
+            raise InputError(
+                "the model is on the meta device and has no weights, so it cannot be run",
+                where=f"model {self.graph.name}",
+                hint="give their safetensors files: place(..., weights=FOLDER)",
+            )
+        return self.state
 
     def refreshed(self) -> Workload:
         """The workload with the model's weights as they are now; itself where none has changed."""
@@ -55,7 +78,7 @@ class Workload:
 
         if not self.versions or versions(self.source) == self.versions:
             return self
-        state = initial_state(self.source, self.graph.program)
+        state = initial_state(self.source, self.graph.program, copy=False)
         return replace(self, state=state, versions=versions(self.source))
 
     def asked(self, **options: Any) -> Workload:
@@ -109,17 +132,46 @@ def profiled(
     training: bool,
     method: Method,
     table: ProfileTable | None,
+    weights: str | Path | None = None,
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
     from placewright.capturing.model import capture_call
-    from placewright.capturing.state import initial_state, versions
+    from placewright.capturing.state import versions
+    from placewright.io.tensor_files import stored_tensors
     from placewright.profiling.build import profile
 
     with monitor.meter(f"capturing {source.name}"):
         captured = capture_call(source, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
-        state = initial_state(source, graph.program)
-        problem = profile(graph, cluster, state=state, method=method, table=table)
-    return Workload(source, graph, cluster, state, problem, captured.structure, versions(source))
+        stored = {} if weights is None else stored_tensors(weights)
+        state = state_of(source, graph, stored)
+        measured = state if weights is None or method == "in-place" else None
+        problem = profile(graph, cluster, state=measured, method=method, table=table)
+    known = () if weights is not None or state is None else versions(source)
+    return Workload(source, graph, cluster, state, problem, captured.structure, known, stored)
+
+
+def state_of(
+    source: ModelSource, graph: Graph, weights: Mapping[str, StoredTensor] | None = None
+) -> State | None:
+    """Initial values of a captured model; ``None`` where it is on the meta device.
+
+    Parameters
+    ----------
+    weights
+        Tensors in files by name in the model, from which workers read what they need.
+
+    Raises
+    ------
+    InputError
+        The files are of another model.
+    """
+    from placewright.capturing.state import has_weights, initial_state, stored_state
+
+    if weights:
+        return stored_state(source, graph.program, weights)
+    if not has_weights(source):
+        return None
+    return initial_state(source, graph.program, copy=False)

@@ -24,9 +24,8 @@ from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Baseline, Measurement, Result
 
 if TYPE_CHECKING:
-    import torch
-
     from placewright.capturing.source import ModelSource
+    from placewright.io.tensor_files import AnyTensor
     from placewright.planning.check import Check
     from placewright.runtime.engines.engine import Engine
     from placewright.runtime.session import Session
@@ -41,7 +40,7 @@ def run(
     result: Result,
     graph: Graph,
     cluster: Cluster,
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, AnyTensor],
     *,
     beside: Result | None = None,
     steps: int = 10,
@@ -92,7 +91,7 @@ def run(
 def running(
     graph: Graph,
     cluster: Cluster,
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, AnyTensor],
     engine: Engine | None = None,
 ) -> Iterator[Runner]:
     """Workers that stay up, so that several plans are measured side by side.

@@ -25,7 +25,7 @@ from placewright.profiling.profiler import MeasuringMethod, Profiler, gpus_here,
 from placewright.profiling.table import ProfileTable
 
 if TYPE_CHECKING:
-    import torch
+    from placewright.io.tensor_files import AnyTensor
 
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
@@ -34,7 +34,7 @@ def profile(
     graph: Graph,
     cluster: Cluster,
     *,
-    state: Mapping[str, torch.Tensor] | None = None,
+    state: Mapping[str, AnyTensor] | None = None,
     method: Method = "auto",
     table: ProfileTable | None = None,
     objective: Objective | str = Objective.LATENCY,

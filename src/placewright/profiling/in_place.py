@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph
+from placewright.io.tensor_files import AnyTensor
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord, occupied_seconds, operator_seconds
@@ -26,7 +26,7 @@ LEAST_STEPS, MOST_STEPS = 5, 60
 
 def in_place_seconds(
     graph: Graph,
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, AnyTensor],
     *,
     cores: int = 1,
     gpu: int | None = None,

@@ -20,7 +20,7 @@ from placewright.profiling.roofline import analytic_seconds, kind_factors
 from placewright.profiling.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:
-    import torch
+    from placewright.io.tensor_files import AnyTensor
 
 MeasuringMethod = Literal["in-place", "isolated", "analytic"]
 
@@ -37,7 +37,7 @@ class GpuHere:
     number: int
     model: str
 
-    def seconds(self, graph: Graph, state: Mapping[str, torch.Tensor] | None) -> FloatArray:
+    def seconds(self, graph: Graph, state: Mapping[str, AnyTensor] | None) -> FloatArray:
         """Measured seconds of every operator, shape (operators,).
 
         The whole step in place where there is `state`, else one operator per signature, NaN for
@@ -88,7 +88,7 @@ class Profiler:
 
     graph: Graph
     method: MeasuringMethod
-    state: Mapping[str, torch.Tensor] | None
+    state: Mapping[str, AnyTensor] | None
     table: ProfileTable
 
     def seconds(self, device: Device, gpu: GpuHere | None = None) -> FloatArray:

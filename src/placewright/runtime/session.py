@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save, save_file
+from safetensors.torch import load, load_file, save
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
+from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
@@ -62,7 +62,8 @@ class Session:
     Parameters
     ----------
     state
-        A real tensor for every program input; inputs that are all zeros may be left out.
+        A tensor, here or in a file, for every program input; inputs that are all zeros may be left
+        out. Workers read what is in a file from there, each what lives on its devices.
     engine
         Starts the workers; children of this process by default.
 
@@ -76,15 +77,17 @@ class Session:
         self,
         graph: Graph,
         cluster: Cluster,
-        state: Mapping[str, torch.Tensor],
+        state: Mapping[str, AnyTensor],
         engine: Engine | None = None,
     ) -> None:
         self.graph, self.cluster = graph, cluster
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster)
         self._folder = Scratch()
-        self._initial_file, self._initial = self._written(state), [""]
-        self.group.limit_s = limits.order_s(self._initial_file.stat().st_size)
+        self._weights = {n: t for n, t in state.items() if isinstance(t, StoredTensor)}
+        here = {n: t for n, t in state.items() if not isinstance(t, StoredTensor)}
+        self._initial_file, self._initial = self._written(here), [""]
+        self.group.limit_s = limits.order_s(sum(map(size_of, state.values())))
         self.parts: tuple[Part, ...] = ()
         self.loads = 0
         self._loaded = graph
@@ -152,7 +155,8 @@ class Session:
         self._forget_programs()
         self.loads += 1
         self.parts, given = self._cut(self._loaded, placement, order)
-        self.group.order("load", list(zip(given, self._initial, strict=True)))
+        files = zip(given, self._initial, strict=True)
+        self.group.order("load", [(share, file, self._weights) for share, file in files])
         self.group.order_all("seed", seed)
 
     def migrate(
@@ -389,16 +393,16 @@ class Session:
         """The initial state as a file."""
         file = Path(self._folder.name) / "initial.safetensors"
         try:
-            save_file(storable(state), file)
-        except (OSError, SafetensorError) as error:
+            write_tensors(file, state)
+        except OSError as error:
             self.group.close()
             self._folder.cleanup()
             raise self._no_room("the initial state cannot be written", error) from error
         return file
 
-    def _no_room(self, what: str, error: OSError | SafetensorError) -> RunError:
+    def _no_room(self, what: str, error: OSError) -> RunError:
         return RunError(
-            f"{what}: {getattr(error, 'strerror', None) or error}",
+            f"{what}: {error.strerror or error}",
             where=self._folder.name,
             hint="free space there, or name another temporary folder in TMPDIR",
         )

@@ -12,6 +12,7 @@ import torch
 from placewright.cluster.cluster import Cluster
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
+from placewright.io.tensor_files import AnyTensor
 from placewright.operators.adaptive.survivors import cluster_of
 from placewright.operators.problem import OperatorProblem
 from placewright.runtime.session import Session
@@ -26,7 +27,7 @@ class Job:
     problem
         The graph on the whole cluster, as profiled.
     state
-        A real tensor for every program input.
+        A tensor for every program input, here or in a file.
     open
         Starts a session on (graph, cluster, state); where devices are nodes of a testbed, there.
     reachable
@@ -36,10 +37,10 @@ class Job:
     graph: Graph
     cluster: Cluster
     problem: OperatorProblem
-    state: Mapping[str, torch.Tensor]
-    open: Callable[
-        [Graph, Cluster, Mapping[str, torch.Tensor]], AbstractContextManager[Session]
-    ] = Session
+    state: Mapping[str, AnyTensor]
+    open: Callable[[Graph, Cluster, Mapping[str, AnyTensor]], AbstractContextManager[Session]] = (
+        Session
+    )
     reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -72,6 +73,16 @@ class AdaptiveRun(FaultTolerantRun):
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the steps have changed, by program input."""
         return self._survive(self.done, lambda: self._active()[0].state())
+
+    def save_state(self, folder: Path) -> None:
+        """Let every worker write what it holds of `state` into a file of `folder`.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written.
+        """
+        self._survive(self.done, lambda: self._active()[0].save_state(folder))
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step; none where the workers were started after it."""

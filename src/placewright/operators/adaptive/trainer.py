@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +45,11 @@ class Trainer:
     structure
         What the model returns, where the recipe keeps outputs.
 
+    Attributes
+    ----------
+    keep
+        Takes what was learned, where `model` has no memory for it: it is on the meta device.
+
     Raises
     ------
     InputError
@@ -73,6 +78,7 @@ class Trainer:
         self._structure, self._to_skip = structure, run.done
         self.settings.load_state_dict(run.log.restored, run.done)
         run.log.notes = lambda: self.settings.state_dict(run.scalars)
+        self.keep: Callable[[AdaptiveRun], None] | None = None
 
     def __enter__(self) -> Trainer:
         return self
@@ -151,7 +157,10 @@ class Trainer:
             The last snapshot cannot be written, though the model has what was learned; or the
             trainer is closed, and the model is as it was.
         """
-        self._write_back(self.run.state())
+        if self.keep is not None:
+            self.keep(self.run)
+        else:
+            self._write_back(self.run.state())
         self.run.finish()
         return self.model
 

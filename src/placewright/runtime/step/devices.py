@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 import torch
-from safetensors import safe_open
 
 from placewright.graph.graph import TensorSpec
+from placewright.io.tensor_files import StoredTensor, stored_tensors
 from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.wire import Message
@@ -34,7 +34,7 @@ class PlacedDevices:
         self._compiled = CompiledShare((), (), ())
         self._programs: dict[int, tuple[Share, CompiledShare]] = {}
         self._selected = 0
-        self._file = ""
+        self._stored: dict[str, StoredTensor] = {}
         self._fed: dict[str, torch.Tensor] = {}
 
     @property
@@ -47,9 +47,17 @@ class PlacedDevices:
         """The same parts, ready to be executed."""
         return self._compiled
 
-    def load(self, share: Share, state_file: str) -> None:
-        """Take parts and the initial state that lives here; other programs are forgotten."""
-        self._file, self._fed = state_file, {}
+    def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
+        """Take parts and the initial state that lives here; other programs are forgotten.
+
+        Parameters
+        ----------
+        state_file
+            Initial values by program input; what it has none of starts from zeros.
+        weights
+            Values in other files.
+        """
+        self._stored, self._fed = {**stored_tensors(state_file), **weights}, {}
         self._programs, self._selected = {}, 0
         self._take(share, {})
 
@@ -170,19 +178,16 @@ class PlacedDevices:
     def _take(self, share: Share, here: Mapping[tuple[int, str], torch.Tensor]) -> None:
         """Make parts ready: inputs that are here, else what was fed, else what was loaded."""
         state: dict[int, dict[str, torch.Tensor]] = {}
-        with safe_open(self._file, framework="pt") as file:
-            stored = set(file.keys())
-            for part in share.parts:
-                state[part.device] = known = {}
-                for item in part.inputs:
-                    name = item.name
-                    if (part.device, name) in here:
-                        known[name] = here[part.device, name]
-                    elif name in self._fed:
-                        known[name] = self._placed(part, self._fed[name])
-                    else:
-                        given = file.get_tensor(name) if name in stored else None
-                        known[name] = self._placed(part, laid_out(given, item.spec))
+        for part in share.parts:
+            state[part.device] = known = {}
+            for item in part.inputs:
+                name = item.name
+                if (part.device, name) in here:
+                    known[name] = here[part.device, name]
+                elif name in self._fed:
+                    known[name] = self._placed(part, self._fed[name])
+                else:
+                    known[name] = self._placed(part, initial(self._stored.get(name), item.spec))
         self._share, layout = share, self.exchange.layout
         self._compiled = compile_share(share, state, layout)
         self.exchange.expect(m for part in share.parts for m in part.receives)
@@ -208,12 +213,18 @@ def _scalars(compiled: CompiledPart) -> dict[str, float]:
 
 
 def laid_out(tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
-    """A copy with the strides that `spec` promises, zeros where there is none.
+    """A copy with the strides that `spec` promises, zeros where there is none."""
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype))
+    return made.zero_() if tensor is None else made.copy_(tensor)
+
+
+def initial(stored: StoredTensor | None, spec: TensorSpec) -> torch.Tensor:
+    """An initial value with the strides that `spec` promises, zeros where no file has it.
 
     Never a view of a file's bytes: those are not aligned, and kernels round by that.
     """
     made = torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype))
-    return made.zero_() if tensor is None else made.copy_(tensor)
+    return made.zero_() if stored is None else stored.read_into(made)
 
 
 def storable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 
+from placewright.errors import RunError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, Ref
+from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.machine_load import Reading, cpu_reading
 from placewright.runtime.messages.exchange import Exchange
@@ -34,7 +36,7 @@ class StepExecutor(WorkerProgram):
 
     messages = (
         *(Share, Part, Step, Action, Message, StepLog),
-        *(Instruction, Ref, Const, ProgramInput, TensorSpec),
+        *(Instruction, Ref, Const, ProgramInput, TensorSpec, StoredTensor),
         *(Sample, Finished, Progress),
     )
 
@@ -57,9 +59,22 @@ class StepExecutor(WorkerProgram):
         self.stream: StreamExecutor | None = None
 
     @order("loading its part of the model")
-    def load(self, share: Share, state_file: str) -> None:
-        """Take over parts of the program and the initial state that lives here."""
-        self.devices.load(share, state_file)
+    def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
+        """Take over parts of the program and the initial state that lives here.
+
+        Raises
+        ------
+        RunError
+            A file with weights is not there.
+        """
+        try:
+            self.devices.load(share, state_file, weights)
+        except OSError as error:
+            raise RunError(
+                "weights cannot be read on this worker's machine",
+                where=str(error.filename or error),
+                hint="have the same folder at the same path on every machine",
+            ) from error
 
     @order("moving to another placement")
     def migrate(self, share: Share, moves: Sequence[Message]) -> None:
@@ -227,7 +242,7 @@ def keep_freed_memory() -> None:
 def _write(path: str, tensors: Mapping[str, torch.Tensor]) -> str:
     """A write error does not end the worker: the caller gets the reason and decides."""
     try:
-        save_file(storable(tensors), path)
-    except (OSError, SafetensorError) as error:
+        write_tensors(Path(path), tensors)
+    except OSError as error:
         return str(error)
     return ""

@@ -1,0 +1,90 @@
+"""Safetensors files that the library reads, and that are read as the library does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from placewright.errors import InputError
+from placewright.io.tensor_files import DTYPES, INDEX, stored_tensors, write_tensors
+
+
+def every_dtype() -> dict[str, torch.Tensor]:
+    """A tensor of each, an empty one and a number."""
+    raw = torch.arange(48, dtype=torch.uint8)
+    found = {
+        name: (raw % 2 if name == "BOOL" else raw).clone().view(t) for name, t in DTYPES.items()
+    }
+    return found | {"empty": torch.zeros(0, 3), "number": torch.tensor(2.5)}
+
+
+def bits(tensor: torch.Tensor) -> list[int]:
+    """Its bytes."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
+def test_both_libraries_read_what_either_writes(tmp_path: Path) -> None:
+    """Every dtype, bit for bit."""
+    tensors = every_dtype()
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    write_tensors(tmp_path / "ours.safetensors", tensors)
+    for path in (tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"):
+        read, stored = load_file(path), stored_tensors(path)
+        assert set(read) == set(stored) == set(tensors)
+        for name, tensor in tensors.items():
+            assert bits(read[name]) == bits(stored[name].read()) == bits(tensor)
+            assert stored[name].read().shape == tensor.shape
+
+
+def test_strides_and_dtypes_are_the_readers(tmp_path: Path) -> None:
+    """As ``copy_`` converts; what is in a file is written to another one from there."""
+    write_tensors(tmp_path / "a.safetensors", {"x": torch.randn(3, 4), "y": torch.randn(2)})
+    stored = stored_tensors(tmp_path / "a.safetensors")
+    write_tensors(tmp_path / "b.safetensors", {"z": stored["x"], "w": torch.ones(5).t()})
+    again = stored_tensors(tmp_path / "b.safetensors")
+    turned = torch.empty_strided((3, 4), (1, 3), dtype=torch.bfloat16)
+    assert torch.equal(again["z"].read_into(turned), stored["x"].read().bfloat16())
+    assert torch.equal(again["w"].read(), torch.ones(5))
+
+
+def test_a_folder_is_read_by_its_index(tmp_path: Path) -> None:
+    """Else all files in it are."""
+    for name in ("a", "b", "other"):
+        write_tensors(tmp_path / f"{name}.safetensors", {name: torch.ones(1)})
+    assert set(stored_tensors(tmp_path)) == {"a", "b", "other"}
+    where = {"a": "a.safetensors", "b": "b.safetensors"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": where}))
+    assert set(stored_tensors(tmp_path)) == set(stored_tensors(tmp_path / INDEX)) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"short", b"\xff" * 16, (9).to_bytes(8, "little") + b'{"x": 1}  '],
+)
+def test_what_is_no_such_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """Damaged, absent, empty."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is no safetensors file"):
+        stored_tensors(path)
+
+
+def test_a_truncated_or_absent_file_is_named(tmp_path: Path) -> None:
+    """Before anything is read from it."""
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"x": torch.ones(100)})
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="is no safetensors file"):
+        stored_tensors(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        stored_tensors(tmp_path / "absent.safetensors")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="has no safetensors files"):
+        stored_tensors(tmp_path / "folder")
+    (tmp_path / "folder" / INDEX).write_text("{}")
+    with pytest.raises(InputError, match="is no index"):
+        stored_tensors(tmp_path / "folder")
