@@ -179,7 +179,7 @@ def _value(
         raise InputError(
             "the model was built without weights",
             where=entry.name,
-            hint="give their files: place(..., weights=FOLDER), or build the model with weights",
+            hint="give their files, place(..., weights=FOLDER), or load it with weights=True",
         )
     if tuple(value.shape) != entry.spec.shape or _dtype(entry.spec) != value.dtype:
         raise InputError(
