@@ -505,7 +505,7 @@ class PlacedModel:
         with ExitStack() as up:
             with monitor.meter("starting workers"):
                 session = up.enter_context(
-                    self.workers.session(self.workload.graph, self.workload.state)
+                    self.workers.session(self.workload.graph, self.workload.values)
                 )
             beside = "" if single is None else f" and {single.planner} in turns"
             with monitor.meter(f"streaming samples through the plan{beside}", STEPS) as meter:
