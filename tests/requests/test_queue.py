@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewright.requests.conformance import two_servers
 from placewright.requests.queue import Queue, Servers
-from tests.requests.tiny import two_servers
 
 
 def test_orders_equal_a_plain_list() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.requests.conformance import two_servers
 from placewright.requests.service import service_of
-from tests.requests.tiny import two_servers
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def wing_app(wing: Wing) -> typer.Typer:
     ]
     for verb in generic:
         name = verb.__name__
+        if name in line.verbs:  # the wing's own takes its place
+            continue
         examples = line.examples.get(name) or [EXAMPLES[name]]
         text = _help(verb, wing.name, name, examples)
         app.command(name)(source_command(verb, line.load, text))

@@ -14,7 +14,7 @@ from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.planning.contract import Judgement, Planner
 from placewright.planning.wing import Wing
 
-OWN = ("operators", "samples", "layers")
+OWN = ("operators", "samples", "layers", "requests")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
 they are listed and asked."""
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from placewright.errors import InputError
 
-Parameter = float | int | str | bool
+Parameter = float | int | str | bool | tuple[float, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
     """Which policy decides, and with which parameters; the stream is decided as it arrives.
+
+    `placewright.requests.policies.start` makes the policy object.
 
     Attributes
     ----------

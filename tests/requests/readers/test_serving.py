@@ -28,8 +28,6 @@ def test_arrivals_of_seed_0(file: str, scenario: str, requests: int, first: list
 @pytest.mark.parametrize(
     ("policy", "success", "effective"),
     [
-        (Edf("accurate"), 0.909977, 0.88342),
-        (Edf("fastest"), 0.977728, 0.784272),
         (Edf("fastest", batching=True), 0.996276, 0.803878),
     ],
 )

@@ -9,11 +9,12 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import compiled
+from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
-CHOICES = ("accurate", "fastest", "cheapest")
+CHOICES = ("accurate", "fastest")
 
 
 @compiled
@@ -34,8 +35,7 @@ def _edf(
     """Server, variant and batch of each waiting request; -1: stays; and refused slots.
 
     The first request by deadline takes, of the idle servers and the variants that keep its
-    deadline and its minimum accuracy, the most accurate (0), the one that ends first (1), or the
-    one with the least accuracy that ends first (2).
+    deadline and its minimum accuracy, the most accurate (0) or the one that ends first (1).
     """
     n, m, sizes = planned_s.shape
     count = len(order)
@@ -144,7 +144,7 @@ class CentralEdf:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Edf:
+class Edf(Specification):
     """Central earliest deadline first with late binding.
 
     Parameters
@@ -161,6 +161,12 @@ class Edf:
     choice: Literal["accurate", "fastest"] = "fastest"
     batching: bool = False
     quantile: float = 1.0
+    policy: ClassVar[str] = "edf"
+
+    @property
+    def name(self) -> str:
+        """``edf-fastest``, ``edf-fastest-batch``, ``edf-accurate``, ..."""
+        return f"edf-{self.choice}" + ("-batch" if self.batching else "")
 
     def start(self, service: Service, seed: int = 0) -> CentralEdf:
         """A policy object for one stream."""

@@ -1,0 +1,197 @@
+"""What no policy can beat, clairvoyant ones included.
+
+**fluid**. Time is cut into windows. A request may be served in any window that overlaps its
+interval from arrival to deadline, in parts, on any server, and costs the least seconds per request
+of any batch that its deadline allows; each server gives each window its length. Every schedule
+satisfies this: a batch of b requests that takes L has L <= the deadline of each of them, and L / b
+seconds can be charged to each. Seconds in a window are at most servers x window. So the maximum of
+
+    sum of accuracy x    subject to    sum over windows, servers, variants of x <= requests,
+                                       sum of seconds x <= servers x window
+
+is an upper bound on the sum of accuracies of successes. Requests are grouped by windows, family,
+minimum accuracy and range of deadlines (with the range's upper end, which can only loosen). With
+noise, a batch may keep a deadline if it does so at three standard deviations below its table's
+time, and is charged the table's time, which is the mean.
+
+**alone**. Each request gets the most accurate variant that keeps its deadline on an idle server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import BoundContext
+from placewright.requests.problem import RequestProblem
+
+WINDOWS = 400
+"""Windows in a stream, unless the longest deadline is longer than one."""
+
+RANGES = 12
+"""Ranges of deadlines."""
+
+ROUNDING = 1e-9
+
+
+def bounds(problem: RequestProblem) -> dict[str, float]:
+    """Quick bounds on the effective accuracy by name."""
+    return {"alone": alone(problem)}
+
+
+def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
+    """The fluid program's bound, where HiGHS is installed."""
+    try:
+        return {"fluid": fluid(problem)}
+    except MissingDependencyError:
+        return {}
+
+
+def alone(problem: RequestProblem) -> float:
+    """Mean over requests of the best accuracy that an idle server gives in time."""
+    return float(alone_each(problem).mean())
+
+
+def alone_each(problem: RequestProblem) -> FloatArray:
+    """Shape (requests,): the best accuracy that an idle server gives each request in time."""
+    p, s = problem, problem.service
+    least_s = (s.latency_s[:, :, 1:].min(axis=2) + s.round_trip_s[:, None]).min(axis=0)
+    least_s = least_s * (1.0 - 3.0 * s.noise)
+    best = np.zeros(len(p.stream))
+    for v in range(s.variants):
+        good = (p.stream.family == s.family[v]) & (s.accuracy[v] >= p.stream.min_accuracy)
+        good &= p.stream.deadline_s >= least_s[v] * (1 - ROUNDING)
+        best = np.maximum(best, np.where(good, s.accuracy[v], 0.0))
+    return best
+
+
+def window_s(problem: RequestProblem) -> float:
+    """The longest deadline, or a 400th of the duration if that is longer."""
+    return max(float(problem.stream.deadline_s.max()), problem.duration_s / WINDOWS)
+
+
+def fluid(problem: RequestProblem, window: float | None = None, *, success: bool = False) -> float:
+    """The fluid program's bound.
+
+    Parameters
+    ----------
+    window
+        Seconds; `window_s` by default.
+    success
+        Bound the success rate in place of the effective accuracy.
+
+    Raises
+    ------
+    MissingDependencyError
+        HiGHS is not installed.
+    """
+    return _Program(problem, window or window_s(problem), success).solve()
+
+
+class _Program:
+    """Columns: a group of requests, the window it is served in, a kind of server, a variant."""
+
+    def __init__(self, problem: RequestProblem, window: float, success: bool) -> None:
+        self.problem, self.window, self.success = problem, window, success
+        s = problem.service
+        self.tables_s = s.latency_s + s.round_trip_s[:, None, None]
+        flat = self.tables_s.reshape(s.servers, -1)
+        _, first, self.servers = np.unique(flat, axis=0, return_index=True, return_counts=True)
+        self.tables_s = self.tables_s[first]
+        self.windows = max(1, int(np.ceil(problem.duration_s / window - 1e-9)))
+
+    def solve(self) -> float:
+        count, first, last, family, floor, cost_s = self._groups()
+        s, kinds = self.problem.service, len(self.servers)
+        rows: list[IntArray] = []
+        columns: list[IntArray] = []
+        values: list[FloatArray] = []
+        gains: list[FloatArray] = []
+        width = 0
+        for k in range(kinds):
+            for v in range(s.variants):
+                able = (family == s.family[v]) & (floor <= s.accuracy[v])
+                able &= np.isfinite(cost_s[:, k, v])
+                for shift in range(int((last - first).max()) + 1):
+                    group = np.flatnonzero(able & (first + shift <= last))
+                    if not len(group):
+                        continue
+                    column = np.arange(width, width + len(group))
+                    width += len(group)
+                    room = len(count) + (first[group] + shift) * kinds + k
+                    rows += [group, room]
+                    columns += [column, column]
+                    values += [np.ones(len(group)), cost_s[group, k, v]]
+                    gains.append(np.full(len(group), 1.0 if self.success else s.accuracy[v]))
+        if not gains:
+            return 0.0
+        room = np.tile(self.servers * self.window, int(last.max()) + 1)
+        limit = np.concatenate([count.astype(np.float64), room])
+        entries = [np.concatenate(part) for part in (rows, columns, values)]
+        best = _maximum(np.concatenate(gains), entries, limit)
+        return best / len(self.problem.stream) * (1.0 + ROUNDING)
+
+    def _groups(self) -> tuple[IntArray, IntArray, IntArray, IntArray, FloatArray, FloatArray]:
+        """Requests that the program need not tell apart, and what each costs where."""
+        stream = self.problem.stream
+        first = np.minimum((stream.arrival_s / self.window).astype(np.int64), self.windows - 1)
+        last = np.maximum((stream.due_s / self.window).astype(np.int64), first)
+        edges = np.unique(np.quantile(stream.deadline_s, np.arange(1, RANGES + 1) / RANGES))
+        within = np.minimum(np.searchsorted(edges, stream.deadline_s), len(edges) - 1)
+        floors, level = np.unique(stream.min_accuracy, return_inverse=True)
+        if self._equal_deadlines():
+            last = first + 1  # as published: any part of the window that follows
+        key = np.stack([first, last, stream.family, level, within])
+        groups, count = np.unique(key, axis=1, return_counts=True)
+        size = np.arange(1, self.tables_s.shape[2])
+        per = self.tables_s[:, :, 1:] / size
+        cost_s = np.empty((len(edges), *per.shape[:2]))
+        for k, limit_s in enumerate(edges.tolist()):
+            fits = self.tables_s[:, :, 1:] <= limit_s * (1 + ROUNDING) * self._slowest()
+            cost_s[k] = np.where(fits, per, np.inf).min(axis=2)
+        return count, groups[0], groups[1], groups[2], floors[groups[3]], cost_s[groups[4]]
+
+    def _equal_deadlines(self) -> bool:
+        deadline_s = self.problem.stream.deadline_s
+        return bool(deadline_s.min() == deadline_s.max())
+
+    def _slowest(self) -> float:
+        """With noise a batch may be faster than its table says, by up to three deviations."""
+        return 1.0 / (1.0 - 3.0 * self.problem.service.noise)
+
+
+def _maximum(gain: FloatArray, entries: list[Any], limit: FloatArray) -> float:
+    """Maximum of ``gain x`` subject to ``A x <= limit``, x >= 0, by HiGHS; from its dual values.
+
+    Raises
+    ------
+    MissingDependencyError
+        HiGHS is not installed.
+    """
+    try:
+        import highspy
+    except ImportError:
+        raise MissingDependencyError("highspy", extra="exact", purpose="the fluid bound") from None
+    row, column, value = entries
+    order = np.lexsort((row, column))
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(gain), len(limit)
+    program.col_cost_ = -gain
+    program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), np.inf)
+    program.row_lower_, program.row_upper_ = np.full(len(limit), -np.inf), limit
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = np.searchsorted(column[order], np.arange(len(gain) + 1))
+    program.a_matrix_.index_, program.a_matrix_.value_ = row[order], value[order]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(program)
+    solver.run()
+    # Any multipliers >= 0 prove a bound: what they leave of each column is added where positive.
+    price = np.maximum(0.0, -np.array(solver.getSolution().row_dual))
+    reduced = gain - np.bincount(column, value * price[row], len(gain))
+    most = limit[row[order][program.a_matrix_.start_[:-1]]]  # requests of the column's group
+    return float(price @ limit + np.maximum(0.0, reduced) @ most)

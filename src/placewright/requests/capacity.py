@@ -1,0 +1,295 @@
+"""Capacity: the load that servers carry at a success rate, and what one more server would add."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InfeasibleError, InputError
+from placewright.planning.contract import Context, Direction
+from placewright.planning.parameters import PlannerChoice, choose, opened
+from placewright.planning.result import Candidate, Outcome, Provenance, Result, Status
+from placewright.report.text import plain_table
+from placewright.requests.bounds import bounds, refined_bounds
+from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
+from placewright.requests.planners import planners, portfolio
+from placewright.requests.problem import RequestProblem
+from placewright.requests.service import Service
+
+MOST_SIMULATED = 20_000
+"""Requests of a stream on which a load is tried: longer ones are cut."""
+
+STEPS = 9
+"""Halvings of the range of loads."""
+
+CONFIDENT = 1.645
+"""Standard errors that the success rate must be above the target: 95 %."""
+
+
+def plan_of(problem: RequestProblem, planner: PlannerChoice, seed: int) -> tuple[str, RequestPlan]:
+    """Name and plan of a planner; ``auto`` is the portfolio's only one."""
+    known, choice = planners(problem), opened(planner)
+    chosen = portfolio(problem)[0] if choice == "auto" else choice
+    name, made = choose(known, chosen)
+    reason = made.unsupported_reason(problem)
+    if reason is not None:
+        raise InputError(f"planner {name!r} cannot take this problem: {reason}", where=problem.name)
+    plan: RequestPlan = made(problem, Context(seed))
+    return name, plan
+
+
+def played(
+    problem: RequestProblem, planner: PlannerChoice = "auto", seed: int = 0, *, bound: bool = False
+) -> Result:
+    """The result of one policy on the problem's stream.
+
+    Parameters
+    ----------
+    bound
+        Solve the fluid program too; without it the quick bound is given.
+    """
+    start_s = time.perf_counter()
+    name, plan = plan_of(problem, planner, seed)
+    judged = judge(problem, plan)
+    took_s = time.perf_counter() - start_s
+    known = bounds(problem) | (refined_bounds(problem) if bound else {})
+    tightest = min(known.values())
+    optimal = judged.value >= tightest * (1 - 1e-6)
+    return Result(
+        problem=problem,
+        plan=plan,
+        judgement=judged,
+        planner=name,
+        objective=problem.objective,
+        value=judged.value,
+        bound=tightest,
+        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        runtime_s=time.perf_counter() - start_s,
+        candidates=(Candidate(name, judged.value, Outcome.FITS, took_s),),
+        provenance=Provenance(problem.hash(), seed),
+        bound_names=known,
+        direction=Direction.MAXIMISE,
+    )
+
+
+def at_load(problem: RequestProblem, factor: float) -> RequestProblem:
+    """The same requests, `factor` times as many a second."""
+    if not 0 < factor < np.inf:
+        raise InputError("the load must be above 0", where=problem.name, by=f"got {factor}")
+    arrival_s = problem.stream.arrival_s / factor
+    stream = _with(problem, arrival_s)
+    return problem.replace(
+        stream=stream,
+        duration_s=problem.duration_s / factor,
+        rates_per_s=problem.rates_per_s * factor,
+    )
+
+
+def _with(problem: RequestProblem, arrival_s: Any, count: int | None = None) -> Any:
+    from dataclasses import fields
+
+    s = problem.stream
+    columns = {item.name: getattr(s, item.name)[:count] for item in fields(s)}
+    return type(s)(**columns | {"arrival_s": arrival_s})
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What one more server of a kind would do."""
+
+    server: str
+    rate_per_s: float
+    effective_accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The answer of `capacity`.
+
+    Attributes
+    ----------
+    rate_per_s
+        The largest mean rate at which the success rate is above the target with 95 % confidence.
+    load
+        That rate over the stream's own.
+    most_used, unused
+        Variants by their share of answers at that rate, and those that no answer came from.
+    """
+
+    problem: str
+    planner: str
+    target_success: float
+    rate_per_s: float
+    load: float
+    success_rate: float
+    effective_accuracy: float
+    additions: tuple[Addition, ...]
+    most_used: tuple[tuple[str, float], ...]
+    unused: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "problem": self.problem,
+            "planner": self.planner,
+            "target_success": self.target_success,
+            "rate_per_s": self.rate_per_s,
+            "load": self.load,
+            "success_rate": self.success_rate,
+            "effective_accuracy": self.effective_accuracy,
+            "add": [
+                {
+                    "server": a.server,
+                    "rate_per_s": a.rate_per_s,
+                    "more_per_s": a.rate_per_s - self.rate_per_s,
+                    "effective_accuracy": a.effective_accuracy,
+                }
+                for a in self.additions
+            ],
+            "variants": [{"variant": name, "share": share} for name, share in self.most_used],
+            "unused_variants": list(self.unused),
+        }
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.problem}: these servers carry {self.rate_per_s:.4g} requests/s "
+            f"({self.load:.2f} of the stream's rate) at a success rate of {self.target_success:g} "
+            f"with {self.planner}; effective accuracy {self.effective_accuracy:.3f}"
+        )
+        rows = [
+            (
+                f"another {a.server}",
+                f"{a.rate_per_s:.4g}/s",
+                f"+{a.rate_per_s - self.rate_per_s:.4g}",
+            )
+            for a in self.additions
+        ]
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.most_used)
+        idle = f"\nunused variants: {', '.join(self.unused)}" if self.unused else ""
+        table = plain_table(("add", "carries", "more"), rows, " rr")
+        return f"{head}\n{table}\nvariants: {shares}{idle}"
+
+
+def capacity(
+    problem: RequestProblem,
+    target_success: float,
+    planner: PlannerChoice = "auto",
+    *,
+    seed: int = 0,
+    steps: int = STEPS,
+) -> Capacity:
+    """The load that the problem's servers carry at a success rate, by bisection on simulations.
+
+    The stream is sped up or slowed down; success must be above the target by 1.645 standard
+    errors. Then the same with one more server of each kind, best first.
+
+    Raises
+    ------
+    InfeasibleError
+        Even a hundredth of the load misses the target; says what is reached.
+    """
+    if not 0 < target_success < 1:
+        raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
+    short = cut(problem)
+    name, _ = plan_of(short, planner, seed)
+
+    def value(tried: RequestProblem) -> RequestJudgement:
+        return judge(tried, plan_of(tried, planner, seed)[1])
+
+    load, judged = _largest(short, target_success, value, steps)
+    own_rate = len(short.stream) / short.duration_s
+    additions = []
+    for kind, grown in _grown(short):
+        more, better = _largest(grown, target_success, value, steps, load)
+        additions.append(Addition(kind, more * own_rate, better.value))
+    additions.sort(key=lambda a: -a.rate_per_s)
+    used = np.bincount(judged.answers.variant[judged.succeeded], minlength=short.service.variants)
+    names, order = short.service.variant_names, np.argsort(-used, kind="stable").tolist()
+    return Capacity(
+        problem.name,
+        name,
+        target_success,
+        load * own_rate,
+        load,
+        judged.success_rate,
+        judged.value,
+        tuple(additions),
+        tuple((names[v], float(used[v] / used.sum())) for v in order if used[v])[:8],
+        tuple(names[v] for v in range(len(names)) if not used[v]),
+    )
+
+
+def _largest(
+    problem: RequestProblem,
+    target: float,
+    value: Callable[[RequestProblem], RequestJudgement],
+    steps: int,
+    low: float = 0.0,
+) -> tuple[float, RequestJudgement]:
+    """The largest load that keeps the target; on a scale of factors 2, then by halving."""
+
+    def keeps(judged: RequestJudgement) -> bool:
+        share, n = judged.success_rate, len(judged.problem.stream)
+        return share - CONFIDENT * float(np.sqrt(target * (1 - target) / n)) >= target
+
+    load = low or 0.01
+    best = value(at_load(problem, load))
+    if not keeps(best) and not low:
+        raise InfeasibleError(
+            "the target is missed even at a hundredth of the load",
+            where=problem.name,
+            by=f"success {best.success_rate:.4f}, target {target:g} plus its standard error",
+            hint="requests that no server answers in time alone bound the success rate",
+        )
+    high = load
+    while keeps(judged := value(at_load(problem, 2 * high))) and high < 100:
+        load, high, best = 2 * high, 2 * high, judged
+    high *= 2
+    for _ in range(steps):
+        middle = (load * high) ** 0.5
+        judged = value(at_load(problem, middle))
+        if keeps(judged):
+            load, best = middle, judged
+        else:
+            high = middle
+    return load, best
+
+
+def cut(problem: RequestProblem, most: int = MOST_SIMULATED) -> RequestProblem:
+    """The first requests of a stream."""
+    count = min(len(problem.stream), most)
+    if count == len(problem.stream):
+        return problem
+    arrival_s = problem.stream.arrival_s[:count]
+    return problem.replace(stream=_with(problem, arrival_s, count), duration_s=float(arrival_s[-1]))
+
+
+def _grown(problem: RequestProblem) -> list[tuple[str, RequestProblem]]:
+    """The problem with one more server of each kind, named after its first server."""
+    s = problem.service
+    flat = s.latency_s.reshape(s.servers, -1)
+    _, first = np.unique(flat, axis=0, return_index=True)
+    grown = []
+    for k in sorted(first.tolist()):
+        extra = np.append(np.arange(s.servers), k)
+        service = Service(
+            (*s.server_names, f"{s.server_names[k]} (added)"),
+            s.variant_names,
+            s.family_names,
+            s.family,
+            s.accuracy,
+            s.latency_s[extra],
+            s.memory_bytes,
+            s.server_memory_bytes[extra],
+            s.load_s[extra],
+            s.round_trip_s[extra],
+            s.seconds_per_byte[extra],
+            s.noise,
+        )
+        grown.append((s.server_names[k], problem.replace(service=service)))
+    return grown

@@ -1,0 +1,186 @@
+"""The command line of wing 4: what a problem is loaded from, and the verbs that only it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.planning.wing import Loaded
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+    from placewright.planning.result import Result
+    from placewright.requests.problem import RequestProblem
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        show_default=False,
+        help="A file of servers and requests, YAML or JSON; or serving:FILE with --scenario.",
+    ),
+]
+ScenarioOption = Annotated[
+    str | None,
+    typer.Option("--scenario", metavar="NAME", help="A scenario of serving:FILE."),
+]
+ArrivalSeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--arrival-seed", min=0, metavar="N", help="Of arrivals and noise; 0, the file's."
+    ),
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--load", min=0.01, max=100.0, metavar="X", help="Speed up the arrivals."),
+]
+OptionalPlan = Annotated[
+    Path | None,
+    typer.Argument(metavar="[PLAN]", show_default=False, help="A saved plan, or use --planner."),
+]
+LogOption = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="FILE", help="Write every request: one JSON object a line."),
+]
+BoundOption = Annotated[
+    bool, typer.Option("--bound/--no-bound", help="Solve the fluid program as well?")
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--target-success",
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Find the load that these servers carry at this success rate, and what to add.",
+    ),
+]
+
+PREFIX = "serving:"
+
+
+def read(source: str, scenario: str | None, seed: int | None) -> RequestProblem:
+    """The problem of a file or of a published scenario.
+
+    Raises
+    ------
+    InputError
+        The source is wrong, or lacks its scenario.
+    """
+    from placewright.errors import InputError
+    from placewright.requests.files import read_problem
+    from placewright.requests.readers.serving import read_serving, serving_problem
+
+    if source.startswith(PREFIX):
+        path = source.removeprefix(PREFIX)
+        if scenario is None:
+            known = ", ".join(read_serving(path).scenarios)
+            raise InputError("needs --scenario NAME", where=source, hint=f"one of: {known}")
+        return serving_problem(path, scenario, seed or 0)
+    if scenario is not None:
+        hint = f"write {PREFIX}{source}"
+        raise InputError("--scenario belongs to serving:FILE", where=source, hint=hint)
+    return read_problem(source, seed)
+
+
+def load(
+    console: Console,
+    source: Source,
+    scenario: ScenarioOption = None,
+    arrival_seed: ArrivalSeedOption = None,
+    load: RateOption = None,
+) -> Loaded:
+    """The problem of a source, its arrivals sped up where that was asked for."""
+    from placewright.requests.capacity import at_load
+
+    problem = read(source, scenario, arrival_seed)
+    return Loaded(problem if load is None else at_load(problem, load))
+
+
+def simulate(
+    console: Console,
+    source: Source,
+    plan: OptionalPlan = None,
+    scenario: ScenarioOption = None,
+    arrival_seed: ArrivalSeedOption = None,
+    planner: str = "auto",
+    seed: int = 0,
+    load: RateOption = None,
+    log: LogOption = None,
+    bound: BoundOption = False,
+    report: Path | None = None,
+    trace: Path | None = None,
+) -> None:
+    """Play a stream of requests against a policy: success, accuracy, latency, every request.
+
+    The seed is the policy's, and of a published scenario the arrivals' too.
+    """
+    from placewright.planning.fixed_plan import judged_plan
+    from placewright.requests.capacity import at_load, played
+
+    problem = read(source, scenario, seed if source.startswith(PREFIX) else arrival_seed)
+    if load is not None:
+        problem = at_load(problem, load)
+    if plan is not None:
+        result = judged_plan(problem, plan)
+    else:
+        result = played(problem, planner, seed, bound=bound)
+    _print(console, result, report, trace)
+    if log is not None:
+        console.kept(result.judgement.write_log(log))
+
+
+def _print(console: Console, result: Result, report: Path | None, trace: Path | None) -> None:
+    """The result on stdout and in the files that were named."""
+    console.show(result.as_json, lambda: repr(result))
+    if console.output is not None:
+        console.kept(result.save(console.output))
+    if report is not None:
+        console.kept(result.report(report))
+    if trace is not None:
+        console.kept(result.trace(trace))
+
+
+def plan(
+    console: Console,
+    source: Source,
+    scenario: ScenarioOption = None,
+    arrival_seed: ArrivalSeedOption = None,
+    load: RateOption = None,
+    planner: str = "auto",
+    target_success: TargetOption = None,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    report: Path | None = None,
+    trace: Path | None = None,
+) -> None:
+    """Choose a policy and simulate it, with a bound on what could be better.
+
+    With --target-success: the load that these servers carry, and which server to add.
+    """
+    from placewright.planning.solving import solve
+    from placewright.requests.capacity import at_load, capacity
+
+    problem = read(source, scenario, arrival_seed)
+    if load is not None:
+        problem = at_load(problem, load)
+    if target_success is not None:
+        found = capacity(problem, target_success, planner, seed=seed)
+        console.show(found.as_json, lambda: str(found))
+        console.keep(found.as_json)
+        return
+    with console.meter(f"planning {problem.name}", unit="") as meter:
+        result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+    _print(console, result, report, trace)
+
+
+verbs: dict[str, Callable[..., None]] = {"plan": plan, "simulate": simulate}
+examples = {
+    "plan": ["requests.yaml --report plan.html", "requests.yaml --target-success 0.99"],
+    "compare": ["requests.yaml", "requests.yaml --planner rolling --planner edf-fastest"],
+    "simulate": ["serving:FILE --scenario NAME --planner auto --seed 0 --log log.jsonl -f json"],
+    "explain": ["requests.yaml plan.json 17"],
+}

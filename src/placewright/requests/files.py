@@ -1,0 +1,274 @@
+"""Problems and plans of wing 4 as YAML or JSON, packed or not: see `placewright.io.stored`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.io.boundary import placed, validate
+from placewright.io.stored import read_data, stem, write_data
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Proposal
+from placewright.planning.result import Result, head_json
+from placewright.planning.wing import Document
+from placewright.requests.generators import gamma, mmpp, poisson, scaled
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
+from placewright.requests.problem import RequestProblem
+from placewright.requests.readers.azure import azure_arrivals
+from placewright.requests.schema import ArrivalEntry, RequestColumns, RequestFile, RequestPlanFile
+from placewright.requests.service import Service
+from placewright.requests.stream import COLUMNS, Stream, stream_of
+
+problem_document = Document("requests", ("servers", "variants", "duration"), RequestFile)
+plan_document = Document("requests-plan", ("plan.policy",), RequestPlanFile)
+
+HEADLINES = (
+    "requests",
+    "success_rate",
+    "violation_rate",
+    "accuracy_of_successes",
+    "effective_accuracy",
+)
+"""Numbers of the summary that stand at the top of a result file too."""
+
+MOST_ENTRIES = 50_000_000
+"""Servers x variants x batch sizes."""
+
+
+def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:
+    """Read servers, variants and arrivals.
+
+    Parameters
+    ----------
+    seed
+        Of arrivals and noise, in place of the file's.
+
+    Raises
+    ------
+    InputError
+        Names the file, the line or the field, and what is wrong.
+    """
+    data, text = read_data(path)
+    entry = validate(RequestFile, data, where=str(path), text=text)
+    if seed is not None:
+        entry = entry.model_copy(update={"seed": seed})
+    try:
+        return _problem(entry, stem(path), Path(path).parent)
+    except PlacewrightError as error:
+        raise placed(error, str(path)) from None
+
+
+def write_problem(problem: RequestProblem, path: str | Path) -> Path:
+    """Write a file that `read_problem` reads back equal: requests one by one."""
+    return write_data(problem_json(problem), path)
+
+
+def read_proposal(path: str | Path, problem: RequestProblem) -> Proposal[RequestPlan]:
+    """Read the policy of a plan file.
+
+    Raises
+    ------
+    InputError
+        A policy or a parameter that does not exist.
+    """
+    data, text = read_data(path)
+    entry = validate(RequestPlanFile, data, where=str(path), text=text).plan
+    parameters = tuple(
+        (key, tuple(value) if isinstance(value, list) else value)
+        for key, value in entry.parameters.items()
+    )
+    plan = RequestPlan(entry.policy, parameters, entry.seed)
+    try:
+        check_plan(problem, plan)
+    except PlacewrightError as error:
+        raise placed(error, str(path)) from None
+    return Proposal(plan)
+
+
+def check_plan(problem: RequestProblem, plan: RequestPlan) -> None:
+    """Raise where a plan's policy cannot be started."""
+    try:
+        start(plan, problem.service)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError("refuses its parameters", where=plan.policy, by=str(error)) from None
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """What ``-f json`` prints and `Result.save` writes; infinite numbers are ``null``."""
+    summary = result.judgement.summary_json()
+    return head_json(result) | {
+        **{key: summary[key] for key in HEADLINES},
+        "plan": {
+            "policy": result.plan.policy,
+            "parameters": dict(result.plan.parameters),
+            "seed": result.plan.seed,
+            "summary": summary,
+        },
+    }
+
+
+def problem_json(problem: RequestProblem) -> dict[str, Any]:
+    """A problem as data."""
+    s, stream = problem.service, problem.stream
+    return {
+        "schema_version": 1,
+        "name": problem.name,
+        "duration": problem.duration_s,
+        "noise": s.noise,
+        "seed": problem.noise_seed,
+        "variants": [
+            {
+                "name": name,
+                "family": s.family_names[int(s.family[v])],
+                "accuracy": float(s.accuracy[v]),
+                "memory": float(s.memory_bytes[v]),
+            }
+            for v, name in enumerate(s.variant_names)
+        ],
+        "servers": [_server_json(s, i) for i in range(s.servers)],
+        "requests": {
+            "family": [s.family_names[f] for f in stream.family.tolist()],
+            **{key: getattr(stream, key).tolist() for key in COLUMNS},
+        },
+        "rates_per_s": problem.rates_per_s.tolist(),
+        "rate_variants": [s.variant_names[v] for v in problem.rate_variants.tolist()],
+    }
+
+
+def _server_json(s: Service, i: int) -> dict[str, Any]:
+    runs = [v for v in range(s.variants) if np.isfinite(s.latency_s[i, v, 1:]).any()]
+    rows = {
+        s.variant_names[v]: [
+            x if math.isfinite(x) else None for x in s.latency_s[i, v, 1:].tolist()
+        ]
+        for v in runs
+    }
+    entry: dict[str, Any] = {
+        "name": s.server_names[i],
+        "latency": rows,
+        "load": {s.variant_names[v]: float(s.load_s[i, v]) for v in range(s.variants)},
+        "round_trip": float(s.round_trip_s[i]),
+    }
+    if math.isfinite(s.server_memory_bytes[i]):
+        entry["memory"] = float(s.server_memory_bytes[i])
+    if s.seconds_per_byte[i] > 0:
+        entry["bandwidth"] = 1.0 / float(s.seconds_per_byte[i])
+    return entry
+
+
+def _problem(entry: RequestFile, name: str, folder: Path) -> RequestProblem:
+    service = _service(entry)
+    if (entry.arrivals is None) == (entry.requests is None):
+        raise InputError("needs either arrivals or requests")
+    if entry.requests is not None:
+        stream = _listed(entry.requests, service)
+    else:
+        stream = _drawn(entry, service, folder)
+    return RequestProblem(
+        service,
+        stream,
+        entry.duration,
+        entry.seed,
+        np.array(entry.rates_per_s),
+        np.array([_index("variant", v, service.variant_names) for v in entry.rate_variants], int),
+        entry.name or name,
+    )
+
+
+def _service(entry: RequestFile) -> Service:
+    names = tuple(v.name for v in entry.variants)
+    families = tuple(dict.fromkeys(v.family for v in entry.variants))
+    sizes = max((len(row) for x in entry.servers for row in x.latency.values()), default=0)
+    n, m = len(entry.servers), len(names)
+    if n * m * (sizes + 1) > MOST_ENTRIES:
+        raise InputError("too many latencies", by=f"{n} x {m} x {sizes}, at most {MOST_ENTRIES}")
+    latency_s, load_s = np.full((n, m, sizes + 1), np.inf), np.zeros((n, m))
+    latency_s[:, :, 0] = 0.0
+    for i, server in enumerate(entry.servers):
+        for variant, row in server.latency.items():
+            v = _index("variant", variant, names, f"server {server.name!r}")
+            known = [math.inf if x is None else x for x in row]
+            latency_s[i, v, 1 : len(row) + 1] = known
+        for variant, seconds in server.load.items():
+            load_s[i, _index("variant", variant, names, f"server {server.name!r}")] = seconds
+    memory = [math.inf if x.memory is None else x.memory for x in entry.servers]
+    return Service(
+        tuple(x.name for x in entry.servers),
+        names,
+        families,
+        np.array([families.index(v.family) for v in entry.variants]),
+        np.array([v.accuracy for v in entry.variants]),
+        latency_s,
+        np.array([v.memory for v in entry.variants]),
+        np.array(memory),
+        load_s,
+        np.array([x.round_trip for x in entry.servers]),
+        np.array([1.0 / x.bandwidth if x.bandwidth else 0.0 for x in entry.servers]),
+        entry.noise,
+    )
+
+
+def _listed(entry: RequestColumns, service: Service) -> Stream:
+    lengths = {len(getattr(entry, key)) for key in (*COLUMNS, "family")}
+    if len(lengths) != 1:
+        raise InputError("columns of requests differ in length", by=f"{sorted(lengths)}")
+    family = [_index("family", f, service.family_names) for f in entry.family]
+    columns = {key: getattr(entry, key) for key in COLUMNS[1:]}
+    return stream_of(np.array(entry.arrival_s), family=np.array(family, int), **columns)
+
+
+def _drawn(entry: RequestFile, service: Service, folder: Path) -> Stream:
+    parts: list[dict[str, Any]] = []
+    for k, process in enumerate(entry.arrivals or []):
+        rng = np.random.default_rng([entry.seed, k])
+        times = _times(rng, process, entry.duration, folder)
+        n = len(times)
+        low, high = _pair(process.deadline)
+        floors = process.min_accuracy
+        parts.append(
+            {
+                "arrival_s": times,
+                "deadline_s": rng.uniform(low, high, n) if high > low else np.full(n, low),
+                "min_accuracy": rng.choice(floors if isinstance(floors, list) else [floors], n),
+                "family": np.full(n, _index("family", process.family, service.family_names)),
+                "time_sensitivity": np.full(n, process.time_sensitivity),
+                "accuracy_sensitivity": np.full(n, process.accuracy_sensitivity),
+                "input_bytes": np.full(n, process.input_bytes),
+            }
+        )
+    if not parts:
+        raise InputError("needs at least one arrival process", where="arrivals")
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    order = np.argsort(joined["arrival_s"], kind="stable")
+    return stream_of(**{key: column[order] for key, column in joined.items()})
+
+
+def _pair(deadline: Any) -> tuple[float, float]:
+    low, high = deadline if isinstance(deadline, tuple) else (deadline, deadline)
+    if low > high:
+        raise InputError("the shorter deadline comes first", where="deadline", by=f"{low}, {high}")
+    return low, high
+
+
+def _times(
+    rng: np.random.Generator, process: ArrivalEntry, duration_s: float, folder: Path
+) -> FloatArray:
+    if process.process == "mmpp":
+        return mmpp(rng, process.rate, duration_s, process.burst)
+    if process.process == "gamma":
+        return gamma(rng, process.rate, duration_s, process.variation)
+    if process.process == "azure":
+        times, _ = scaled(azure_arrivals(folder / process.file), process.rate)
+        return times[times < duration_s]
+    return poisson(rng, process.rate, duration_s)
+
+
+def _index(kind: str, name: str, names: tuple[str, ...], where: str = "") -> int:
+    if name not in names:
+        raise UnknownNameError(kind, name, names, where=where)
+    return names.index(name)

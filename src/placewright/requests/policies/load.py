@@ -1,0 +1,117 @@
+"""What a policy has seen of the load: recent requests, their rate, and prices of machine time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.requests.policies.prices import adjust_prices
+from placewright.requests.queue import Queue
+
+SAMPLES = 128
+"""Recent requests that stand for those to come."""
+
+BUCKETS = 12
+"""Ranges of deadlines within which a request costs the same."""
+
+FIRST, EVERY = 8, 16
+"""Arrivals before prices are set for the first time, and between two changes."""
+
+FIRST_ROUNDS, ROUNDS, STEP = 300, 5, 0.1
+
+
+class Load:
+    """Estimates rate and kinds of requests from those that arrived, and prices machine time.
+
+    Attributes
+    ----------
+    prices
+        Shape (kinds of server,): accuracies per second.
+    rate_per_s
+        Requests per second, an exponential mean over about `memory_s`.
+    """
+
+    def __init__(self, utilisation: float, wait: float, memory_s: float) -> None:
+        self.utilisation, self.wait, self.memory_s = utilisation, wait, memory_s
+        self.prices, self.rate_per_s = np.zeros(0), 0.0
+        self.family = np.zeros(SAMPLES, dtype=np.int64)
+        self.floor, self.deadline_s = np.zeros(SAMPLES), np.zeros(SAMPLES)
+        self.sampled = self.seen = self.counted = self.updated = 0
+        self.last_s, self.first_s = 0.0, math.nan
+
+    def revise(
+        self, tables_s: FloatArray, servers: FloatArray, family: IntArray, accuracy: FloatArray
+    ) -> None:
+        """Use these tables; shape (kinds, variants, batch + 1)."""
+        self.tables_s, self.servers = tables_s, servers
+        self.variant_family, self.accuracy = family, accuracy
+        if len(self.prices) != len(servers):
+            self.prices, self.updated = np.ones(len(servers)), 0
+
+    def observe(self, now_s: float, queue: Queue) -> None:
+        """Note what has arrived since the last call; now and then change the prices."""
+        total = int(queue.arrived.sum())
+        new = min(total - self.seen, queue.count)
+        if total == self.seen:
+            return
+        self.seen = total
+        if math.isnan(self.first_s):
+            self.first_s = self.last_s = now_s
+        for slot in queue.by_arrival[queue.count - new :].tolist():
+            k = self.sampled % SAMPLES
+            self.family[k], self.floor[k] = queue.family[slot], queue.min_accuracy[slot]
+            self.deadline_s[k] = queue.deadline_s[slot] - queue.arrival_s[slot]
+            self.sampled += 1
+        if self.updated == 0:
+            if total >= FIRST and now_s > self.first_s:
+                self.rate_per_s = total / (now_s - self.first_s)
+                self._price(now_s, total, FIRST_ROUNDS)
+        elif total - self.updated >= EVERY:
+            span_s = max(now_s - self.last_s, 1e-9)
+            keep = math.exp(-span_s / self.memory_s)
+            recent = (total - self.counted) / span_s
+            self.rate_per_s = keep * self.rate_per_s + (1 - keep) * recent
+            self._price(now_s, total, ROUNDS)
+
+    def _price(self, now_s: float, total: int, rounds: int) -> None:
+        self.last_s, self.counted, self.updated = now_s, total, total
+        live = min(self.sampled, SAMPLES)
+        edges, bucket = _buckets(self.deadline_s[:live])
+        adjust_prices(
+            self.prices,
+            self.servers,
+            self.rate_per_s,
+            self.utilisation,
+            seconds_per_request(self.tables_s, edges, self.wait),
+            self.family[:live],
+            self.floor[:live],
+            bucket,
+            self.variant_family,
+            self.accuracy,
+            np.zeros(len(self.prices)),
+            rounds,
+            STEP,
+        )
+
+
+def _buckets(deadline_s: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Lower edges of deadline ranges, and the range of each request."""
+    edges = np.unique(np.quantile(deadline_s, np.arange(BUCKETS) / BUCKETS))
+    return edges, np.maximum(np.searchsorted(edges, deadline_s, side="right") - 1, 0)
+
+
+def seconds_per_request(tables_s: FloatArray, deadline_s: FloatArray, wait: float) -> FloatArray:
+    """Shape (deadlines, kinds, variants): least seconds of a batch for each of its requests.
+
+    Of batches that take at most the share `wait` of the deadline, and of requests alone that keep
+    it; ``inf`` where there is none.
+    """
+    per = tables_s[:, :, 1:] / np.arange(1, tables_s.shape[2])
+    cost = np.empty((len(deadline_s), *tables_s.shape[:2]))
+    for k, limit_s in enumerate(deadline_s.tolist()):
+        batched = np.where(tables_s[:, :, 1:] <= limit_s * wait, per, np.inf).min(axis=2)
+        alone = np.where(tables_s[:, :, 1] <= limit_s, tables_s[:, :, 1], np.inf)
+        cost[k] = np.minimum(batched, alone)
+    return cost

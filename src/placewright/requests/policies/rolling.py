@@ -1,0 +1,340 @@
+"""Rolling horizon: plan the waiting requests over all servers, start what is due now.
+
+At each decision the waiting requests are planned in order of deadlines. The first one not planned
+yet forms a batch with the next ones of its family; of all servers, variants and sizes that keep its
+deadline it takes the one with the most accuracy after paying for machine time,
+
+    accuracy - price[server] x seconds / size,
+
+on the server's planned end, be that now or later. The prices are those of the fluid program of
+recent load (see `placewright.requests.policies.load`). If somebody is left out, the queue is
+planned again at higher prices, which buy faster variants, and the plan of highest value is kept.
+Only batches that start now on an idle server are dispatched; everything else is planned again at
+the next event. Requests that no server could answer in time any more are refused.
+
+A decision takes O(planned x (servers + kinds x variants x sizes)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import lean
+from placewright.requests.policies.edf import grouped
+from placewright.requests.policies.load import Load
+from placewright.requests.policies.specification import Specification
+from placewright.requests.policy import Decision
+from placewright.requests.queue import Queue, Servers
+from placewright.requests.service import Service
+
+SCALES = (1.0, 3.0, 10.0)
+"""Multiples of the prices at which the queue is planned, while somebody is left out."""
+
+PLANNED = 64
+"""Waiting requests that are planned at least; four for each server if that is more."""
+
+ANSWERED = 0.3
+"""What an answer in time is worth beside its accuracy, when plans are compared."""
+
+SOONER = 1e-6
+"""Accuracy that a second earlier is worth: decides between equal servers."""
+
+
+@lean
+def _fill(
+    now_s: float,
+    order: IntArray,
+    count: int,
+    request_family: IntArray,
+    due_s: FloatArray,
+    floor: FloatArray,
+    free_s: FloatArray,
+    kind: IntArray,
+    resident: BoolArray,
+    limited: bool,
+    planned_s: FloatArray,
+    load_s: FloatArray,
+    family: IntArray,
+    accuracy: FloatArray,
+    price: FloatArray,
+    scale: float,
+    sizes: IntArray,
+    end_s: FloatArray,
+    follower: IntArray,
+    last: IntArray,
+    candidate: IntArray,
+    members: IntArray,
+    picked: IntArray,
+    server_of: IntArray,
+    variant_of: IntArray,
+    start_s: FloatArray,
+) -> tuple[float, int]:
+    """Plan ``order[:count]``: value of the plan, and how many are left out.
+
+    ``follower[q]`` is the next position of q's family; positions that have been planned are
+    skipped and unlinked on the way.
+    """
+    n, m, _ = planned_s.shape
+    for i in range(n):
+        end_s[i] = free_s[i]
+    for f in range(len(last)):
+        last[f] = -1
+    for q in range(count):
+        server_of[q], follower[q] = -1, -1
+        f = request_family[order[q]]
+        if last[f] >= 0:
+            follower[last[f]] = q
+        last[f] = q
+    value, left_out = 0.0, 0
+    for q in range(count):
+        if server_of[q] >= 0:
+            continue
+        head = order[q]
+        f = request_family[head]
+        # Of equal servers only the one that is free first needs to be looked at, unless what
+        # they have loaded differs.
+        candidates = 0
+        for i in range(n):
+            if end_s[i] == np.inf:
+                continue
+            rival = -1
+            if not limited:
+                for c in range(candidates):
+                    if kind[candidate[c]] == kind[i]:
+                        rival = c
+                        break
+            if rival < 0:
+                candidate[candidates] = i
+                candidates += 1
+            elif end_s[i] < end_s[candidate[rival]]:
+                candidate[rival] = i
+        best, b_server, b_variant, b_size = -np.inf, -1, -1, 0
+        for v in range(m):
+            if family[v] != f or accuracy[v] < floor[head]:
+                continue
+            most = 1
+            members[0] = q
+            before, j = q, follower[q]
+            while j >= 0 and most < planned_s.shape[2] - 1:
+                if server_of[j] >= 0:
+                    follower[before] = follower[j]
+                    j = follower[before]
+                    continue
+                if floor[order[j]] <= accuracy[v]:
+                    members[most] = j
+                    most += 1
+                before, j = j, follower[j]
+            chosen_here = False
+            for c in range(candidates):
+                i = candidate[c]
+                extra_s = 0.0 if resident[i, v] else load_s[i, v]
+                for b in sizes:
+                    if b > most:
+                        break
+                    took_s = planned_s[i, v, b] + extra_s
+                    if end_s[i] + took_s > due_s[head]:
+                        continue
+                    gain = accuracy[v] - price[i] * scale * took_s / b
+                    gain -= SOONER * (end_s[i] + took_s - now_s)
+                    if gain > best:
+                        best, b_server, b_variant, b_size = gain, i, v, b
+                        chosen_here = True
+            if chosen_here:
+                for x in range(b_size):
+                    picked[x] = members[x]
+        if b_server < 0:
+            left_out += 1
+            continue
+        took_s = planned_s[b_server, b_variant, b_size]
+        if not resident[b_server, b_variant]:
+            took_s += load_s[b_server, b_variant]
+        for x in range(b_size):
+            server_of[picked[x]], variant_of[picked[x]] = b_server, b_variant
+            start_s[picked[x]] = end_s[b_server]
+        value += b_size * (accuracy[b_variant] + ANSWERED) - price[b_server] * took_s
+        end_s[b_server] += took_s
+    return value, left_out
+
+
+@lean
+def _hopeless(
+    now_s: float,
+    order: IntArray,
+    request_family: IntArray,
+    due_s: FloatArray,
+    floor: FloatArray,
+    up: BoolArray,
+    planned_s: FloatArray,
+    family: IntArray,
+    accuracy: FloatArray,
+    fastest_s: FloatArray,
+    found: IntArray,
+) -> int:
+    """Put slots into `found` that no server answers in time even if it begins now; how many."""
+    n, m, _ = planned_s.shape
+    for v in range(m):
+        fastest_s[v] = np.inf
+        for i in range(n):
+            if up[i]:
+                fastest_s[v] = min(fastest_s[v], planned_s[i, v, 1])
+    count = 0
+    for slot in order:
+        least_s = np.inf
+        for v in range(m):
+            if family[v] == request_family[slot] and accuracy[v] >= floor[slot]:
+                least_s = min(least_s, fastest_s[v])
+        if now_s + least_s > due_s[slot]:
+            found[count] = slot
+            count += 1
+    return count
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rolling(Specification):
+    """Rolling horizon with prices of machine time, late binding and batching.
+
+    Parameters
+    ----------
+    price
+        The knob: multiplies the price of machine time. Below 1 buys accuracy and risks deadlines;
+        above 1 the other way round.
+    utilisation
+        Of the servers, up to which prices let them be used.
+    wait
+        Share of a deadline that a batch may take when prices are computed: the rest is waiting.
+    quantile
+        Standard deviations of noise that are planned for.
+    memory_s
+        Over which the rate of arrivals is averaged.
+    """
+
+    price: float = 1.0
+    utilisation: float = 0.9
+    wait: float = 0.5
+    quantile: float = 1.0
+    memory_s: float = 1.0
+    policy: ClassVar[str] = "rolling"
+
+    def start(self, service: Service, seed: int = 0) -> RollingHorizon:
+        """A policy object for one stream."""
+        for key in ("price", "utilisation", "wait", "memory_s"):
+            if not 0 < getattr(self, key) < np.inf:
+                raise InputError(f"{key} must be above 0", where="rolling")
+        return RollingHorizon(service, self)
+
+
+@final
+class RollingHorizon:
+    """The state of `Rolling`: estimates of the load, prices, and scratch arrays."""
+
+    eager: ClassVar[bool] = False
+
+    def __init__(self, service: Service, options: Rolling) -> None:
+        self.options = options
+        self.load = Load(options.utilisation, options.wait, options.memory_s)
+        self._scratch(PLANNED)
+        self.revise(service)
+
+    def revise(self, service: Service) -> None:
+        """Use these tables from now on."""
+        s = self.service = service
+        self.planned_s = s.planned_s(self.options.quantile) + s.round_trip_s[:, None, None]
+        flat = self.planned_s.reshape(s.servers, -1)
+        _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+        self.kind = kind.reshape(-1).astype(np.int64)
+        self.limited = bool((s.memory_bytes.sum() > s.server_memory_bytes).any())
+        self.family, self.accuracy = s.family.copy(), s.accuracy.copy()
+        self.load_s, self.sizes = s.load_s.copy(), _sizes(s.max_batch)
+        servers = np.bincount(self.kind, minlength=len(first)).astype(np.float64)
+        self.load.revise(self.planned_s[first], servers, self.family, self.accuracy)
+        self.end_s, self.fastest_s = np.zeros(s.servers), np.zeros(s.variants)
+        self.last = np.zeros(s.families, dtype=np.int64)
+        self.candidate = np.zeros(s.servers, dtype=np.int64)
+        self.members, self.picked = np.zeros((2, s.max_batch + 1), dtype=np.int64)
+        self.most = max(PLANNED, 4 * s.servers)
+
+    def _scratch(self, size: int) -> None:
+        self.size = size
+        self.follower, self.found = np.zeros((2, size), dtype=np.int64)
+        self.plans = [
+            (np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(size))
+            for _ in range(2)
+        ]
+
+    def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
+        """Plan what waits; start what is planned for now."""
+        self.load.observe(now_s, queue)
+        order = queue.by_deadline
+        if len(order) > self.size:
+            self._scratch(2 * len(order))
+        count = min(len(order), self.most)
+        free_s = np.where(servers.busy, np.maximum(servers.free_s, now_s), now_s)
+        free_s[~servers.up] = np.inf
+        price = self.load.prices[self.kind] * self.options.price
+        value, kept, other = -np.inf, self.plans[0], self.plans[1]
+        lost = True
+        for scale in SCALES:
+            made, left_out = _fill(
+                now_s,
+                order,
+                count,
+                queue.family,
+                queue.deadline_s,
+                queue.min_accuracy,
+                free_s,
+                self.kind,
+                servers.resident,
+                self.limited,
+                self.planned_s,
+                self.load_s,
+                self.family,
+                self.accuracy,
+                price,
+                scale,
+                self.sizes,
+                self.end_s,
+                self.follower,
+                self.last,
+                self.candidate,
+                self.members,
+                self.picked,
+                *other,
+            )
+            if made > value:
+                value, kept, other, lost = made, other, kept, left_out > 0
+            if not left_out:
+                break
+        server_of, variant_of = kept[0][:count], kept[1][:count]
+        starts = (server_of >= 0) & (kept[2][:count] <= now_s) & ~servers.busy[server_of]
+        dispatches = grouped(order[:count], np.where(starts, server_of, -1), variant_of)
+        return Decision(dispatches, self._refused(now_s, queue, servers) if lost else order[:0])
+
+    def _refused(self, now_s: float, queue: Queue, servers: Servers) -> IntArray:
+        found = _hopeless(
+            now_s,
+            queue.by_deadline,
+            queue.family,
+            queue.deadline_s,
+            queue.min_accuracy,
+            servers.up,
+            self.planned_s,
+            self.family,
+            self.accuracy,
+            self.fastest_s,
+            self.found,
+        )
+        return self.found[:found].copy()
+
+
+def _sizes(largest: int) -> IntArray:
+    """Batch sizes that are tried: every one up to 8, then about a fifth apart, and the largest."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, max(sizes[-1] + 1, int(sizes[-1] * 1.2))))
+    return np.array(sizes)

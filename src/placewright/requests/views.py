@@ -1,0 +1,211 @@
+"""Table and page of wing 4: success and accuracy over load, the price knob, servers, regret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.planning.result import Measurement, Result
+from placewright.planning.trace import Trace
+from placewright.planning.views import (
+    bound_sentence,
+    candidates_section,
+    preformatted,
+    provenance,
+    provenance_section,
+    result_facts,
+    saved_plan_page,
+    text_page,
+)
+from placewright.report.gantt import gantt
+from placewright.report.page import (
+    facts,
+    heading,
+    html_fragment,
+    html_page,
+    scroll,
+    section,
+)
+from placewright.report.svg import drawing, label, tag, text, ticks
+from placewright.report.text import amount, plain_table
+from placewright.requests.bounds import refined_bounds
+from placewright.requests.capacity import at_load
+from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
+from placewright.requests.problem import RequestProblem
+
+LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
+PRICES = (0.1, 0.3, 1.0, 3.0, 10.0)
+SHOWN_REQUESTS = 4000
+"""Requests on which the curves of a page are drawn: the first ones of the stream."""
+
+SHOWN_S = 2.0
+"""Seconds of the timeline."""
+
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640.0, 240.0, 46.0, 16.0, 32.0
+
+Curve = tuple[str, Sequence[tuple[float, float]]]
+
+
+def summary(result: Result, measurement: Measurement | None = None) -> str:
+    """Success, accuracy, latency and use of each server."""
+    judged: RequestJudgement = result.judgement
+    lines = [f"{name}: {amount(v, unit)}" for name, (v, unit) in judged.metrics.items()]
+    names, busy = result.problem.service.server_names, judged.busy_s
+    counts = np.bincount(judged.answers.server[judged.answers.server >= 0], minlength=len(names))
+    rows = [(names[i], f"{counts[i]}", f"{busy[i]:.2f} s") for i in range(min(16, len(names)))]
+    return "\n".join(lines) + "\n" + plain_table(("server", "answers", "busy"), rows, " rr")
+
+
+def page(
+    result: Result, measurement: Measurement | None = None, graph: Any = None, run: Any = None
+) -> str:
+    """The self-contained page of a result."""
+    title = f"{result.problem.name}: effective accuracy {result.value:.4f}"
+    return html_page(
+        title,
+        *_body(result),
+        *_curves(result.problem, result.plan),
+        candidates_section(result, ""),
+        provenance_section(provenance(result, "")),
+    )
+
+
+def fragment(result: Result) -> str:
+    """What a notebook shows: value, bound, timeline."""
+    return html_fragment(*_body(result))
+
+
+def saved_page(kind: str, data: dict[str, Any], path: Path) -> str:
+    """The page of a problem or a plan file."""
+    if "plan" not in data:
+        return text_page(path.stem, kind, path, json.dumps(data, indent=2)[:20_000])
+    body = json.dumps(data["plan"], indent=2)
+    return saved_plan_page(data, path, kind, [preformatted("Policy", "", body)], "")
+
+
+def _body(result: Result) -> Iterator[str]:
+    judged: RequestJudgement = result.judgement
+    verdict = (
+        f"{text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the requests in time "
+        f"and reaches an effective accuracy of <b>{judged.value:.4f}</b>. "
+        f"{bound_sentence(result, '')}"
+    )
+    yield heading(result.problem.name, "requests on servers and variants", verdict)
+    yield facts([*result_facts(result, ""), *_facts(judged)])
+    trace = _first_seconds(judged.trace())
+    subtitle = f"The first {SHOWN_S:g} s; each bar is a batch of one variant."
+    yield section("Servers", subtitle, scroll(gantt(trace, title="simulated batches")))
+    yield section(
+        "Regret to the bound",
+        "Effective accuracy by tenths of the stream, and what each request could get alone.",
+        chart(regret(result.problem, judged), "share of the stream", "effective accuracy"),
+    )
+
+
+def _facts(judged: RequestJudgement) -> Iterator[tuple[str, str, str]]:
+    for name, (value, unit) in judged.metrics.items():
+        yield name, amount(value, unit), ""
+
+
+def regret(problem: RequestProblem, judged: RequestJudgement) -> list[Curve]:
+    """What was earned in each tenth of the stream, beside the bound of each request alone."""
+    from placewright.requests.bounds import alone_each
+
+    best, parts = alone_each(problem), np.array_split(np.arange(len(problem.stream)), 10)
+    parts = [part for part in parts if len(part)]
+    at = [(k + 0.5) / len(parts) for k in range(len(parts))]
+    reached = [float(judged.earned[part].mean()) for part in parts]
+    could = [float(best[part].mean()) for part in parts]
+    curves: list[Curve] = [
+        ("reached", list(zip(at, reached, strict=True))),
+        ("alone on an idle server", list(zip(at, could, strict=True))),
+    ]
+    return curves
+
+
+def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
+    """Simulated on the first requests of the stream."""
+    short = _short(problem)
+    success, effective, bound = [], [], []
+    for factor in LOADS:
+        tried = at_load(short, factor)
+        judged = judge(tried, plan)
+        success.append((factor, judged.success_rate))
+        effective.append((factor, judged.value))
+        bound += [(factor, value) for value in refined_bounds(tried).values()]
+    lines: list[Curve] = [("success", success), ("effective accuracy", effective)]
+    lines += [("bound", bound)] if bound else []
+    note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate."
+    yield section("Over load", note, chart(lines, "load", "share"))
+    if plan.policy == "rolling":
+        points = [_priced(short, plan, price) for price in PRICES]
+        knob: list[Curve] = [("price", [(s, e) for s, e in points])]
+        note = "From cheap machine time (accurate, late) to dear: prices " + ", ".join(
+            f"{p:g}" for p in PRICES
+        )
+        yield section("Price of machine time", note, chart(knob, "success", "effective accuracy"))
+
+
+def _priced(problem: RequestProblem, plan: RequestPlan, price: float) -> tuple[float, float]:
+    known = dict(plan.parameters) | {"price": price}
+    judged = judge(problem, RequestPlan(plan.policy, tuple(known.items()), plan.seed))
+    return judged.success_rate, judged.value
+
+
+def _short(problem: RequestProblem) -> RequestProblem:
+    from placewright.requests.capacity import cut
+
+    return cut(problem, SHOWN_REQUESTS)
+
+
+def _first_seconds(trace: Trace) -> Trace:
+    shown = trace.start_s < SHOWN_S
+    return Trace(
+        trace.tracks,
+        trace.devices,
+        trace.labels,
+        trace.track[shown],
+        trace.label[shown],
+        trace.start_s[shown],
+        trace.end_s[shown],
+        title=trace.title,
+    )
+
+
+def chart(curves: Sequence[Curve], across: str, up: str) -> str:
+    """Lines over x from the smallest to the largest value, y from 0."""
+    points = [point for _, line in curves for point in line]
+    low = min(x for x, _ in points)
+    right = max(max(x for x, _ in points), low + 1e-9)
+    top = max(max(y for _, y in points), 1e-9) * 1.05
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        share = (x - low) / (right - low)
+        return LEFT + share * (WIDTH - LEFT - 150), HEIGHT - BOTTOM - y / top * (HEIGHT - 60)
+
+    parts = []
+    for y in ticks(top, 4):
+        at = place(low, y)[1]
+        parts.append(tag("line", x1=LEFT, y1=at, x2=WIDTH - 150, y2=at, class_="axis"))
+        parts.append(label(LEFT - 4, at + 4, f"{y:g}", anchor="end"))
+    parts += [
+        label(place(x, 0)[0], HEIGHT - BOTTOM + 14, f"{x:.3g}", anchor="middle")
+        for x in sorted({x for x, _ in curves[0][1]})
+    ]
+    for k, (name, line) in enumerate(curves):
+        drawn = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in line)
+        parts.append(
+            tag("polyline", points=drawn, fill="none", stroke=COLOURS[k % 3], stroke_width=2.0)
+        )
+        x, y = place(*line[-1])
+        parts.append(label(x + 6, y + 4, name))
+    parts += [label(LEFT, TOP - 4, up), label((WIDTH - 150) / 2, HEIGHT - 4, across)]
+    return scroll(drawing(WIDTH, HEIGHT, *parts, title=f"{up} over {across}"))
+
+
+COLOURS = ("#2563eb", "#d97706", "#059669")

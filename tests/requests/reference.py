@@ -1,0 +1,99 @@
+"""A slow simulator on SimPy: servers are processes, the queue a list; the policy is the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import simpy
+
+from placewright.requests.policy import Policy
+from placewright.requests.problem import RequestProblem
+from placewright.requests.queue import Queue, Servers
+from placewright.requests.simulation import Answers, noise_factors
+
+
+def simulate_slowly(problem: RequestProblem, policy: Policy) -> Answers:
+    """The same answers as `placewright.requests.simulation.simulate`, one event after another."""
+    world = _World(problem, policy)
+    world.clock.process(world.arrive())
+    world.clock.run()
+    return world.answers
+
+
+class _World:
+    def __init__(self, problem: RequestProblem, policy: Policy) -> None:
+        self.problem, self.policy, self.clock = problem, policy, simpy.Environment()
+        self.queue, self.servers = Queue(problem.service.families), Servers.of(problem.service)
+        self.answers = Answers.none(len(problem.stream))
+        self.noise, self.batches = noise_factors(problem), 0
+        self.wake_s, self.asked = math.inf, False
+
+    def arrive(self) -> Any:
+        s = self.problem.stream
+        for k in range(len(s)):
+            yield (
+                self.clock.timeout(0)
+                if s.arrival_s[k] == self.clock.now
+                else self.until(s.arrival_s[k])
+            )
+            columns = (s.min_accuracy, s.time_sensitivity, s.accuracy_sensitivity, s.input_bytes)
+            due_s = s.arrival_s[k] + s.deadline_s[k]
+            rest = [column[k] for column in columns]
+            self.queue.add(k, int(s.family[k]), s.arrival_s[k], due_s, *rest)
+            self.ask()
+
+    def until(self, time_s: float) -> Any:
+        """SimPy adds delays to its clock; an event at the very time keeps every digit."""
+        event = self.clock.event()
+        event._ok, event._value = True, None
+        heap = self.clock._queue
+        heap.append((float(time_s), 1, next(self.clock._eid), event))
+        heap.sort()
+        return event
+
+    def ask(self) -> None:
+        """Decide after everything else that happens now."""
+        if not self.asked:
+            self.asked = True
+            self.clock.process(self.decide())
+
+    def decide(self) -> Any:
+        now_s = self.clock.now
+        while len(self.clock._queue) and self.clock.peek() <= now_s:
+            yield self.clock.timeout(0)
+        self.asked = False
+        if self.wake_s <= now_s:
+            self.wake_s = math.inf
+        if not self.queue.count or not (self.policy.eager or len(self.servers.idle())):
+            return
+        decision = self.policy.decide(now_s, self.queue, self.servers)
+        self.wake_s = decision.wake_s
+        for batch in decision.dispatches:
+            self.clock.process(self.serve(batch.server, batch.variant, batch.slots))
+        if len(decision.refused):
+            self.answers.refused_s[self.queue.take(decision.refused)] = now_s
+        if math.isfinite(decision.wake_s):
+            self.clock.process(self.wake(decision.wake_s))
+
+    def wake(self, time_s: float) -> Any:
+        yield self.until(time_s)
+        self.ask()
+
+    def serve(self, server: int, variant: int, slots: Any) -> Any:
+        service, a, now_s = self.problem.service, self.answers, self.clock.now
+        size = self.queue.input_bytes[slots].sum()
+        link_s = service.round_trip_s[server] + service.seconds_per_byte[server] * size
+        load_s = self.servers.start(service, server, variant, now_s)
+        ids = self.queue.take(slots)
+        latency_s = service.latency_s[server, variant, len(ids)]
+        fixed_s = now_s + link_s + load_s
+        end_s = fixed_s + latency_s * self.noise[ids[0]]
+        self.servers.free_s[server] = fixed_s + latency_s
+        a.server[ids], a.variant[ids], a.batch[ids] = server, variant, len(ids)
+        a.number[ids], a.start_s[ids], a.end_s[ids] = self.batches, now_s, end_s
+        self.batches += 1
+        yield self.until(end_s)
+        self.servers.busy[server], self.servers.free_s[server] = False, np.float64(self.clock.now)
+        self.ask()

@@ -1,0 +1,91 @@
+"""The verbs: plan, compare, simulate with its log, explain, capacity, show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from placewright.io.stored import write_data
+from placewright.requests.conformance import random_problem
+from placewright.requests.files import write_problem
+from tests.cli.speak import speak
+from tests.published import published
+from tests.requests.test_files import base
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_plan_simulate_and_explain_a_file(tmp_path: Path, capsys: Captured) -> None:
+    """The saved plan is worth what it was; the page is drawn; a request is explained."""
+    problem, plan, page = (tmp_path / name for name in ("p.json", "plan.json", "page.html"))
+    write_problem(random_problem(5), problem)
+    made = speak(
+        capsys, "requests", "plan", problem, "-o", plan, "--report", page, "-f", "json"
+    ).data
+    again = speak(capsys, "requests", "simulate", problem, plan, "-f", "json").data
+    assert (again["value"], again["plan"]) == (made["value"], made["plan"])
+    assert made["effective_accuracy"] == made["value"] <= made["upper_bound"] + 1e-9
+    for title in ("Over load", "Price of machine time", "Servers", "Regret to the bound"):
+        assert title in page.read_text()
+    told = speak(capsys, "requests", "explain", problem, plan, "3", "-f", "json").data
+    assert told["request"] == 3
+    assert told["options"]
+    assert speak(capsys, "requests", "explain", problem, plan, "999").code == 1
+    assert "rolling" in speak(capsys, "requests", "compare", problem).out
+    for file in (problem, plan):
+        assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+
+
+def test_a_published_scenario_is_played_and_logged(tmp_path: Path, capsys: Captured) -> None:
+    """The log alone gives the numbers that were printed."""
+    source, log = f"serving:{published('serving/proteus_a.json')}", tmp_path / "log.jsonl"
+    words = ["requests", "simulate", source, "--scenario", "twitter_4", "--planner", "edf-accurate"]
+    told = speak(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    kept = [x for x in lines if x["server"] and x["end_s"] <= x["deadline_s"]]
+    assert len(kept) / 40_545 == pytest.approx(told["success_rate"])
+    assert sum(x["accuracy"] for x in kept) / 40_545 == pytest.approx(told["effective_accuracy"])
+    assert told["success_rate"] == pytest.approx(0.909977, abs=1e-6)
+    assert sum(x["server"] is None for x in lines) == 3650
+
+
+def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) -> None:
+    """A server of 8 ms alone carries at most 125 requests a second; another carries more."""
+    entry = base()
+    entry["servers"][0]["latency"]["small"] = ["8ms"]
+    file = write_data(entry | {"duration": 60}, tmp_path / "p.json")
+    words = ["requests", "plan", file, "--target-success", "0.99", "-f", "json"]
+    told = speak(capsys, *words).data
+    assert 40 < told["rate_per_s"] < 125
+    assert told["success_rate"] >= 0.99
+    assert told["add"][0]["server"] == "a"
+    assert told["add"][0]["more_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "serving:nowhere.json", "--scenario", "x"],
+        ["simulate", "{file}", "--scenario", "x"],
+        ["simulate", "{file}", "--planner", "jf2"],
+        ["simulate", "{file}", "--planner", "ms"],
+        ["plan", "{file}", "--target-success", "0"],
+    ],
+)
+def test_wrong_words_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
+    """With a message and a next step, never a traceback."""
+    file = write_data(base(), tmp_path / "p.json")
+    said = speak(capsys, "requests", *[w.format(file=file) for w in words])
+    assert said.code == 1
+    assert "next:" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_infeasible_targets_exit_with_3(tmp_path: Path, capsys: Captured) -> None:
+    """A deadline that no server keeps."""
+    entry = base()
+    entry["arrivals"][0]["deadline"] = "1ms"
+    file = write_data(entry, tmp_path / "p.json")
+    assert speak(capsys, "requests", "plan", file, "--target-success", "0.9").code == 3

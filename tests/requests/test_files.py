@@ -1,0 +1,99 @@
+"""Files read back equal; what is wrong in them is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import PlacewrightError
+from placewright.io.stored import write_data
+from placewright.planning.solving import solve
+from placewright.requests.conformance import random_problem
+from placewright.requests.files import read_problem, read_proposal, write_problem
+
+
+def base() -> dict[str, Any]:
+    """A small service with one arrival process."""
+    return {
+        "variants": [{"name": "small", "family": "f", "accuracy": 0.7}],
+        "servers": [{"name": "a", "latency": {"small": ["8ms", "12ms", None]}}],
+        "duration": 5,
+        "arrivals": [{"family": "f", "rate": 20, "deadline": "0.1s"}],
+    }
+
+
+def test_a_problem_reads_back_equal(tmp_path: Path) -> None:
+    """Every feature of random problems, to the last bit."""
+    for seed in range(10):
+        problem = random_problem(seed)
+        again = read_problem(write_problem(problem, tmp_path / "p.json"))
+        assert again.hash() == problem.hash()
+
+
+def test_a_plan_reads_back_equal(tmp_path: Path) -> None:
+    """Policy, parameters and seed."""
+    problem = random_problem(3)
+    result = solve(problem, "rolling(price=2.0)", seed=4)
+    result.save(tmp_path / "plan.json")
+    assert read_proposal(tmp_path / "plan.json", problem).plan == result.plan
+    assert dict(result.plan.parameters)["price"] == 2.0
+
+
+@pytest.mark.parametrize("process", ["poisson", "mmpp", "gamma"])
+def test_arrivals_are_drawn(tmp_path: Path, process: str) -> None:
+    """About the rate; deadlines in their range; floors of the list; another seed differs."""
+    entry = base()
+    entry["arrivals"][0] |= {"process": process, "deadline": [0.1, 0.2], "min_accuracy": [0, 0.6]}
+    path = write_data(entry | {"duration": 100}, tmp_path / "p.json")
+    problem = read_problem(path)
+    assert len(problem.stream) == pytest.approx(2000, rel=0.3)
+    assert 0.1 <= problem.stream.deadline_s.min() <= problem.stream.deadline_s.max() <= 0.2
+    assert set(problem.stream.min_accuracy.tolist()) == {0.0, 0.6}
+    assert read_problem(path, 5).hash() != problem.hash()
+    assert np.isinf(problem.service.latency_s[0, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"variants": [{"name": "small", "family": "f", "accuracy": 2}]}, "accuracy"),
+        ({"servers": [{"name": "a", "latency": {"smal": [1]}}]}, "small"),
+        ({"servers": [{"name": "a", "latency": {"small": [-1]}}]}, "latency"),
+        ({"servers": [{"name": "a", "latency": {}}]}, "latency_s has the wrong shape"),
+        ({"arrivals": [{"family": "g", "rate": 1, "deadline": 1}]}, "family 'g'"),
+        ({"arrivals": [{"family": "f", "rate": 0, "deadline": 1}]}, "rate"),
+        ({"arrivals": [{"family": "f", "rate": 1, "deadline": [2, 1]}]}, "deadline"),
+        ({"arrivals": [{"family": "f", "rate": 1e12, "deadline": 1}]}, "too many requests"),
+        ({"arrivals": []}, "at least one arrival process"),
+        ({"arrivals": None}, "either arrivals or requests"),
+        ({"duration": 0}, "duration"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    """The file, and the field or name."""
+    path = write_data(base() | change, tmp_path / "wrong.json")
+    with pytest.raises(PlacewrightError, match=says) as caught:
+        read_problem(path)
+    assert "wrong.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"policy": "rollin"},
+        {"policy": "rolling", "parameters": {"prize": 1}},
+        {"policy": "rolling", "parameters": {"price": "high"}},
+        {"policy": "rolling", "parameters": {"price": -1}},
+        {"policy": "edf", "parameters": {"choice": "best"}},
+    ],
+)
+def test_a_wrong_plan_is_refused(tmp_path: Path, plan: dict[str, Any]) -> None:
+    """An unknown policy, an unknown parameter, a value of the wrong kind."""
+    (tmp_path / "plan.json").write_text(json.dumps({"plan": plan}))
+    with pytest.raises(PlacewrightError):
+        read_proposal(tmp_path / "plan.json", random_problem(0))

@@ -1,0 +1,110 @@
+"""The simulator equals a slow one on SimPy, to the last bit, and refuses impossible dispatches."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import RunError
+from placewright.planning.contract import Context
+from placewright.requests.conformance import random_problem, two_servers
+from placewright.requests.judge import judge
+from placewright.requests.planners import planners
+from placewright.requests.policies import start
+from placewright.requests.policies.edf import Edf
+from placewright.requests.policy import Decision, Dispatch
+from placewright.requests.problem import RequestProblem
+from placewright.requests.simulation import simulate
+from placewright.requests.stream import stream_of
+from tests.requests.reference import simulate_slowly
+
+
+@pytest.mark.parametrize("name", ["rolling", "thesis", "least-completion", "edf-fastest-batch"])
+def test_it_equals_the_slow_one(name: str) -> None:
+    """Memory, network, noise, ties: every column of the answers."""
+    for seed in range(12):
+        problem = random_problem(seed)
+        plan = planners(problem)[name](problem, Context(seed))
+        fast = simulate(problem, start(plan, problem.service))
+        slow = simulate_slowly(problem, start(plan, problem.service))
+        for item in fields(fast):
+            same = np.array_equal(getattr(fast, item.name), getattr(slow, item.name))
+            assert same, (seed, item.name)
+
+
+def test_every_log_is_a_schedule() -> None:
+    """No server has two batches at once; none starts before its requests; sizes are true."""
+    for seed in range(8):
+        problem = random_problem(seed, 80)
+        for name, planner in planners(problem).items():
+            if planner.unsupported_reason(problem) is not None:
+                continue
+            a = judge(problem, planner(problem, Context(seed))).answers
+            given = a.server >= 0
+            assert (a.start_s[given] >= problem.stream.arrival_s[given]).all(), name
+            assert not (given & np.isfinite(a.refused_s)).any(), name
+            assert (np.bincount(a.number[given])[a.number[given]] == a.batch[given]).all(), name
+            families = problem.service.family[a.variant[given]]
+            assert (families == problem.stream.family[given]).all(), name
+            for server in range(problem.service.servers):
+                _, first = np.unique(a.number[a.server == server], return_index=True)
+                start_s, end_s = (x[a.server == server][first] for x in (a.start_s, a.end_s))
+                order = np.argsort(start_s)
+                assert (start_s[order][1:] >= end_s[order][:-1]).all(), name
+
+
+def test_a_link_and_a_load_hold_the_server() -> None:
+    """One request of 1,000 bytes: round trip, 1 ms a byte, half a second of loading, 10 ms."""
+    service = two_servers(
+        memory_bytes=np.ones(2),
+        server_memory_bytes=np.ones(2),
+        load_s=np.full((2, 2), 0.5),
+        round_trip_s=np.full(2, 0.02),
+        seconds_per_byte=np.full(2, 1e-3),
+    )
+    stream = stream_of([0.0], 9.0, input_bytes=1000.0)
+    a = simulate(RequestProblem(service, stream, 1.0), Edf().start(service))
+    assert a.end_s[0] == pytest.approx(0.02 + 1.0 + 0.5 + 0.01)
+
+
+class Wrong:
+    """A policy that answers with one and the same decision."""
+
+    eager = False
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+
+    def decide(self, now_s: float, queue: Any, servers: Any) -> Decision:
+        """The decision."""
+        return self.decision
+
+
+@pytest.mark.parametrize(
+    ("decision", "says"),
+    [
+        (Decision((Dispatch(0, 0, np.array([255])), Dispatch(0, 0, np.array([255])))), "cannot"),
+        (Decision((Dispatch(0, 0, np.arange(255, 245, -1)),)), "cannot start"),
+        (Decision(wake_s=-1.0), "past"),
+    ],
+)
+def test_an_impossible_decision_is_an_error(decision: Decision, says: str) -> None:
+    """A busy server, a batch that is too large, a time that is over."""
+    problem = RequestProblem(two_servers(), stream_of([0.0, 0.0], 1.0), 1.0)
+    with pytest.raises(RunError, match=says):
+        simulate(problem, Wrong(decision))  # type: ignore[arg-type]
+
+
+def test_noise_belongs_to_the_request() -> None:
+    """Another seed gives other times; the same seed the same."""
+    service = replace(two_servers(), noise=0.05)
+    problem = RequestProblem(service, stream_of(np.linspace(0.0, 0.5, 20), 1.0), 1.0)
+    ends = [
+        simulate(problem.replace(noise_seed=seed), Edf().start(problem.service)).end_s
+        for seed in (0, 0, 1)
+    ]
+    assert np.array_equal(ends[0], ends[1])
+    assert not np.array_equal(ends[0], ends[2])
