@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -108,13 +108,13 @@ class TrainingRecipe:
             return nullcontext()
         return torch.autocast("cpu", dtype=self.autocast_dtype)
 
-    def resolved(self, parameters: Sequence[torch.Tensor]) -> TrainingRecipe:
+    def resolved(self, parameters: Callable[[], Sequence[torch.Tensor]]) -> TrainingRecipe:
         """With an optimizer object for these parameters, unless it is `built_in`."""
         if self.built_in or isinstance(self.optimizer, torch.optim.Optimizer):
             return self
         if self.optimizer == "sgd":
-            return replace(self, optimizer=torch.optim.SGD(parameters, lr=self.lr))
-        return replace(self, optimizer=torch.optim.Adam(parameters, lr=self.lr, fused=True))
+            return replace(self, optimizer=torch.optim.SGD(parameters(), lr=self.lr))
+        return replace(self, optimizer=torch.optim.Adam(parameters(), lr=self.lr, fused=True))
 
 
 def recipe_of(

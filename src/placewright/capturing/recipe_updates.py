@@ -43,8 +43,7 @@ def append_recipe(lowered: Lowered, recipe: TrainingRecipe, source: ModelSource)
     if recipe.built_in:
         return append_updates(lowered, recipe.built_in, recipe.lr)
     parameters = parameters_of(source)
-    trained = [parameters[key] for key in lowered.gradients]
-    optimizer = recipe.resolved(trained).optimizer
+    optimizer = recipe.optimizer
     assert isinstance(optimizer, torch.optim.Optimizer)
     rules, updates = parameter_rules(optimizer, parameters), _RecipeUpdates(lowered)
     hold, outputs = [], list[ProgramOutput]()

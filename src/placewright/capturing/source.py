@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing import zoo
+from placewright.capturing.named_state import parameters_of
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 
@@ -41,6 +42,12 @@ class ModelSource:
     targets: Any = None
     name: str = ""
     recipe: TrainingRecipe | None = None
+
+    def __post_init__(self) -> None:
+        """A recipe that only names its optimizer gets one object, which all users share."""
+        if self.recipe is not None:
+            own = self.recipe.resolved(lambda: list(parameters_of(self).values()))
+            object.__setattr__(self, "recipe", own)
 
 
 def load_model(

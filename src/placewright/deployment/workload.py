@@ -118,11 +118,9 @@ def _with_recipe(
     source: ModelSource, optimizer: str | torch.optim.Optimizer | TrainingRecipe, lr: float
 ) -> ModelSource:
     """The source with a recipe; one that it has already stays."""
-    from placewright.capturing.named_state import parameters_of
     from placewright.capturing.recipe import recipe_of
 
-    recipe = source.recipe or recipe_of(optimizer, lr)
-    return replace(source, recipe=recipe.resolved(list(parameters_of(source).values())))
+    return replace(source, recipe=source.recipe or recipe_of(optimizer, lr))
 
 
 def profiled(

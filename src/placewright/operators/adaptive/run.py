@@ -19,6 +19,7 @@ from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
 from placewright.operators.adaptive.policy import Policy
 from placewright.operators.adaptive.replanner import Replanner
+from placewright.operators.adaptive.step_forms import StepForm, StepForms
 from placewright.operators.adaptive.survivors import problem_of
 from placewright.operators.adaptive.trials import affordable
 from placewright.operators.interference import InterferenceProfile
@@ -51,6 +52,8 @@ class AdaptiveRun(FaultTolerantRun):
         How many are planned in all: what a migration can gain depends on it.
     scalars
         The loss of the last step, by output.
+    forms
+        Steps on batches of other shapes than the example's; ``None``: there are none.
     """
 
     job: Job
@@ -62,6 +65,8 @@ class AdaptiveRun(FaultTolerantRun):
     steps: float = float("inf")
     seed: int = 0
     scalars: dict[str, float] = field(default_factory=dict)
+    forms: StepForms | None = None
+    _made: dict[str, torch.Tensor] | None = None
     session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
@@ -86,7 +91,23 @@ class AdaptiveRun(FaultTolerantRun):
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step; none where the workers were started after it."""
+        if self._made is not None:
+            return self._made
         return self._survive(self.done, lambda: self._active()[0].outputs())
+
+    def evaluate(self, form: StepForm, batch: Batch) -> dict[str, torch.Tensor]:
+        """Outputs of a forward pass with the weights as they are now; no step is counted."""
+        found = self._survive(self.done, lambda: self._in_form(form, batch))
+        return found[1]
+
+    def _in_form(self, form: StepForm, batch: Batch) -> tuple[StepRecord, dict[str, torch.Tensor]]:
+        """Execute a step of another shape, its operators where their parameters are now."""
+        session, adaptation = self._active()
+        assert self.forms is not None
+        session.select(self.forms.placed(form, adaptation.plan.placement.tolist()))
+        found = session.call(batch)
+        session.select(None)
+        return found
 
     def _running(self) -> Adaptation | None:
         return None if self.session is None else self.adaptation
@@ -156,13 +177,18 @@ class AdaptiveRun(FaultTolerantRun):
         self._counted()
         self.scalars = record.scalars
         self.timeline.stepped(record.duration_s, record.scalars)
-        if self.adapt:
+        if self.adapt and self._made is None:  # a step of another size says nothing of its time
             adaptation.stepped(record, watched, self.done, self.steps - self.done)
             if self.challengers and adaptation.trials is None and not self.membership.lost:
                 self.plan, self.challengers = adaptation.plan, ()
 
     def _execute(self, session: Session, batch: Batch | None, *, watched: bool) -> StepRecord:
         """Do one step."""
+        form = None if self.forms is None or batch is None else self.forms.of_batch(batch)
+        if form is not None and batch is not None:
+            record, self._made = self._in_form(form, batch)
+            return record
+        self._made = None
         if batch is not None:
             session.feed(batch)
         limit_s = self.timeout.step_limit_s(self.timeline, self._active()[1].predicted_s)

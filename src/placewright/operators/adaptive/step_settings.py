@@ -38,19 +38,21 @@ class StepSettings:
         for scheduler in schedulers:
             _check_kept(scheduler)
 
-    def before(self, step: int) -> dict[str, torch.Tensor]:
+    def before(self, step: int, program: Program | None = None) -> dict[str, torch.Tensor]:
         """What a step is fed with beside its batch, by program input.
 
         Parameters
         ----------
         step
             Its number, from 1.
+        program
+            For a batch of another shape, the one that was captured for it.
         """
         if self.optimizer is None:
             return {}
         # Schedulers warn where they step before an optimizer that they have not seen a step of.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
-        found = current_settings(self.program, self.optimizer)
+        found = current_settings(program or self.program, self.optimizer)
         if self.recipe.accumulate > 1:
             found[FIRST] = torch.tensor([float((step - 1) % self.recipe.accumulate == 0)]).double()
             found[HOLD] = torch.tensor([float(not self._updates(step))]).double()

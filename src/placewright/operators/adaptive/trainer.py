@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from placewright.adapt.timeline import Timeline
-from placewright.capturing.containers import leaves_of, refilled
+from placewright.capturing.containers import refilled
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.source import ModelSource
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_tensors, model_outputs
 from placewright.operators.adaptive.step_settings import StepSettings
 
 
@@ -76,6 +77,8 @@ class Trainer:
         self.settings = StepSettings(program, None if source is None else source.recipe, schedulers)
         self._parameters = {} if source is None else parameters_of(source)
         self._structure, self._to_skip = structure, run.done
+        if source is not None:
+            run.forms = StepForms(source, run.job.graph)
         self.settings.load_state_dict(run.log.restored, run.done)
         run.log.notes = lambda: self.settings.state_dict(run.scalars)
         self.keep: Callable[[AdaptiveRun], None] | None = None
@@ -110,18 +113,41 @@ class Trainer:
     def step(self, inputs: Any, targets: Any = None) -> float:
         """One training step; the loss.
 
+        A batch of another shape than the example (the last one of an epoch) is captured when its
+        shape first comes, and runs on the same devices.
+
         A Ctrl-C takes effect when the step is done, a second one at once. The batch is copied:
         its tensors may be used again for the next one.
 
         Raises
         ------
         InputError
-            A batch of another shape or type than the example.
+            A batch of another type than the example, or of a shape that the model does not take.
         """
         step = self.run.done + 1
-        self.run.step({**self._batch(inputs, targets), **self.settings.before(step)})
+        batch, program = self._batch(inputs, targets)
+        self.run.step({**batch, **self.settings.before(step, program)})
         self.settings.after(step, self.run.scalars)
         return self.run.scalars["loss"]
+
+    def evaluate(self, inputs: Any) -> Any:
+        """What the model returns for `inputs` in evaluation mode, with its weights as they are now.
+
+        On the workers, between two steps; a shape is captured when it first comes.
+
+        Raises
+        ------
+        InputError
+            The model does not take them, or the trainer does not know what was captured.
+        """
+        if self.run.forms is None:
+            raise InputError(
+                "the trainer does not know the source of its step",
+                where=self.run.job.name,
+                hint="make it by placed.trainer()",
+            )
+        form = self.run.forms.evaluation(inputs)
+        return form.returned(self.run.evaluate(form, form.batch(inputs)))
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -136,15 +162,15 @@ class Trainer:
         InputError
             The recipe keeps no outputs.
         """
-        names = [o.name for o in self.program.outputs if o.name.partition(".")[0] == "output"]
-        if not names:
+        recipe = self.settings.recipe
+        if not recipe.outputs:
             raise InputError(
                 "the training step keeps no outputs",
                 where=self.run.job.name,
                 hint="place the model with TrainingRecipe(..., outputs=True)",
             )
-        found = self.run.outputs()
-        return refilled(self._structure, iter([found[name] for name in names]))
+        found = model_outputs(self.program, self.run.outputs())
+        return refilled(self._structure, iter(found))
 
     def finish(self) -> torch.nn.Module:
         """Write trained parameters and buffers into the model, and a last snapshot; the model.
@@ -174,27 +200,33 @@ class Trainer:
         if optimizer is not None:
             write_optimizer_state(self.program, optimizer, self._parameters, state)
 
-    def _batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
-        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-        given = {("input", k): v for k, v in leaves_of(inputs)}
-        given |= {("target", k): v for k, v in leaves_of(targets)}
-        batch = {}
+    def _batch(self, inputs: Any, targets: Any) -> tuple[dict[str, torch.Tensor], Program]:
+        """The tensors of a batch, and the program that takes batches of its shape."""
+        given, batch = batch_tensors(inputs, targets), {}
+        other = False
         for item in self.program.inputs:
-            if item.role not in ("input", "target"):
+            if item.role not in BATCH:
                 continue
-            value = given.get((item.role, item.key))
+            value = given.get(item.name)
             if not isinstance(value, torch.Tensor):
                 raise InputError(f"the batch has no {item.role} {item.key}", where="Trainer.step")
-            if tuple(value.shape) != item.spec.shape or _name(value) != item.spec.dtype:
+            shape = tuple(value.shape) != item.spec.shape
+            if _name(value) != item.spec.dtype or (shape and self.run.forms is None):
                 raise InputError(
                     f"{item.role} {item.key} differs from the example's",
                     where="Trainer.step",
                     by=f"{tuple(value.shape)} {_name(value)}, "
                     f"the example has {item.spec.shape} {item.spec.dtype}",
-                    hint="give the loader drop_last=True, so that all batches are equally large",
+                    hint="give the loader drop_last=True, so that all batches are equally large"
+                    if shape
+                    else f"convert it with .to(torch.{item.spec.dtype})",
                 )
+            other = other or shape
             batch[item.name] = value
-        return batch
+        if not other or self.run.forms is None:
+            return batch, self.program
+        form = self.run.forms.training(inputs, targets)
+        return form.batch(inputs, targets), form.program
 
 
 def _name(tensor: torch.Tensor) -> str:

@@ -1,0 +1,166 @@
+"""StepForms: a model's steps on batches of other shapes than the example's, and its evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from placewright.capturing.containers import leaves_of, refilled
+from placewright.capturing.inputs import as_arguments
+from placewright.capturing.model import capture_call
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import decode
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.operators.carried_plan import carried_placement
+from placewright.runtime.session import CallProgram
+
+Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
+"""Name, shape and dtype of every tensor of a batch."""
+
+BATCH = ("input", "target")
+"""Roles of what a batch holds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepForm:
+    """A captured step for batches of one shape.
+
+    Attributes
+    ----------
+    structure
+        What the model returns, with empty tensors.
+    constants
+        Of the program, by its inputs.
+    """
+
+    graph: Graph
+    structure: Any
+    constants: Mapping[str, Tensor]
+
+    @property
+    def program(self) -> Program:
+        """Of the graph."""
+        assert isinstance(self.graph.program, Program)
+        return self.graph.program
+
+    @classmethod
+    def of(cls, source: ModelSource, *, training: bool) -> StepForm:
+        """Capture a step on the source's own inputs and targets."""
+        captured = capture_call(source, training=training)
+        program = captured.graph.program
+        constants = {
+            item.name: decode(program.constants[item.name], item.spec)
+            for item in program.inputs
+            if item.role == "constant"
+        }
+        return cls(captured.graph, captured.structure, constants)
+
+    def batch(self, inputs: Any, targets: Any = None) -> dict[str, Tensor]:
+        """The tensors that the program reads of a batch, by program input."""
+        given = batch_tensors(inputs, targets)
+        names = [item.name for item in self.program.inputs if item.role in BATCH]
+        return {name: given[name] for name in names if name in given}
+
+    def returned(self, outputs: Mapping[str, Tensor]) -> Any:
+        """What the model returns, with these outputs of the program."""
+        return refilled(self.structure, iter(model_outputs(self.program, outputs)))
+
+
+def model_outputs(program: Program, outputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """What the model returned, of all outputs of a program, in order."""
+    names = [output.name for output in program.outputs]
+    return [outputs[name] for name in names if name.partition(".")[0] == "output"]
+
+
+def batch_tensors(inputs: Any, targets: Any = None) -> dict[str, Tensor]:
+    """Tensors of a batch by program input: ``input:0``, ``target:0``."""
+    pairs = zip(BATCH, (as_arguments(inputs, "batch"), targets), strict=True)
+    return {
+        f"{role}:{key}": leaf
+        for role, tree in pairs
+        for key, leaf in leaves_of(tree)
+        if isinstance(leaf, Tensor)
+    }
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+    """Shapes of a batch; settings that go with it are left out."""
+    found = [
+        (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in tensors.items()
+        if name.partition(":")[0] in BATCH
+    ]
+    return tuple(sorted(found))
+
+
+@dataclass(slots=True, eq=False)
+class StepForms:
+    """Captures steps for batches of other shapes when they first come, and keeps them.
+
+    Parameters
+    ----------
+    source
+        The model with its example and its recipe.
+    graph
+        The training step that is placed: for batches like the example.
+    """
+
+    source: ModelSource
+    graph: Graph
+    _training: dict[Shapes, StepForm] = field(default_factory=dict)
+    _evaluation: dict[Shapes, StepForm] = field(default_factory=dict)
+    _placed: dict[tuple[int, tuple[int, ...]], CallProgram] = field(default_factory=dict)
+
+    def training(self, inputs: Any, targets: Any) -> StepForm:
+        """The form of a training step on such a batch."""
+        key = shapes_of(batch_tensors(inputs, targets))
+        if key not in self._training:
+            inputs, targets = _like(self.source.inputs, inputs), targets
+            source = replace(self.source, inputs=inputs, targets=targets)
+            self._training[key] = StepForm.of(source, training=True)
+        return self._training[key]
+
+    def evaluation(self, inputs: Any) -> StepForm:
+        """The form of a forward pass in evaluation mode."""
+        key = shapes_of(batch_tensors(inputs))
+        if key not in self._evaluation:
+            source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
+            self._evaluation[key] = StepForm.of(source, training=False)
+        return self._evaluation[key]
+
+    def of_batch(self, batch: Mapping[str, Tensor]) -> StepForm | None:
+        """The form of a batch that `training` has seen; ``None`` for one like the example."""
+        return self._training.get(shapes_of(batch))
+
+    def placed(self, form: StepForm, placement: Sequence[int]) -> CallProgram:
+        """The form on the devices that have the parameters; `placement`: of the training step."""
+        key = (id(form), tuple(placement))
+        if key not in self._placed:
+            carried = carried_placement(self.graph, placement, form.graph)
+            _draw_where(self.graph, placement, form.graph, carried)
+            order = range(len(form.graph.operators))
+            self._placed[key] = CallProgram(form.graph, carried, order, form.constants)
+        return self._placed[key]
+
+
+def _like(example: Any, inputs: Any) -> Any:
+    """Inputs in the form of the example: one tensor, or arguments."""
+    return (inputs,) if isinstance(inputs, Tensor) and not isinstance(example, Tensor) else inputs
+
+
+def _draw_where(graph: Graph, placement: Sequence[int], other: Graph, carried: list[int]) -> None:
+    """Random numbers are drawn where the placed step draws them: they are one sequence."""
+    home = next((placement[k] for k in _random(graph)), None)
+    groups = {other.operators[k].colocation for k in _random(other)} - {""}
+    for k, operator in enumerate(other.operators):
+        if home is not None and (operator.colocation in groups or k in set(_random(other))):
+            carried[k] = home
+
+
+def _random(graph: Graph) -> Iterator[int]:
+    assert isinstance(graph.program, Program)
+    return (k for k, call in enumerate(graph.program.instructions) if call.random)
