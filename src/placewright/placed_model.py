@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placewright.capturing.recipe import TrainingRecipe
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
-    from placewright.deployment.workload import Workload
+    from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.run import AdaptiveRun
@@ -290,12 +290,18 @@ class PlacedModel:
     @contextmanager
     def calling(self) -> Iterator[Session]:
         """The workers with the plan loaded, for calls; it stays loaded from call to call."""
-        calls = self.calls
+        from placewright.operators.measuring import load_plan
+
         self._follow_weights()
         with self.workers.session(self.workload.graph, self.workload.values) as session:
             if self._loaded != (session, session.loads):
-                session.load(
-                    self.plan.placement.tolist(), calls.order, self._seed, step_s=self.value
+                load_plan(
+                    session,
+                    self.result.problem,
+                    self.plan,
+                    self.result.judgement,
+                    self._seed,
+                    step_s=self.value,
                 )
                 self._loaded = (session, session.loads)
             yield session
@@ -664,6 +670,20 @@ class PlacedModel:
         from placewright.deployment.export import plain_module
 
         return plain_module(self.workload.source.model, self._weights())
+
+    def memory(self) -> dict[str, MemoryComparison]:
+        """What each device's calls have needed so far, beside what the judge predicted.
+
+        Forms of arguments that came after the example need memory of their own.
+        """
+        from placewright.deployment.workload import MemoryComparison
+
+        predicted = self.result.judgement.peak_bytes.tolist()
+        with self.calling() as session:
+            measured = session.memory_peaks()
+            names = session.cluster.device_names
+        pairs = zip(names, predicted, measured, strict=True)
+        return {name: MemoryComparison(said, found) for name, said, found in pairs}
 
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -180,6 +182,44 @@ def test_what_cannot_be_called_is_refused_and_nothing_is_lost(up: PlacedModel) -
     with pytest.raises(WorkerError, match="killed by signal 9"):
         _kill_and_call(up)
     assert same(up(X), expected(up.workload.source.model, X))
+
+
+class Growing(nn.Module):
+    """Needs as much memory as it is asked to, and returns a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, n: int = 1) -> Tensor:
+        """The size of what is made is a constant of the capture."""
+        made = self.a(x).sum() * torch.ones(n)
+        return made.sum()
+
+
+def _starve(model: PlacedModel, spare_bytes: int) -> None:
+    """Let the workers have no more than so many bytes beside what they have."""
+    with model.calling() as session:
+        for process in session.group.processes:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            data = int(status.split("VmData:")[1].split()[0]) * 1024
+            limits = (data + spare_bytes,) * 2
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, limits)
+
+
+def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
+    """And what each had needed before."""
+    with placed(Growing(), planner="only:b") as model:
+        model(X)
+        assert model.memory()["b"].predicted_bytes > 0
+        assert model.memory()["b"].measured_bytes >= 0
+        _starve(model, 64 << 20)
+        with pytest.raises(WorkerError, match="ran out of memory") as error:
+            model(X, 100_000_000)
+        assert error.value.where == "device 'b'"
+        assert "asked for 381 MiB more" in error.value.by
+        assert "that the judge expected" in error.value.by
+        assert model(X, 100) is not None
 
 
 def test_a_closed_model_is_not_called() -> None:

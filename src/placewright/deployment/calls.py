@@ -54,7 +54,12 @@ class CallForm:
 
     @classmethod
     def of(
-        cls, graph: Graph, structure: Any, placement: Sequence[int], order: Sequence[int]
+        cls,
+        graph: Graph,
+        structure: Any,
+        placement: Sequence[int],
+        order: Sequence[int],
+        peak_bytes: Sequence[float] = (),
     ) -> CallForm:
         """The form of a captured and placed forward pass.
 
@@ -80,7 +85,7 @@ class CallForm:
         for operator, call in zip(graph.operators, program.instructions, strict=True):
             specs |= {n: s for n, s in zip(call.results, operator.outputs, strict=True) if n}
         return cls(
-            CallProgram(graph, placement, order, constants),
+            CallProgram(graph, placement, order, constants, peak_bytes),
             {i.key: (i.name, i.spec) for i in program.inputs if i.role == "input"},
             {output.name: specs[output.value] for output in program.outputs},
             structure,
@@ -174,9 +179,8 @@ class Calls:
                 by=f"example {_shapes(self.source.inputs)}, called with {_shapes(arguments)}",
                 hint="place it with an example of this size",
             )
-        return CallForm.of(
-            graph, captured.structure, placement, execution_order(problem, judgement)
-        )
+        order, peak_bytes = execution_order(problem, judgement), judgement.peak_bytes.tolist()
+        return CallForm.of(graph, captured.structure, placement, order, peak_bytes)
 
     def _bound(self, args: Sequence[Any], keywords: Mapping[str, Any], *, by_keyword: bool) -> Any:
         if not keywords and not by_keyword:

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from placewright.profiling.table import ProfileTable
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryComparison:
+    """Peak of a device as the judge predicted it, and as it was measured in its worker."""
+
+    predicted_bytes: float
+    measured_bytes: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """What is placed, and where.

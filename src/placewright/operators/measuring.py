@@ -155,6 +155,7 @@ def load_plan(
         seed,
         step_s=step_s,
         serial=problem.overlap is Overlap.SERIAL,
+        peak_bytes=judgement.peak_bytes.tolist(),
     )
 
 

@@ -8,21 +8,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors.torch import load, load_file, save
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import RunError
+from placewright.errors import RunError, WorkerError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
+from placewright.report.text import size
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
+from placewright.runtime.memory_use import stated
 from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
 from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.probe import link_line
@@ -33,6 +35,9 @@ from placewright.runtime.step.shares import Share, shares
 from placewright.runtime.step_record import StepLog, StepRecord, step_record
 
 T = TypeVar("T")
+
+KILLED = "killed by signal 9"
+"""How a worker ends that the kernel takes memory from, among others."""
 
 MOST_PROGRAMS = 8
 """Beside the loaded one."""
@@ -48,12 +53,15 @@ class CallProgram:
         As of `Session.load`, for the operators of `graph`.
     constants
         Tensors of its own by program input, which no two captures share.
+    peak_bytes
+        As of `Session.load`.
     """
 
     graph: Graph
     placement: Sequence[int]
     order: Sequence[int]
     constants: Mapping[str, torch.Tensor]
+    peak_bytes: Sequence[float] = ()
 
 
 class Session:
@@ -90,6 +98,7 @@ class Session:
         self.group.limit_s = limits.order_s(sum(map(size_of, state.values())))
         self.parts: tuple[Part, ...] = ()
         self.loads = 0
+        self._expected: tuple[float, ...] = ()
         self._loaded = graph
         self._programs: OrderedDict[CallProgram, tuple[int, tuple[Part, ...]]] = OrderedDict()
         self._numbers = count(1)
@@ -132,6 +141,7 @@ class Session:
         step_s: float = math.nan,
         serial: bool = False,
         graph: Graph | None = None,
+        peak_bytes: Sequence[float] = (),
         streamed: bool = False,
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
@@ -140,6 +150,8 @@ class Session:
         ----------
         graph
             Another capture of the same model, in place of the session's own.
+        peak_bytes
+            By device what it is expected to need: an error says by how much that was wrong.
         step_s
             What a step is expected to take, until one has been measured: workers that take many
             times as long are given up.
@@ -154,10 +166,11 @@ class Session:
         self._loaded = self.graph if graph is None else graph
         self._forget_programs()
         self.loads += 1
+        self._expected = tuple(peak_bytes)
         self.parts, given = self._cut(self._loaded, placement, order)
         files = zip(given, self._initial, strict=True)
-        self.group.order("load", [(share, file, self._weights) for share, file in files])
-        self.group.order_all("seed", seed)
+        self._order("load", [(share, file, self._weights) for share, file in files])
+        self._order_all("seed", seed)
 
     def migrate(
         self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
@@ -180,9 +193,9 @@ class Session:
         moves = state_moves(self.parts, after, processes)
         drawing = processes[random_home(self.parts)]
         if drawing != processes[random_home(after)]:
-            state = self.group.order_all("random_state")[drawing]
-            self.group.order_all("set_random_state", state)
-        self.group.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
+            state = self._order_all("random_state")[drawing]
+            self._order_all("set_random_state", state)
+        self._order("migrate", [(share, moves) for share in given], limit_s=limit_s)
         self._step_s = math.nan
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
@@ -191,7 +204,7 @@ class Session:
         """Replace inputs and targets (by program input) from the next step on."""
         assert isinstance(self._loaded.program, Program)
         specs = {i.name: i.spec for i in self._loaded.program.inputs if i.name in tensors}
-        self.group.order_all("feed", save(storable(tensors)), specs)
+        self._order_all("feed", save(storable(tensors)), specs)
 
     def select(self, program: CallProgram | None) -> None:
         """Do the steps of another program of the same model, or of the loaded one (``None``).
@@ -210,7 +223,7 @@ class Session:
             self._add(program)
         else:
             key = 0 if program is None else self._programs[program][0]
-            self.group.order_all("select_program", key)
+            self._order_all("select_program", key)
         if program is not None:
             self._programs.move_to_end(program)
         self._selected, self._step_s = program, math.nan
@@ -226,11 +239,11 @@ class Session:
             )
         key = next(self._numbers)
         constants = save(storable(program.constants))
-        self.group.order("add_program", [(key, share, constants) for share in given])
+        self._order("add_program", [(key, share, constants) for share in given])
         self._programs[program] = (key, parts)
         if len(self._programs) > MOST_PROGRAMS:
             _, (oldest, _) = self._programs.popitem(last=False)
-            self.group.order_all("remove_program", oldest)
+            self._order_all("remove_program", oldest)
 
     def _forget_programs(self) -> None:
         self._programs.clear()
@@ -258,7 +271,7 @@ class Session:
         parts = self.parts if self._selected is None else self._programs[self._selected][1]
         limit_s = limits.steps_s(1, self._step_s)
         given = self._batches(parts, tensors, watched)
-        answers = self.group.order("call", given, limit_s=limit_s)
+        answers = self._order("call", given, limit_s=limit_s)
         record = self._record([logs for logs, _ in answers])
         self._step_s = record.duration_s
         return record, {n: t for _, made in answers for n, t in load(made).items()}
@@ -280,16 +293,16 @@ class Session:
 
     def random_state(self) -> bytes:
         """Where the sequence of random numbers stands."""
-        states: list[bytes] = self.group.order_all("random_state")
+        states: list[bytes] = self._order_all("random_state")
         return states[self.layout.processes[random_home(self.parts)]]
 
     def set_random_state(self, state: bytes) -> None:
         """Continue a sequence that was noted before."""
-        self.group.order_all("set_random_state", state)
+        self._order_all("set_random_state", state)
 
     def probe_speeds(self) -> list[float]:
         """Seconds that the same small piece of work takes on each device, all at once."""
-        return self._by_device(self.group.order_all("probe_speeds"))
+        return self._by_device(self._order_all("probe_speeds"))
 
     def probe_links(
         self, among: Collection[tuple[int, int]] | None = None
@@ -307,13 +320,13 @@ class Session:
         finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
         pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] in THROUGH_HOST]
         wanted = [pair for pair in pairs if among is None or pair in among]
-        answers = self.group.order_all("probe_links", wanted)
+        answers = self._order_all("probe_links", wanted)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
 
     def disturb(self, factors: Sequence[float]) -> None:
         """Emulate other slownesses from the next step on, one per device."""
         first = [self.layout.device_group(rank)[0] for rank in range(len(self.group.specs))]
-        self.group.order("disturb", [(factors[device],) for device in first])
+        self._order("disturb", [(factors[device],) for device in first])
 
     def run(
         self, steps: int, *, watched: bool = False, limit_s: float | None = None
@@ -327,7 +340,7 @@ class Session:
             those of `placewright.runtime.limits.steps_s`.
         """
         limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
-        answers = self.group.order_all("steps", steps, watched, limit_s=limit_s)
+        answers = self._order_all("steps", steps, watched, limit_s=limit_s)
         records = [self._record(logs) for logs in zip(*answers, strict=True)]
         if records:
             self._step_s = max(record.duration_s for record in records)
@@ -368,6 +381,55 @@ class Session:
         """
         ranks = range(len(self.group.specs))
         self.group.collect("state", [folder / f"worker-{r}.safetensors" for r in ranks])
+
+    def memory_peaks(self) -> list[int]:
+        """By device, the most bytes that it has needed since its part was loaded.
+
+        Of a GPU what PyTorch has allocated on it, of a CPU its process's memory, without what that
+        had before.
+        """
+        return self._by_device(self._order_all("memory_peaks"))
+
+    def _order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+        """Give every worker the same order."""
+        return self._order(name, [arguments] * len(self.group.specs), limit_s=limit_s)
+
+    def _order(
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+    ) -> list[Any]:
+        """Give every worker an order; an error for want of memory says what was expected."""
+        try:
+            return self.group.order(name, arguments, limit_s=limit_s)
+        except WorkerError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: WorkerError) -> WorkerError:
+        """The error with what the judge expected, where a worker's memory did not suffice."""
+        named = {self.group.worker_name(r): r for r in range(len(self.group.names))}
+        ranks = [named[error.where]] if error.where in named else []
+        used = stated(error.hint)
+        expected = 0.0
+        by_device = self._expected if self._selected is None else self._selected.peak_bytes
+        if ranks and by_device:
+            expected = sum(by_device[d] for d in self.layout.device_group(ranks[0]))
+        if used is None:
+            if ranks and expected and error.by == KILLED:
+                error.by += f"; the judge expected {size(expected)} for it"
+                error.args = (error.what, error.where, error.by, error.hint)
+            return error
+        held, asked = used
+        by = f"it held {size(held)} and asked for {size(asked)} more"
+        if expected:
+            over = held + asked - expected
+            by += f", {size(abs(over))} {'above' if over > 0 else 'below'} the {size(expected)} "
+            by += "that the judge expected"
+        return WorkerError(
+            "the worker ran out of memory",
+            where=error.where,
+            by=by,
+            hint="give the device a smaller `memory` in the cluster, or leave more of it free, and "
+            "place the model again",
+        )
 
     def lost(self) -> set[str]:
         """Names of the devices whose process is gone."""

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from placewright.graph.program import Const, Instruction, ProgramInput, Ref
 from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.machine_load import Reading, cpu_reading
+from placewright.runtime.memory_use import MemoryUse
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.wire import Message
 from placewright.runtime.probe import LinkSeconds, SpeedProbe, link_seconds
@@ -52,11 +54,22 @@ class StepExecutor(WorkerProgram):
         if self.torch_devices[0].startswith("cuda"):
             # Otherwise whatever names no device would touch the first GPU.
             torch.cuda.set_device(self.torch_devices[0])
+        self.memory = MemoryUse(self.torch_devices)
         exchange = Exchange(spec.layout, spec.rank, spec.links, nccl_group(spec))
         self.devices = PlacedDevices(exchange)
         self.speed_probes: list[SpeedProbe] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
         self.stream: StreamExecutor | None = None
+
+    def obey(self, name: str, arguments: Sequence[Any]) -> Any:
+        """See `WorkerProgram.obey`; where memory does not suffice, says what is held."""
+        with self.memory.told():
+            return super().obey(name, arguments)
+
+    @order("reading its memory")
+    def memory_peaks(self) -> list[int]:
+        """Most bytes by device since the part was loaded; see `MemoryUse`."""
+        return self.memory.peaks()
 
     @order("loading its part of the model")
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
@@ -67,6 +80,7 @@ class StepExecutor(WorkerProgram):
         RunError
             A file with weights is not there.
         """
+        self.memory.begin()
         try:
             self.devices.load(share, state_file, weights)
         except OSError as error:
