@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,23 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
     text = page("reference/cluster-file.md").split("```yaml\n", 1)[1].split("```", 1)[0]
     cluster = cluster_from_text(text, where="cluster-file.md")
     assert cluster.device_names == ("board-a", "board-b")
+
+
+def test_the_lines_of_the_readme_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placed, called, trained, saved and reloaded; what was learned is what is reloaded."""
+    import torch
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text.split("## Eight lines", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), made)
+    with torch.no_grad():
+        assert not torch.equal(made["before"], made["model"](made["x"]))
+    assert (tmp_path / "trained" / "model.safetensors").exists()
+    assert made["losses"][-1] < made["losses"][0]
 
 
 def test_the_places_that_contributing_names_exist() -> None:
