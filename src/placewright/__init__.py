@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     )
     from placewright.graph.files import read_graph
     from placewright.graph.graph import Graph
+    from placewright.layers.plan import LayerPlan
+    from placewright.layers.problem import LayerProblem
+    from placewright.layers.readers.piper import read_piper
+    from placewright.layers.readers.strategy import read_strategy
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.trainer import Trainer
     from placewright.operators.pipeline import Pipeline
@@ -71,6 +75,8 @@ _HOME = {
     "Graph": "placewright.graph.graph",
     "InfeasibleError": "placewright.errors",
     "InputError": "placewright.errors",
+    "LayerPlan": "placewright.layers.plan",
+    "LayerProblem": "placewright.layers.problem",
     "Link": "placewright.cluster.cluster",
     "Links": "placewright.operators.problem",
     "Measurement": "placewright.planning.result",
@@ -124,6 +130,8 @@ _HOME = {
     "read_iopddl": "placewright.solvers.iopddl",
     "read_msr": "placewright.operators.readers.msr",
     "read_pipedream": "placewright.operators.readers.pipedream",
+    "read_piper": "placewright.layers.readers.piper",
+    "read_strategy": "placewright.layers.readers.strategy",
     "register_wing": "placewright.planning.wings",
     "run": "placewright.operators.run",
     "running": "placewright.operators.run",
@@ -145,6 +153,8 @@ __all__ = [
     "Graph",
     "InfeasibleError",
     "InputError",
+    "LayerPlan",
+    "LayerProblem",
     "Link",
     "Links",
     "Measurement",
@@ -199,6 +209,8 @@ __all__ = [
     "read_iopddl",
     "read_msr",
     "read_pipedream",
+    "read_piper",
+    "read_strategy",
     "register_wing",
     "run",
     "running",

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray
@@ -119,6 +120,12 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
     """Collectives among the workers of a replica, and weights that are gathered, per layer."""
     size, degree, share = len(stage.layers), len(replica.workers), replica.share
     forward, backward = np.zeros(size), np.zeros(size)
+    if degree == 1 and stage.zero_stage < 3:
+        return forward, backward
+    if not stage.strategies and stage.zero_stage < 3:
+        layers = np.arange(stage.first_layer, stage.last_layer + 1)
+        both = p.tensor_bytes[layers] * share
+        return tuple(ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))  # type: ignore[return-value]
     for k, layer in enumerate(stage.layers):
         strategy = stage.strategy(layer)
         if degree > 1:
@@ -127,10 +134,14 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
                 ahead, back = p.tensor_bytes[layer] * share
                 forward[k] += ring_s(p, group, float(ahead), 2)
                 backward[k] += ring_s(p, group, float(back), 2)
-            if k and (stage.strategy(layer - 1) in WHOLE) != (strategy in WHOLE):
-                moved = float(p.output_bytes[layer - 1, 0]) * share
-                gathers = forward if strategy in WHOLE else backward
-                gathers[k] += ring_s(p, group, moved, 1)
+            for e in np.flatnonzero(p.edge_target == layer) if stage.strategies else ():
+                source = int(p.edge_source[e])
+                if source < stage.first_layer:
+                    continue
+                if (stage.strategy(source) in WHOLE) != (strategy in WHOLE):
+                    moved = float(p.edge_bytes[e]) * share
+                    gathers = forward if strategy in WHOLE else backward
+                    gathers[k] += ring_s(p, group, moved, 1)
             if strategy is Strategy.SHARDED:
                 weights = float(p.parameters[layer, 0]) * p.training.weight_bytes
                 gather_s = ring_s(p, group, weights, 1)
@@ -169,24 +180,41 @@ def ring_s(
     ``g - 1`` messages of ``each_bytes / g`` from every member to the next, as slow as the slowest
     link. `rings` of them run at once over the same network cards.
     """
+    sent = np.array([each_bytes])
+    return float(ring_times(p, members, sent, passes, rings, bucket_bytes)[0])
+
+
+def ring_times(
+    p: LayerProblem,
+    members: Sequence[int],
+    each_bytes: FloatArray,
+    passes: int,
+    rings: int = 1,
+    bucket_bytes: float = math.inf,
+) -> FloatArray:
+    """`ring_s` of many sizes."""
     size = len(members)
-    if size < 2 or each_bytes <= 0:
-        return 0.0
-    buckets = max(1, math.ceil(each_bytes / bucket_bytes))
+    if size < 2 or not (each_bytes > 0).any():
+        return np.zeros(len(each_bytes))
+    buckets = np.maximum(1.0, np.ceil(each_bytes / bucket_bytes))
     message = each_bytes / buckets / size
     ordered = sorted(members, key=lambda w: (int(p.worker_node[w]), w))
-    hops = [*pairwise(ordered), (ordered[-1], ordered[0])]
-    slowest = 0.0
-    for pair in dict.fromkeys((int(p.worker_node[a]), int(p.worker_node[b])) for a, b in hops):
-        inside = sum((p.worker_node[a], p.worker_node[b]) == pair for a, b in hops)
-        slowest = max(
-            slowest, node_s(p, pair, message, rings * (inside if pair[0] == pair[1] else 1))
-        )
-    return buckets * passes * (size - 1) * slowest
+    nodes = p.worker_node[[*ordered, ordered[0]]].tolist()
+    hops = list(pairwise(nodes))
+    slowest = np.zeros(len(each_bytes))
+    for pair in dict.fromkeys(hops):
+        many = rings * (hops.count(pair) if pair[0] == pair[1] else 1)
+        slowest = np.maximum(slowest, link_of(p, pair).times(message, many))
+    return np.asarray(buckets * passes * (size - 1) * slowest, dtype=np.float64)
 
 
 def node_s(p: LayerProblem, nodes: tuple[int, int], each_bytes: float, pairs: int = 1) -> float:
-    """Seconds of `pairs` messages from node to node at once.
+    """Seconds of `pairs` messages from node to node at once."""
+    return link_of(p, nodes).seconds(each_bytes, pairs)
+
+
+def link_of(p: LayerProblem, nodes: tuple[int, int]) -> Link:
+    """The link between two nodes, or inside one.
 
     Raises
     ------
@@ -197,7 +225,7 @@ def node_s(p: LayerProblem, nodes: tuple[int, int], each_bytes: float, pairs: in
     if index < 0:
         a, b = (p.node_names[node] for node in nodes)
         raise InputError(f"no link from node {a!r} to node {b!r}", where=p.name)
-    return p.links[index].seconds(each_bytes, pairs)
+    return p.links[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,23 +321,20 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
     rings = _rings(p, plan, s)
     replicas, degree = len(stage.replicas), stage.tensor_degree
     found = np.zeros(len(stage.layers))
-    everyone = stage.workers
     peers = tuple(r.workers[0] for r in stage.replicas)
-    for k, layer in enumerate(stage.layers):
-        strategy = stage.strategy(layer)
-        sent = layer_elements(p, stage, layer) * training.sync_bytes
-        if sent <= 0:
-            continue
-        if strategy is Strategy.TENSOR or degree == 1:
-            if replicas > 1:
-                passes = 1 if stage.zero_stage == 3 else 2
-                found[k] = ring_s(p, peers, sent, passes, rings)
-        elif strategy is Strategy.REPLICATED:
-            found[k] = ring_s(p, peers, sent, 2, rings) if replicas > 1 else 0.0
-        elif strategy is Strategy.DATA:
-            found[k] = ring_s(p, everyone, sent, 2)
-        else:  # sharded: weights were gathered; gradients are reduced and scattered
-            found[k] = ring_s(p, everyone, sent, 1)
+    strategies = [stage.strategy(layer) for layer in stage.layers]
+    for strategy in dict.fromkeys(strategies):
+        chosen = np.array([s is strategy for s in strategies])
+        least = min(len(r.workers) for r in stage.replicas)
+        t = p.degree_index(least if strategy is Strategy.TENSOR else 1)
+        layers = np.arange(stage.first_layer, stage.last_layer + 1)[chosen]
+        sent = p.parameters[layers, t] * training.sync_bytes
+        apart = strategy in WHOLE or degree == 1
+        members, many = (peers, rings) if apart else (stage.workers, 1)
+        # Sharded weights were gathered: their gradients are reduced and scattered once.
+        once_only = stage.zero_stage == 3 if apart else strategy is Strategy.SHARDED
+        if not apart or replicas > 1:
+            found[chosen] = ring_times(p, members, sent, 1 if once_only else 2, many)
     return found
 
 

@@ -59,17 +59,20 @@ class Link:
 
     def seconds(self, each_bytes: float, pairs: int = 1) -> float:
         """Seconds of a message of `each_bytes` per pair, `pairs` of them at once."""
-        if each_bytes <= 0:
-            return 0.0
-        row = int(np.searchsorted(self.pairs, pairs))
-        if row == len(self.pairs):  # more than any row has: the last one's bytes per second
-            return self._at(row - 1, each_bytes * pairs / float(self.pairs[-1]))
-        return self._at(row, each_bytes)
+        return float(self.times(np.array([each_bytes]), pairs)[0])
 
-    def _at(self, row: int, each_bytes: float) -> float:
-        sizes, times = self.message_bytes, self.message_s[row]
-        if each_bytes <= sizes[-1] or len(sizes) == 1:
-            return float(np.interp(each_bytes, sizes, times))
-        if sizes[-2] == 0.0:  # a straight line: latency and bandwidth
-            return float(times[0] + (times[1] - times[0]) * each_bytes / sizes[1])
-        return float(times[-1] * each_bytes / sizes[-1])
+    def times(self, each_bytes: FloatArray, pairs: int = 1) -> FloatArray:
+        """`seconds` of many sizes."""
+        row, sent = int(np.searchsorted(self.pairs, pairs)), each_bytes
+        if row == len(self.pairs):  # more than any row has: the last one's bytes per second
+            row, sent = row - 1, each_bytes * (pairs / float(self.pairs[-1]))
+        sizes, table = self.message_bytes, self.message_s[row]
+        found = np.interp(sent, sizes, table)
+        if len(sizes) > 1:
+            over = sent > sizes[-1]
+            if sizes[-2] == 0.0:  # a straight line: latency and bandwidth
+                beyond = table[0] + (table[1] - table[0]) * sent / sizes[1]
+            else:
+                beyond = table[-1] * sent / sizes[-1]
+            found = np.where(over, beyond, found)
+        return np.asarray(np.where(each_bytes > 0, found, 0.0), dtype=np.float64)

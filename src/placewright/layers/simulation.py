@@ -223,7 +223,37 @@ def _slots(s: int, S: int, M: int, activations_first: bool) -> list[tuple[str, i
 def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> StepTimes:
     """Times of a step."""
     net = network_of(p, plan)
-    return finish(p, net, _Walk(net, spans).run())
+    alike = None if spans else columns_alike(net)
+    passes = _Walk(net, spans, alike).run()
+    if alike is not None:
+        passes.end_s = {
+            (s, r): passes.end_s[s, c] for s, _ in enumerate(net.costs) for r, c in alike.items()
+        }
+    return finish(p, net, passes)
+
+
+def columns_alike(net: Network) -> dict[int, int] | None:
+    """Replica -> the first one that does the same; ``None`` where replicas exchange samples.
+
+    Where replica r of every stage sends to replica r of the next one only, the replicas are
+    pipelines of their own, and those of the same costs and transfers run alike.
+    """
+    if len({len(row) for row in net.costs}) > 1:
+        return None
+    if any(t.source != t.target for cut in net.cuts for t in cut):
+        return None
+    first: dict[tuple[object, ...], int] = {}
+    found = {}
+    for r in range(len(net.costs[0])):
+        passes = tuple((row[r].forward, row[r].backward) for row in net.costs)
+        sent = tuple(
+            (t.forward_s, t.backward_s, t.forward_eager, t.backward_eager)
+            for cut in net.cuts
+            for t in cut
+            if t.source == r
+        )
+        found[r] = first.setdefault((passes, sent), r)
+    return found
 
 
 def reference(p: LayerProblem, plan: LayerPlan) -> StepTimes:
@@ -244,13 +274,14 @@ class Passes:
 class _State:
     """Instruction lists of all units, clocks and arrivals."""
 
-    def __init__(self, net: Network, spans: bool) -> None:
+    def __init__(self, net: Network, spans: bool, alike: dict[int, int] | None = None) -> None:
         self.net, self.keep = net, spans
         self.lists: dict[Unit, list[tuple[str, int, int]]] = {}
         for s, stage in enumerate(net.plan.stages):
             if net.group[s] == s:
                 steps = _instructions(net, s)
-                self.lists |= {(s, r): steps for r in range(len(stage.replicas))}
+                chosen = range(len(stage.replicas)) if alike is None else set(alike.values())
+                self.lists |= {(s, r): steps for r in chosen}
         self.units = list(self.lists)
         self.at = dict.fromkeys(self.units, 0)
         self.clock = dict.fromkeys(self.units, 0.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,8 +39,12 @@ class Cell:
     recompute: bool = False
 
 
-def orders(p: LayerProblem) -> list[tuple[int, ...]]:
-    """Orders of the workers, without repetitions; the first is as given, node by node."""
+@lru_cache(maxsize=4)
+def orders(p: LayerProblem) -> tuple[tuple[int, ...], ...]:
+    """Orders of the workers, without repetitions; the first is as given, node by node.
+
+    One where all workers are of a kind.
+    """
     given = sorted(range(p.w), key=lambda w: (int(p.worker_node[w]), w))
     speed = worker_speeds(p)
     node = {
@@ -48,10 +53,13 @@ def orders(p: LayerProblem) -> list[tuple[int, ...]]:
     fast = sorted(
         given, key=lambda w: (-node[int(p.worker_node[w])], int(p.worker_node[w]), -speed[w], w)
     )
-    return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
+    if len({(int(k), m) for k, m in zip(p.worker_kind, p.memory_bytes, strict=True)}) == 1:
+        return (tuple(given),)
+    return tuple(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
-def worker_speeds(p: LayerProblem) -> list[float]:
+@lru_cache(maxsize=4)
+def worker_speeds(p: LayerProblem) -> tuple[float, ...]:
     """Samples per second of each worker on the whole model, alone; by the largest size."""
     found = []
     for kind in range(len(p.kind_names)):
@@ -59,7 +67,7 @@ def worker_speeds(p: LayerProblem) -> list[float]:
         forward, backward = pass_s(p, kind, 1, samples)
         taken = float(np.nansum(forward + backward))
         found.append(samples / taken if taken > 0 else 1.0)
-    return [found[k] for k in p.worker_kind.tolist()]
+    return tuple(found[k] for k in p.worker_kind.tolist())
 
 
 def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[int]:

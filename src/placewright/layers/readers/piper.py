@@ -2,8 +2,7 @@
 
 Format of msr-fiddle/piper (NeurIPS 2021, arXiv 2106.11731): ``nodes`` with ``TMPCs`` (costs by
 tensor degree and variant), ``edges``, ``maxDevices``, ``maxMemoryPerDevice``, ``bandwidth``,
-``mbsInBatch``. The order of the layers is a topological one that keeps cuts small: of the layers
-whose predecessors are done, the one first whose predecessors came last (depth first).
+``mbsInBatch``. The order of the layers keeps cuts small: see `topological`.
 """
 
 from __future__ import annotations
@@ -123,23 +122,24 @@ def _problem(
 
 
 def topological(ids: list[int], edges: list[tuple[int, int]], where: str) -> list[int]:
-    """A topological order, depth first, ties by the file's order."""
-    targets: dict[int, list[int]] = {i: [] for i in ids}
+    """A topological order in which layers come as late as possible, ties by the file's order.
+
+    Breadth first from the last layers backwards: branches that join are then next to each other,
+    and intervals of the order cut few edges.
+    """
+    sources: dict[int, list[int]] = {i: [] for i in ids}
     waiting = dict.fromkeys(ids, 0)
     for a, b in edges:
-        if a not in targets or b not in targets:
+        if a not in sources or b not in sources:
             raise InputError(f"an edge from {a} to {b} names a node that is missing", where=where)
-        targets[a].append(b)
-        waiting[b] += 1
-    ready = [i for i in reversed(ids) if waiting[i] == 0]
-    order = []
-    while ready:
-        node = ready.pop()
-        order.append(node)
-        for b in reversed(targets[node]):
-            waiting[b] -= 1
-            if waiting[b] == 0:
-                ready.append(b)
+        sources[b].append(a)
+        waiting[a] += 1
+    order = [i for i in ids if waiting[i] == 0]
+    for node in order:  # grows while it is read
+        for a in sources[node]:
+            waiting[a] -= 1
+            if waiting[a] == 0:
+                order.append(a)
     if len(order) < len(ids):
         raise InputError("the edges have a cycle", where=where)
-    return order
+    return order[::-1]

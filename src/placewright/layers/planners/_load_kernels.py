@@ -1,0 +1,192 @@
+"""Compiled parts of the dynamic programme for throughput.
+
+Arrays: ``load[pair, t, start[k] + y]`` with pair = i * (n + 1) + j for the interval of layers i to
+j - 1, t the index of the tensor degree, k that of the number of replicas, y samples in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from placewright.numerics.njit import compiled
+
+
+@compiled
+def interval_costs(
+    i: int,
+    j: int,
+    t: int,
+    d: int,
+    source: Any,
+    target: Any,
+    edge_bytes: Any,
+    sync_in: Any,
+    sync_out: Any,
+    time_s: Any,
+    parameter_bytes: Any,
+    batch: float,
+    bandwidth: float,
+) -> Any:
+    """Shape (j - i, variants): seconds per sample of each layer in a stage of d replicas."""
+    variants = time_s.shape[2]
+    cost = np.empty((j - i, variants))
+    for layer in range(i, j):
+        for v in range(variants):
+            sync = 4.0 * (d - 1) * parameter_bytes[layer, t, v] / d / batch
+            cost[layer - i, v] = sync / bandwidth + time_s[layer, t, v] / d
+    for e in range(len(source)):
+        a, b = source[e], target[e]
+        if i <= b < j and a < i:
+            for v in range(variants):
+                cost[b - i, v] += 2.0 * (edge_bytes[e] + sync_in[e, t, v]) / d / bandwidth
+        if i <= a < j and b >= j:
+            for v in range(variants):
+                cost[a - i, v] += 2.0 * (edge_bytes[e] + sync_out[e, t, v]) / d / bandwidth
+    return cost
+
+
+@compiled
+def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
+    """Least cost of a variant per layer whose memory fits; ``inf`` if none does. Fills `pick`.
+
+    Starts from the cheapest variants; the layers that save most memory per second change, until it
+    fits; then the last change is replaced by the cheapest single one that is enough, for every
+    number of changes before it.
+    """
+    n, variants = cost.shape
+    total, held = 0.0, 0.0
+    extra, saved = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        best, other = 0, 0
+        if variants > 1 and cost[i, 1] < cost[i, 0]:
+            best = 1
+        if variants > 1:
+            other = 1 - best
+        pick[i] = best
+        total += cost[i, best]
+        held += memory[i, best]
+        if other != best and np.isfinite(cost[i, other]):
+            extra[i] = cost[i, other] - cost[i, best]
+            saved[i] = memory[i, best] - memory[i, other]
+    if not np.isfinite(total):
+        return np.inf
+    if held <= room:
+        return total
+    if held - saved[saved > 0].sum() > room:
+        return np.inf
+    ratio = np.full(n, np.inf)
+    for i in range(n):
+        if saved[i] > 0:
+            ratio[i] = extra[i] / saved[i]
+    order = np.argsort(ratio, kind="mergesort")
+    best_cost, best_count, best_last = np.inf, -1, -1
+    spent, need = 0.0, held - room
+    for count in range(n):
+        for k in range(count, n):
+            i = order[k]
+            if saved[i] >= need and saved[i] > 0 and spent + extra[i] < best_cost:
+                best_cost, best_count, best_last = spent + extra[i], count, i
+        i = order[count]
+        if saved[i] <= 0 or spent >= best_cost:
+            break
+        spent += extra[i]
+        need -= saved[i]
+        if need <= 0:
+            break
+    if best_last < 0:
+        return np.inf
+    for k in range(best_count):
+        pick[order[k]] = 1 - pick[order[k]]
+    pick[best_last] = 1 - pick[best_last]
+    return total + best_cost
+
+
+@compiled
+def stage_loads(
+    n: int,
+    source: Any,
+    target: Any,
+    edge_bytes: Any,
+    sync_in: Any,
+    sync_out: Any,
+    time_s: Any,
+    parameter_bytes: Any,
+    in_flight: Any,
+    fixed: Any,
+    degrees: Any,
+    replicas: Any,
+    start: Any,
+    devices: int,
+    most: int,
+    batch: float,
+    bandwidth: float,
+    room: float,
+) -> Any:
+    """Loads of all intervals; see the module."""
+    table = np.full((n * (n + 1) + 1, len(degrees), start[-1]), np.inf)
+    pick = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        for j in range(i + 1, n + 1):
+            for t in range(len(degrees)):
+                for k in range(len(replicas)):
+                    d = replicas[k]
+                    if d * degrees[t] > devices:
+                        continue
+                    cost = interval_costs(
+                        i,
+                        j,
+                        t,
+                        d,
+                        source,
+                        target,
+                        edge_bytes,
+                        sync_in,
+                        sync_out,
+                        time_s,
+                        parameter_bytes,
+                        batch,
+                        bandwidth,
+                    )
+                    for y in range(1, most // d + 2):
+                        memory = fixed[i:j, t] + y * in_flight[i:j, t]
+                        found = knapsack(cost, memory, room, pick)
+                        if not np.isfinite(found):
+                            break
+                        table[i * (n + 1) + j, t, start[k] + y] = found
+    return table
+
+
+@compiled
+def cover(
+    n: int,
+    load: Any,
+    degrees: Any,
+    replicas: Any,
+    start: Any,
+    devices: int,
+    most: int,
+    limit: float,
+) -> Any:
+    """Least devices for the layers from i on with s replicas, and the first stage's j, t, k."""
+    least = np.full((n + 1, most + 1), np.inf)
+    choice = np.full((n, most + 1, 3), -1, dtype=np.int64)
+    least[n, 0] = 0.0
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n + 1):
+            pair = i * (n + 1) + j
+            for t in range(len(degrees)):
+                for k in range(len(replicas)):
+                    d = replicas[k]
+                    used = d * degrees[t]
+                    if used > devices or load[pair, t, start[k] + 1] > limit:
+                        continue
+                    for s in range(d, most + 1):
+                        if load[pair, t, start[k] + (s + d - 1) // d] > limit:
+                            break
+                        found = used + least[j, s - d]
+                        if found < least[i, s]:
+                            least[i, s] = found
+                            choice[i, s, 0], choice[i, s, 1], choice[i, s, 2] = j, t, k
+    return least, choice

@@ -1,0 +1,158 @@
+"""A strategy for every layer inside one stage, as a partitioned boolean quadratic problem.
+
+On r replicas of t workers each layer splits samples (data), weights (tensor), both states and
+samples (sharded) or nothing (replicated) over the t workers. A layer costs its passes with its own
+collectives and its gradient exchange; an edge between layers costs a gather where one side splits
+samples and the other one does not. On a chain the reductions of the solver are exact (Viterbi); on
+other graphs it branches (`placewright.solvers.pbqp`). All strategies of a stage add up, so that the
+optimum of the sum is that of the step where the exchange is not hidden; hidden exchange is counted
+as far as it is longer than the backward pass of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError, InputError
+from placewright.layers.costs import WHOLE, replica_costs, ring_s, sync_layer_s
+from placewright.layers.judge import LayerJudgement
+from placewright.layers.plan import LayerPlan, Stage, Strategy
+from placewright.layers.planners.space import (
+    Cell,
+    better,
+    build,
+    judged,
+    memory_options,
+    micro_batch_counts,
+    orders,
+)
+from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Context
+from placewright.solvers.pbqp import Pbqp, solve_pbqp
+
+
+def strategies_of(
+    p: LayerProblem,
+    order: Sequence[int],
+    used: int,
+    degree: int,
+    micro_batches: int,
+    option: tuple[int, bool] = (0, False),
+    price: float = 0.0,
+) -> tuple[Strategy, ...] | None:
+    """The strategies with the least sum of costs; `price` seconds per byte of states held."""
+    tables = [_costs(p, order, used, degree, micro_batches, option, s, price) for s in Strategy]
+    cost = np.stack(tables, axis=1)  # (n, strategies)
+    if not np.isfinite(cost.min(axis=1)).all():
+        return None
+    edges = []
+    group = order[:degree]
+    share = p.global_batch / micro_batches / max(1, used // degree)
+    mixed = np.array([[(a in WHOLE) != (b in WHOLE) for b in Strategy] for a in Strategy])
+    for a, b, sent in zip(p.edge_source, p.edge_target, p.edge_bytes, strict=True):
+        gather_s = micro_batches * ring_s(p, group, float(sent) * share, 1)
+        edges.append((int(a), int(b), mixed * gather_s))
+    solved = solve_pbqp(Pbqp.of(list(cost), edges), branch_limit=200)
+    if not math.isfinite(solved.value):
+        return None
+    return tuple(list(Strategy)[k] for k in solved.choice.tolist())
+
+
+def _costs(
+    p: LayerProblem,
+    order: Sequence[int],
+    used: int,
+    degree: int,
+    micro_batches: int,
+    option: tuple[int, bool],
+    strategy: Strategy,
+    price: float,
+) -> FloatArray:
+    """Shape (n,): seconds of each layer under one strategy, ``inf`` where it cannot have it."""
+    refused = np.array([bool(p.refusal(i, strategy, degree)) for i in range(p.n)])
+    usable = Strategy.DATA if refused.all() else strategy
+    # Refused layers are replaced: every layer's costs are its own where all strategies are alike.
+    spare = [s for s in Strategy if s in WHOLE] if usable in WHOLE else [Strategy.DATA]
+    every = tuple(
+        strategy if not r else next((s for s in spare if not p.refusal(i, s, degree)), strategy)
+        for i, r in enumerate(refused)
+    )
+    if any(p.refusal(i, s, degree) for i, s in enumerate(every)):
+        every = (strategy,) * p.n if not refused.any() else (Strategy.REPLICATED,) * p.n
+    plan = build(p, order, [Cell(0, p.n - 1, 0, used, degree, every, *option)], micro_batches)
+    if plan is None or any(every[i] is not strategy for i in np.flatnonzero(~refused)):
+        return np.full(p.n, math.inf)
+    stage: Stage = plan.stages[0]
+    try:
+        costs = [replica_costs(p, stage, r) for r in stage.replicas]
+    except InputError:
+        return np.full(p.n, math.inf)
+    forward = np.max([c.forward_s for c in costs], axis=0)
+    backward = np.max([c.backward_s for c in costs], axis=0)
+    exchange = sync_layer_s(p, plan, 0)
+    if p.training.overlap_sync:
+        exchange = np.maximum(exchange - backward, 0.0)
+    states = p.training
+    each = states.weight_bytes + states.gradient_bytes + states.optimizer_bytes
+    t = p.degree_index(degree) if strategy is Strategy.TENSOR else 0
+    held = np.where(np.isfinite(p.parameters[:, t]), p.parameters[:, t], 0.0) * each
+    held = held / degree if strategy is Strategy.SHARDED else held
+    total = micro_batches * (forward + backward) + exchange + price * held
+    return np.asarray(np.where(refused, math.inf, total), dtype=np.float64)
+
+
+def mixed_plans(p: LayerProblem, counts: int = 4) -> Iterator[LayerPlan]:
+    """Mixed stages on all workers and on single replicas."""
+    for order in orders(p)[:2]:
+        for degree in p.degrees[1:]:
+            for used in dict.fromkeys((degree, p.w // degree * degree)):
+                if not 0 < used <= p.w:
+                    continue
+                for micro_batches in micro_batch_counts(p, counts):
+                    for option in memory_options(p):
+                        found = strategies_of(p, order, used, degree, micro_batches, option)
+                        if found is None:
+                            continue
+                        cell = Cell(0, p.n - 1, 0, used, degree, found, *option)
+                        plan = build(p, order, [cell], micro_batches)
+                        if plan is not None:
+                            yield plan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PbqpLayers:
+    """A strategy per layer on any graph of layers: the module's PBQP, for every mesh.
+
+    Parameters
+    ----------
+    counts
+        Numbers of micro-batches that are tried.
+    """
+
+    counts: int = 6
+    name: str = "pbqp"
+
+    def unsupported_reason(self, problem: LayerProblem) -> str | None:
+        """Where there is nothing to mix."""
+        if problem.variants is not None:
+            return "plans steps, not throughput"
+        return None if len(problem.degrees) > 1 else "there are no costs for tensor degrees above 1"
+
+    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+        """The plan; raises `InfeasibleError` where none can run."""
+        best: LayerJudgement | None = None
+        for plan in mixed_plans(problem, self.counts):
+            found = judged(problem, plan)
+            best = found if better(found, best) else best
+            if best is not None and context.remaining_s() < 0:
+                break
+        if best is None:
+            raise InfeasibleError("no mixed plan can run", where=problem.name)
+        return best.plan

@@ -1,0 +1,198 @@
+"""Exact for throughput on a topological order: stages, replicas, tensor degrees, variants.
+
+Every finite load of a stage is a candidate for the largest one; the smallest candidate with which
+all layers can be covered is found by bisection. Whether one is enough: the least number of devices
+that hold the layers from i on with s replicas in all, a dynamic programme over (i, s), as memory
+depends on the replicas of the stage and of those behind it (Tarnawski et al., NeurIPS 2021, arXiv
+2106.11731). O(n^2 t d s) per candidate.
+
+Departures: stages are intervals of one topological order instead of differences of downsets. A
+stage's variants are chosen by the ratio of time to memory, improved by the best single exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.layers.loads import costs_of
+from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.planners._load_kernels import cover, stage_loads
+from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import Context
+from placewright.report.text import size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """Loads of all intervals.
+
+    Attributes
+    ----------
+    replicas
+        Shape (D,): numbers of replicas, divisors of the batch.
+    start
+        Shape (D,): where the loads of a number of replicas begin, by samples in flight.
+    load
+        Shape (pairs, T, sum of samples in flight): seconds per sample, ``inf`` where nothing fits.
+    """
+
+    replicas: IntArray
+    start: IntArray
+    load: FloatArray
+
+
+def loads_of(p: LayerProblem) -> Loads:
+    """Loads of every interval, tensor degree, number of replicas and samples in flight."""
+    v = costs_of(p)
+    most = min(v.batch_samples, p.w)
+    replicas = np.array([d for d in range(1, most + 1) if v.batch_samples % d == 0], dtype=np.int64)
+    counts = most // replicas + 2
+    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    degrees = np.array(p.degrees, dtype=np.int64)
+    table = stage_loads(
+        p.n,
+        np.array(p.edge_source),
+        np.array(p.edge_target),
+        np.array(p.edge_bytes),
+        np.array(v.sync_in_bytes),
+        np.array(v.sync_out_bytes),
+        np.array(v.time_s),
+        np.array(v.parameter_bytes),
+        np.array(v.in_flight_bytes),
+        np.array(v.fixed_bytes),
+        degrees,
+        replicas,
+        start,
+        p.w,
+        most,
+        float(v.batch_samples),
+        float(v.bandwidth),
+        float(p.memory_bytes.min()),
+    )
+    return Loads(replicas, start, table)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LoadDp:
+    """The module's dynamic programme; `dp` on problems of throughput."""
+
+    name: ClassVar[str] = "dp"
+
+    def unsupported_reason(self, problem: LayerProblem) -> str | None:
+        """Where layers have more than two variants."""
+        if problem.variants is None:
+            return "plans throughput, not steps"
+        return None if len(problem.variants.names) <= 2 else "takes two variants of a layer"
+
+    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+        """The plan; raises `InfeasibleError` with the smallest shortfall."""
+        return best_plan(problem, context.deadline_s)
+
+
+def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
+    """The least largest load."""
+    table = loads_of(p)
+    values = np.unique(table.load[np.isfinite(table.load)])
+    degrees = np.array(p.degrees, dtype=np.int64)
+    most = min(costs_of(p).batch_samples, p.w)
+
+    def covered(limit: float) -> tuple[FloatArray, IntArray]:
+        found: tuple[FloatArray, IntArray] = cover(
+            p.n, table.load, degrees, table.replicas, table.start, p.w, most, limit
+        )
+        return found
+
+    if len(values) == 0 or not (covered(np.inf)[0][0] <= p.w).any():
+        raise _no_room(p)
+    low, high = 0, len(values) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if (covered(values[middle])[0][0] <= p.w).any():
+            high = middle
+        else:
+            low = middle + 1
+        if time.perf_counter() > deadline_s:
+            break
+    return _plan(p, *covered(values[high]), degrees, table)
+
+
+def _plan(
+    p: LayerProblem, devices: FloatArray, choice: IntArray, degrees: IntArray, table: Loads
+) -> LayerPlan:
+    """Read the stages and the variants out of the choices."""
+    s, i, used = int(np.argmin(devices[0])), 0, 0
+    stages: list[Stage] = []
+    variants = np.zeros(p.n, dtype=np.int64)
+    while i < p.n:
+        j, t, k = choice[i, s].tolist()
+        d, degree = int(table.replicas[k]), int(degrees[t])
+        workers = [
+            Replica(tuple(range(used + r * degree, used + (r + 1) * degree)), 1) for r in range(d)
+        ]
+        variants[i:j] = chosen_variants(p, i, j, t, d, -(-s // d))
+        stages.append(Stage(i, j - 1, tuple(workers), degree))
+        i, s, used = j, s - d, used + d * degree
+    return LayerPlan(tuple(stages), variants=tuple(variants.tolist()))
+
+
+def chosen_variants(p: LayerProblem, i: int, j: int, t: int, d: int, flight: int) -> IntArray:
+    """Variants of the layers of a stage, as the table has them."""
+    from placewright.layers.planners._load_kernels import interval_costs, knapsack
+
+    v = costs_of(p)
+    cost = interval_costs(
+        i,
+        j,
+        t,
+        d,
+        np.array(p.edge_source),
+        np.array(p.edge_target),
+        np.array(p.edge_bytes),
+        np.array(v.sync_in_bytes),
+        np.array(v.sync_out_bytes),
+        np.array(v.time_s),
+        np.array(v.parameter_bytes),
+        float(v.batch_samples),
+        float(v.bandwidth),
+    )
+    memory = np.array(v.fixed_bytes[i:j, t] + flight * v.in_flight_bytes[i:j, t])
+    pick = np.zeros(j - i, dtype=np.int64)
+    knapsack(cost, memory, float(p.memory_bytes.min()), pick)
+    return pick
+
+
+def _no_room(p: LayerProblem) -> InfeasibleError:
+    """Which device misses least memory, in the plan with the smallest stages."""
+    v, room = costs_of(p), float(p.memory_bytes.min())
+    needs = (v.fixed_bytes + v.in_flight_bytes).min(axis=(1, 2))
+    layer = int(needs.argmax())
+    over = float(needs[layer]) - room
+    total = float(needs.sum()) - room * p.w
+    if over <= 0 and total <= 0:
+        by = "no cut of this order leaves every stage enough memory"
+    elif over > 0:
+        by = f"layer {p.layer_names[layer]!r} alone needs {size(over)} more on {p.worker_names[0]}"
+    else:
+        by = f"all layers need {size(total)} more than all devices have, {p.worker_names[0]} too"
+    return InfeasibleError("the layers fit in no strategy", where=p.name, by=by)
+
+
+def uniform_plans(p: LayerProblem) -> Iterator[LayerPlan]:
+    """One stage on all devices, with every tensor degree and variant."""
+    v = costs_of(p)
+    for degree in p.degrees:
+        for d in range(p.w // degree, 0, -1):
+            if v.batch_samples % d:
+                continue
+            groups = tuple(Replica(tuple(range(r * degree, (r + 1) * degree)), 1) for r in range(d))
+            for k in range(len(v.names)):
+                yield LayerPlan((Stage(0, p.n - 1, groups, degree),), variants=(k,) * p.n)
+            break

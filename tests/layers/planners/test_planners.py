@@ -1,0 +1,93 @@
+"""Planners against enumeration, against each other, and the conformance kit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.errors import InfeasibleError
+from placewright.layers.conformance import random_tiny, tiny, tiny_instances
+from placewright.layers.judge import judge
+from placewright.layers.plan import Strategy
+from placewright.layers.planners import planners
+from placewright.layers.planners.dp import SMALL, small_space
+from placewright.layers.planners.exhaustive import every_plan, space_size
+from placewright.layers.planners.mixing import strategies_of
+from placewright.layers.planners.space import better, judged, shares
+from placewright.layers.planners.swarm import Pso
+from placewright.layers.problem import Refusal, Training
+from placewright.planning.contract import Context
+from placewright.planning.solving import compare, solve
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_small_space_is_searched_to_its_end(seed: int) -> None:
+    """The dynamic programme's plan is as good as the best of all plans."""
+    p = random_tiny(seed)
+    if space_size(p, SMALL // 4) >= SMALL // 4:
+        pytest.skip("more plans than are enumerated here; benchmarks/layers_planners.py has more")
+    best = None
+    for plan in every_plan(p):
+        found = judged(p, plan)
+        best = found if better(found, best) else best
+    ours = small_space(p)
+    assert (best is None) == (ours is None)
+    if best is not None and ours is not None:
+        assert (ours.violation_size, ours.value) == (best.violation_size, best.value)
+
+
+def test_a_slow_worker_is_left_out() -> None:
+    """Where its share, and the exchange with it, would cost more than it gives."""
+    p = tiny_instances()["slow-worker"].replace(parameters=np.full((2, 2), 400.0))
+    result = solve(p, "dp")
+    assert result.plan.workers == (0,)
+    assert result.value <= judge(p, solve(p, "data").plan).value
+
+
+def test_swarm_is_never_worse_than_uniform_plans() -> None:
+    """Warm; the same seed gives the same plan; parameters are refused by name."""
+    p = tiny([0.2, 1.0, 0.4, 0.7], 4, 2, global_batch=8)
+    swarm = Pso(particles=6, iterations=5)
+    value = judge(p, swarm(p, Context(seed=3))).value
+    assert swarm(p, Context(seed=3)) == swarm(p, Context(seed=3))
+    for name in ("single", "data", "tensor", "pipeline"):
+        assert value <= judge(p, planners(p)[name](p, Context())).value
+    assert solve(p, "dp").value <= value
+
+
+def test_mixed_strategies_are_the_best_of_all_assignments() -> None:
+    """Every assignment of three layers on one replica of two workers, by the judge."""
+    from itertools import product
+
+    from placewright.layers.planners.space import Cell, build
+
+    p = tiny(
+        [0.5, 0.1, 0.9],
+        2,
+        1,
+        parameters=[[40.0, 20.0], [1.0, 0.5], [400.0, 200.0]],
+        training=Training(overlap_sync=False),
+        refusals=(Refusal(1, Strategy.TENSOR, "dropout"),),
+    )
+    found = strategies_of(p, (0, 1), 2, 2, 1)
+    assert found is not None
+    values = {}
+    for every in product(Strategy, repeat=3):
+        plan = build(p, (0, 1), [Cell(0, 2, 0, 2, 2, every)], 1)
+        if plan is not None:
+            values[every] = judge(p, plan).value
+    assert values[found] == pytest.approx(min(values.values()))
+    assert found[1] is not Strategy.TENSOR
+
+
+def test_what_fits_nowhere_says_what_is_missing_and_where() -> None:
+    """The smallest shortfall, and the worker."""
+    with pytest.raises(InfeasibleError, match=r"w\d needs .* too much"):
+        compare(tiny_instances()["no-room"], ["dp", "data"])
+
+
+def test_shares_are_whole_and_add_up() -> None:
+    """Proportional to the speeds, at least one each."""
+    assert shares([1.0, 1.0, 2.0], 8) == (2, 2, 4)
+    assert shares([1.0, 100.0], 4) == (1, 3)
+    assert shares([1.0, 1.0], 1) is None

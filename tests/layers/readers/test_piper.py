@@ -1,0 +1,79 @@
+"""Piper's inputs: published values, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.errors import InfeasibleError, InputError
+from placewright.layers.planners.piper import best_plan
+from placewright.layers.readers.piper import read_piper, topological
+from placewright.planning.solving import solve
+from tests.published import published
+
+
+def test_gnmt_reaches_the_published_load() -> None:
+    """263.354 on two devices of 2.5 GB; the rest is in benchmarks/layers_planners.py."""
+    p = read_piper(published("piper/gnmt.json"), devices=2, memory_bytes=2.5 * 2**30)
+    result = solve(p, "dp")
+    assert result.value <= 263.355
+    assert result.judgement.feasible
+    assert result.bound <= result.value
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """Three nodes in a chain with two variants."""
+
+    def node(i: int, time: float) -> dict[str, Any]:
+        variants = [
+            {
+                "id": name,
+                "timePerSample": time * factor,
+                "parameterSize": 4.0,
+                "memoryUsageA": kept,
+                "memoryUsageB": 10.0,
+                "syncTimeFw": {str(i - 1): 0.0} if i else {},
+                "syncTimeBw": {str(i + 1): 0.0} if i < 2 else {},
+            }
+            for name, factor, kept in (("vanilla", 1.0, 10.0), ("again", 1.5, 1.0))
+        ]
+        return {"id": i, "name": f"n{i}", "TMPCs": {"1": variants}}
+
+    edges = [{"sourceId": i, "destId": i + 1, "communicationCost": 0.0} for i in range(2)]
+    usual = {
+        "maxDevices": 3,
+        "maxMemoryPerDevice": 1e9,
+        "bandwidth": 1e9,
+        "mbsInBatch": 4,
+        "nodes": [node(0, 1.0), node(1, 2.0), node(2, 3.0)],
+        "edges": edges,
+    }
+    return usual | changes
+
+
+def test_a_chain_by_hand(tmp_path: Path) -> None:
+    """The first layer alone, two replicas of the others; memory forces variants."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(small()))
+    p = read_piper(path)
+    assert solve(p, "dp").value == pytest.approx((2.0 + 3.0) / 2)
+    tight = p.replace(memory_bytes=[26.0] * 3)
+    found = solve(tight, "dp")
+    assert found.judgement.feasible
+    assert 1 in found.plan.variants
+    with pytest.raises(InfeasibleError, match=r"needs .* more"):
+        best_plan(p.replace(memory_bytes=[5.0] * 3))
+
+
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
+    """Missing fields, cycles."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({k: v for k, v in small().items() if k != "bandwidth"}))
+    with pytest.raises(InputError, match="'bandwidth' is missing"):
+        read_piper(path)
+    with pytest.raises(InputError, match="cycle"):
+        topological([0, 1], [(0, 1), (1, 0)], "x")
+    assert topological([2, 0, 1], [(0, 1), (1, 2)], "x") == [0, 1, 2]
