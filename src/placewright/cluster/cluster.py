@@ -134,7 +134,8 @@ class Cluster:
     """Devices and the links between them.
 
     Devices on one node that no link joins, either way, copy through host memory at
-    `LOCAL_BANDWIDTH`; devices on different nodes without a link cannot send to each other.
+    `LOCAL_BANDWIDTH`. Devices on different nodes without a link send over the fastest way through
+    other devices (`routed_links`), and cannot send where there is none.
     """
 
     devices: tuple[Device, ...]
@@ -184,7 +185,7 @@ class Cluster:
         Returns
         -------
         latency_s, seconds_per_byte
-            Shape (devices, devices); zero on the diagonal, ``inf`` without a link.
+            Shape (devices, devices); zero on the diagonal, ``inf`` without a link or a route.
         channel
             Shape (devices, devices); index into the channel names, -1 without one.
         names
@@ -194,7 +195,7 @@ class Cluster:
         latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
         channel = np.full((m, m), -1, dtype=np.int64)
         names: dict[str, int] = {}
-        for link in (*self.links, *self.local_links()):
+        for link in (*self.links, *self.local_links(), *self.routed_links()):
             i, j = self.index(link.source), self.index(link.target)
             latency[i, j], per_byte[i, j] = link.latency_s, 1.0 / link.bandwidth
             channel[i, j] = names.setdefault(link.channel, len(names))
@@ -214,6 +215,39 @@ class Cluster:
             for b in self.devices
             if a.name != b.name and a.node == b.node and {a.name, b.name} not in joined
         ]
+
+    def routed_links(self) -> list[Link]:
+        """What the network makes of links one after another, for nodes' devices that none joins.
+
+        Packets are forwarded as they come: latencies add up, the slowest link sets the bandwidth,
+        and a transfer holds that link's channel. Of several ways the one on which a message of
+        `ROUTED_BYTES` is fastest, link by link.
+        """
+        direct = [*self.links, *self.local_links()]
+        of_pair = {(self.index(k.source), self.index(k.target)): k for k in direct}
+        m, names = len(self.devices), self.device_names
+        cost = np.full((m, m), np.inf)
+        for (i, j), link in of_pair.items():
+            cost[i, j] = link.latency_s + ROUTED_BYTES / link.bandwidth
+        following = np.tile(np.arange(m), (m, 1))
+        for k in range(m):
+            way = cost[:, k, None] + cost[None, k, :]
+            shorter = way < cost
+            cost[shorter] = way[shorter]
+            following[shorter] = np.broadcast_to(following[:, k, None], (m, m))[shorter]
+        found = []
+        for i, j in np.argwhere(np.isfinite(cost)).tolist():
+            if (i, j) in of_pair or self.devices[i].node == self.devices[j].node:
+                continue
+            hops, at = [], i
+            while at != j:
+                step = int(following[at, j])
+                hops.append(of_pair[at, step])
+                at = step
+            slowest = min(hops, key=lambda link: link.bandwidth)
+            latency_s = sum(link.latency_s for link in hops)
+            found.append(Link(names[i], names[j], slowest.bandwidth, latency_s, slowest.channel))
+        return found
 
     @staticmethod
     def from_file(path: str | Path) -> Cluster:
@@ -245,6 +279,10 @@ LOCAL_BANDWIDTH = 8e9
 
 LOCAL_LATENCY_S = 30e-6
 """Seconds for the same."""
+
+
+ROUTED_BYTES = 1e6
+"""A message of this size decides which of several ways is the fastest."""
 
 
 def _positive(where: str, key: str, value: float | None) -> None:

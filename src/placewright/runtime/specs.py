@@ -171,9 +171,10 @@ def emulated(cluster: Cluster, hosts: Sequence[Host] | None = None, *, emulate: 
 
 
 def emulated_links(cluster: Cluster) -> list[Link]:
-    """Given links between CPUs."""
+    """Given links between CPUs, and what the network makes of several of them."""
     cpus = {d.name for d in cluster.devices if d.kind == "cpu"}
-    return [link for link in cluster.links if {link.source, link.target} <= cpus]
+    links = (*cluster.links, *cluster.routed_links())
+    return [link for link in links if {link.source, link.target} <= cpus]
 
 
 def _stretch(device: Device) -> float:

@@ -46,8 +46,8 @@ class Way:
     channel
         Ways of one channel share its rate.
     given
-        Whether the cluster has this link. The others are copies within a node, and the ways back
-        of one-way links, which TCP needs.
+        Whether the cluster has this link. The others are copies within a node, ways through other
+        devices, and the ways back of one-way links, which TCP needs.
     """
 
     source: int
@@ -157,6 +157,9 @@ def _ways(cluster: Cluster) -> tuple[Way, ...]:
     given = [(link, True) for link in cluster.links]
     pairs = {(link.source, link.target) for link in cluster.links}
     back = [_back(link) for link in cluster.links if (link.target, link.source) not in pairs]
+    pairs |= {(link.source, link.target) for link in back}
+    routed = [k for k in cluster.routed_links() if (k.source, k.target) not in pairs]
+    others = (*back, *cluster.local_links(), *routed)
     channels: dict[str, int] = {}
     return tuple(
         Way(
@@ -167,7 +170,7 @@ def _ways(cluster: Cluster) -> tuple[Way, ...]:
             channels.setdefault(link.channel, len(channels)),
             own,
         )
-        for link, own in (*given, *((link, False) for link in (*back, *cluster.local_links())))
+        for link, own in (*given, *((link, False) for link in others))
     )
 
 
