@@ -3,7 +3,9 @@
 1. Whatever reads or changes one parameter, buffer or optimizer state lives where that lives,
    views of it included; so does an input that the model changes in place.
 2. A view runs with the producer of what it is a view of; one that grows (expand) with its only
-   consumer, so that the smaller tensor is the one that is sent.
+   consumer, so that the smaller tensor is the one that is sent. One of equal size, of a tensor that
+   others read too (rotary embeddings, a view in each layer), may be anywhere: where several such
+   views are read on a device, what they are views of is sent there once.
 3. All draws of random numbers run in one place: they share one generator, as in eager mode.
 4. A constant that reads nothing (zeros, arange, full), and views of that or of model inputs, which
    are present on every device, run with their first consumer.
@@ -76,8 +78,11 @@ def _join_views(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> None
         if free[k] and users:
             sets.join(k, users[0])
         elif view and producers:
-            expands = sum(map(spec_bytes, call.outputs)) > spec_bytes(flow.specs[reads[0]])
-            sets.join(k, users[0] if expands and len(users) == 1 else producers[0])
+            made, viewed = sum(map(spec_bytes, call.outputs)), spec_bytes(flow.specs[reads[0]])
+            shared = len(flow.consumers.get(reads[0], ())) > 1
+            if made == viewed and shared:
+                continue
+            sets.join(k, users[0] if made > viewed and len(users) == 1 else producers[0])
 
 
 def _join_random(sets: _DisjointSets, flow: Dataflow) -> None:
