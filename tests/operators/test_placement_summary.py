@@ -109,3 +109,34 @@ def test_every_operator_is_on_one_device_and_the_text_is_short(
     assert len(str(summary).splitlines()) <= 1 + devices + 9 + 9
     named = re.findall(r"layers\.(\d+)", " ".join(s.module for s in summary.split))
     assert all(int(k) < layers for k in named)
+
+
+def test_the_map_says_in_one_line_which_layers_are_where() -> None:
+    """Layers by device in their order, a layer that is cut, and what is sent per step."""
+    problem = stack(32)
+    for first, words in (
+        (37, "layers 0-17 on dev0, 18-31 on dev1; 8 B per step between them"),
+        (38, "layers 0-17 on dev0, 18 on dev0 and dev1, 19-31 on dev1; 8 B per step between them"),
+        (problem.n, "the whole model on dev0"),
+        (1, "layers 0-31 on dev1, other modules on dev0; 8 B per step between them"),
+    ):
+        place = (np.arange(problem.n) >= first).astype(np.int64)
+        summary = placement_summary(judge(problem, OperatorPlan(place)))
+        assert summary.module_map == words
+        assert str(summary).splitlines()[0] == words
+        assert summary.as_json()["module_map"] == words
+
+
+def test_the_map_of_a_model_without_layers_lists_modules_and_pairs() -> None:
+    """Three devices, each with modules; nothing where modules are not known."""
+    problem = tiny(
+        [[1.0, 1.0, 1.0]] * 4,
+        [(k, 2048.0, [k + 1]) for k in range(3)],
+        operator_modules=("stem", "body", "neck", "head"),
+    )
+    place = OperatorPlan(np.array([0, 0, 1, 2]))
+    words = "stem to body on dev0, neck on dev1, head on dev2; per step 2 KiB between dev0 and dev1"
+    found = placement_summary(judge(problem, place)).module_map
+    assert found == f"{words}, 2 KiB between dev1 and dev2"
+    unknown = problem.replace(operator_modules=())
+    assert placement_summary(judge(unknown, place)).module_map == ""

@@ -110,7 +110,7 @@ def test_labels_say_what_is_no_default() -> None:
         ("knobs(effort=" + "-" * 9000 + "1)", "(?:cannot be read|no number)"),
         ("knobs(rounds=" + "9" * 6000 + ")", "(?:cannot be read|whole number)"),
         ("nobs(effort=1)", "did you mean 'knobs'"),
-        ("auto(effort=1)", "auto takes no parameters"),
+        ("auto(effort=1)", "auto is no single planner"),
         ("", "unknown planner ''"),
         ("()", "unknown planner ''"),
     ],

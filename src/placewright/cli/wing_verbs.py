@@ -156,7 +156,7 @@ def command_line(wing: Wing) -> CommandLine:
     """The wing's own options and verbs, or a problem file as the only source."""
     from placewright.planning.wing import FileCommandLine, Loaded
 
-    if wing.name == "operators":  # captures and deploys models, which is done above the wing
+    if wing.places_models:
         from placewright.cli import operators
 
         return operators

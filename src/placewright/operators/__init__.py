@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from placewright.planning.contract import Simplifier
 from placewright.planning.wing import Conformance, Explanation, Files, Planning, Views, Wing
 
 
@@ -49,6 +50,12 @@ def _views() -> Views:
     return views
 
 
+def _simplifier() -> Simplifier:
+    from placewright.operators.planners.deployable import Deployable
+
+    return Deployable()
+
+
 WING = Wing(
     "operators",
     "operators -> devices",
@@ -59,4 +66,6 @@ WING = Wing(
     views=_views,
     conformance=_conformance,
     explain=_explain,
+    places_models=True,
+    simplifier=_simplifier,
 )

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.judgement import OperatorJudgement
+from placewright.report.text import size
 
 MOST_ROWS = 16
 """Modules, or ranges of them, that a summary tells apart."""
@@ -23,6 +24,12 @@ WORTH_UNFOLDING = 0.2
 """Share of the model's seconds plus that of its resident bytes: smaller ones stay folded."""
 
 OWN = "(own operators)"
+
+MAPPED = 1.0
+"""A list of layers stands for the model in its map where it has so much of `_weight`'s 2."""
+
+MOST_PARTS = 8
+"""Stretches of layers, and pairs of devices, that the map lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,19 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSummary:
-    """Devices of a plan, what crosses between them, and modules that several of them share."""
+    """Devices of a plan, what crosses between them, and modules that several of them share.
+
+    Attributes
+    ----------
+    module_map
+        One line: ``layers 0-17 on gpu0, 18-31 on gpu1; 14 MiB per step between them``. Empty where
+        modules are not known.
+    """
 
     devices: tuple[DeviceSummary, ...]
     crossings: tuple[Crossing, ...]
     split: tuple[Split, ...]
+    module_map: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; ``None`` where memory is not limited."""
@@ -111,7 +126,8 @@ def placement_summary(played: OperatorJudgement, most: int = MOST_ROWS) -> Place
         )
         for d, name in enumerate(p.device_names)
     )
-    return PlacementSummary(devices, _crossings(played), split)
+    crossings = _crossings(played)
+    return PlacementSummary(devices, crossings, split, module_map(played, devices, crossings))
 
 
 def _crossings(played: OperatorJudgement) -> tuple[Crossing, ...]:
@@ -121,16 +137,95 @@ def _crossings(played: OperatorJudgement) -> tuple[Crossing, ...]:
     pairs = np.stack([readers, place[p.consumers]], axis=1)
     tensor, target = np.unique(pairs, axis=0).reshape(-1, 2).T
     source = place[p.tensor_producer[tensor]]
-    size = p.tensor_bytes[tensor]
-    real = (source != target) & (size > 0)
+    sent = p.tensor_bytes[tensor]
+    real = (source != target) & (sent > 0)
     way = (source * p.m + target)[real]
     count = np.bincount(way, minlength=p.m**2)
-    total = np.bincount(way, weights=size[real], minlength=p.m**2)
+    total = np.bincount(way, weights=sent[real], minlength=p.m**2)
     found = [
         Crossing(p.device_names[k // p.m], p.device_names[k % p.m], int(count[k]), float(total[k]))
         for k in np.flatnonzero(count).tolist()
     ]
     return tuple(sorted(found, key=lambda c: -c.bytes))
+
+
+def module_map(
+    played: OperatorJudgement,
+    devices: Sequence[DeviceSummary],
+    crossings: Sequence[Crossing],
+) -> str:
+    """Which device has which layers, and what they exchange, in one line.
+
+    Layers are the numbered modules of the list that takes most seconds and bytes; a model without
+    such a list is described by the modules of each device.
+    """
+    root, used = _tree(played), [d for d in devices if d.operators]
+    if root is None:
+        return ""
+    if len(used) == 1:
+        return f"the whole model on {used[0].device}"
+    layers = max(_lists(root), key=lambda node: _weight(node, root), default=None)
+    if layers is None or _weight(layers, root) < MAPPED:
+        parts = [f"{_few(d.modules)} on {d.device}" for d in used if d.modules]
+    else:
+        parts = _layer_parts(layers, played.problem.device_names)
+        without = [
+            d.device
+            for d in used
+            if not layers.operators[played.problem.device_names.index(d.device)]
+        ]
+        parts += [f"other modules on {' and '.join(without)}"] if without else []
+    traffic = _traffic(crossings)
+    return ", ".join(parts) + (f"; {traffic}" if traffic else "")
+
+
+def _lists(node: _Node) -> Iterator[_Node]:
+    """Modules whose children are numbered, two or more, outermost first."""
+    numbered = [child for key, child in node.children.items() if key.isdigit()]
+    if len(numbered) > 1:
+        yield node
+    for child in node.children.values():
+        yield from _lists(child)
+
+
+def _layer_parts(layers: _Node, names: Sequence[str]) -> list[str]:
+    """``layers 0-17 on gpu0``, ``18-31 on gpu1``; a layer on several devices with all of them."""
+    runs: list[tuple[str, list[str]]] = []
+    for key, child in layers.children.items():
+        if not key.isdigit():
+            continue
+        home = child.home()
+        on = [home] if home >= 0 else np.flatnonzero(child.operators).tolist()
+        where = " and ".join(names[d] for d in on)
+        if runs and runs[-1][0] == where and int(key) == int(runs[-1][1][-1]) + 1:
+            runs[-1][1].append(key)
+        else:
+            runs.append((where, [key]))
+    ranges = [keys[0] if len(keys) == 1 else f"{keys[0]}-{keys[-1]}" for _, keys in runs]
+    noun = layers.name.rpartition(".")[2] or "layers"
+    parts = [f"{span} on {where}" for span, (where, _) in zip(ranges, runs, strict=True)]
+    more = len(parts) - MOST_PARTS
+    listed = [f"{noun} {parts[0]}", *parts[1:MOST_PARTS]]
+    return [*listed, *([f"and {more} more parts"] if more > 0 else [])]
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first and the last of consecutive modules."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def _traffic(crossings: Sequence[Crossing]) -> str:
+    """Bytes per step of every pair of devices, both ways together."""
+    between: dict[frozenset[str], float] = {}
+    for c in crossings:
+        pair = frozenset((c.source, c.target))
+        between[pair] = between.get(pair, 0.0) + c.bytes
+    if len(between) == 1:
+        return f"{size(sum(between.values()))} per step between them"
+    listed = sorted(((-amount, sorted(pair)) for pair, amount in between.items()))
+    parts = [f"{size(-amount)} between {a} and {b}" for amount, (a, b) in listed[:MOST_PARTS]]
+    more = len(listed) - MOST_PARTS
+    return f"per step {', '.join(parts)}" * bool(parts) + f", and {more} more pairs" * (more > 0)
 
 
 @dataclass(slots=True)
@@ -187,10 +282,10 @@ def _tree(played: OperatorJudgement) -> _Node | None:
     first = np.full(len(paths), p.n)
     np.minimum.at(first, index, np.arange(p.n))
     cell = index * p.m + played.placement
-    size = len(paths) * p.m
+    cells = len(paths) * p.m
     own_s = p.compute_s[np.arange(p.n), played.placement]
     amounts = [
-        np.bincount(cell, weights=weights, minlength=size).reshape(-1, p.m)
+        np.bincount(cell, weights=weights, minlength=cells).reshape(-1, p.m)
         for weights in (own_s, p.resident_bytes, np.ones(p.n))
     ]
     root = _node("", p.m)

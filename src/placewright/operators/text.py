@@ -54,7 +54,8 @@ def placement_text(summary: PlacementSummary, measured: Trace | None = None) -> 
         (*header, "modules" if named else ""), rows, " rrrrr" + "r" * bool(measured)
     )
     more = len(summary.devices) - len(rows)
-    lines = [table, *([f"... and {more} more devices"] if more > 0 else [])]
+    lines = [*([summary.module_map] if summary.module_map else []), table]
+    lines += [*([f"... and {more} more devices"] if more > 0 else [])]
     lines += _listed([_split(s) for s in summary.split], "modules on several devices")
     crossings = [
         f"{c.source} -> {c.target}: {size(c.bytes)} in {c.tensors} tensor{'s' * (c.tensors != 1)}"

@@ -231,14 +231,16 @@ def _baseline_facts(measurement: Measurement) -> Iterator[Fact]:
 
 
 def _devices(result: Result, trace: Trace) -> str:
-    """The legend: each device with its operators and load."""
+    """Which layers are where, and the legend: each device with its operators and load."""
     top = trace.duration_s or 1.0
     remarks = []
     for k in range(trace.devices):
         mine = trace.track == k
         busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
         remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
-    return legend(trace.tracks[: trace.devices], remarks)
+    where = placement_summary(result.judgement).module_map
+    line = tag("p", text(where[:1].upper() + where[1:])) if where else ""
+    return line + legend(trace.tracks[: trace.devices], remarks)
 
 
 def _timeline(trace: Trace, measurement: Measurement | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -209,6 +209,29 @@ class Planner(Protocol):
 
     def __call__(self, problem: Any, context: Context) -> Any:
         """A plan, or a `Proposal` where something is known about it. It never scores itself."""
+        ...
+
+
+class Simplifier(Protocol):
+    """The last step of ``auto``: of plans that are about equally good, the simplest."""
+
+    @property
+    def name(self) -> str:
+        """Of its plan in tables."""
+        ...
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """``None`` if it can take the problem, else why not."""
+        ...
+
+    def __call__(
+        self, problem: Any, plans: Sequence[Any], tolerance: float, context: Context
+    ) -> Any:
+        """The simplest plan found, one of `plans` itself where none is simpler, or a `Proposal`.
+
+        `plans` fit, and are at most `tolerance` worse than the best, which is the first one; so
+        must the answer be, or it is not used.
+        """
         ...
 
 

@@ -11,14 +11,19 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.errors import (
+    InputError,
+    PlacewrightError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from placewright.io.stored import read_data
 from placewright.planning.contract import Planner
 
@@ -27,6 +32,56 @@ PlannerChoice: TypeAlias = str | Mapping[str, Any] | Planner
 ``{"name": "search", "effort": 1e6}``, or a planner."""
 
 AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """The wing's portfolio, and what follows it.
+
+    Parameters
+    ----------
+    tolerance
+        Share by which the value of the chosen plan may exceed that of the best one found where it
+        is simpler to deploy; 0 for equally good ones only.
+    """
+
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < math.inf:
+            raise InputError("tolerance must be zero or more", by=f"got {self.tolerance}")
+
+    @property
+    def name(self) -> str:
+        """``auto``."""
+        return AUTO
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """Always."""
+        return None
+
+    def __call__(self, problem: Any, context: Any) -> Any:
+        """`placewright.solve` runs the planners of the portfolio itself."""
+        raise UnsupportedError("auto is no planner of its own", hint="give it to solve")
+
+
+def auto_of(choice: PlannerChoice) -> Auto | None:
+    """``auto`` with its parameters, ``None`` where a planner is chosen.
+
+    Raises
+    ------
+    InputError
+        Parameters that it does not have.
+    """
+    if isinstance(choice, Auto):
+        return choice
+    named = choice.get("name") if isinstance(choice, Mapping) else choice
+    if not isinstance(named, str) or named.partition("(")[0] != AUTO:
+        return None
+    found = choose({AUTO: Auto()}, choice)[1]
+    assert isinstance(found, Auto)
+    return found
+
 
 LONGEST = 10_000
 """Characters of a planner's text."""
@@ -138,8 +193,8 @@ def _with(
     planners: Mapping[str, Planner], name: str, given: Mapping[str, Any]
 ) -> tuple[str, Planner]:
     """The planner of this name with these parameters, and its label."""
-    if name == AUTO:
-        raise InputError(f"{AUTO} takes no parameters", hint="name a planner to give it some")
+    if name == AUTO and name not in planners:
+        raise InputError(f"{AUTO} is no single planner", hint="name planners, or give auto alone")
     if name not in planners:
         raise UnknownNameError("planner", name, [AUTO, *planners])
     planner = planners[name]

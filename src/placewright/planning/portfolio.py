@@ -29,6 +29,7 @@ from placewright.planning.contract import (
     Planner,
     Progress,
     Proposal,
+    Simplifier,
     proposal_of,
 )
 from placewright.planning.result import Candidate, Outcome, Status
@@ -56,6 +57,10 @@ class Limits:
         now = time.perf_counter()
         return now + max(0.0, end - now) / left
 
+    def less(self, kept_s: float) -> Limits:
+        """The same without the last seconds."""
+        return replace(self, time_limit_s=self.time_limit_s - kept_s)
+
 
 @dataclass(slots=True)
 class Portfolio:
@@ -73,6 +78,8 @@ class Portfolio:
         Values up to it are optimal within the resolution of the solver that proved it.
     started_from
         The planner whose plan the best one was given to start from, empty if none.
+    simplified
+        How the best plan was replaced by a simpler one, empty if it was not.
     """
 
     wing: Wing
@@ -84,6 +91,7 @@ class Portfolio:
     best_judgement: Any = None
     best_planner: str = ""
     started_from: str = ""
+    simplified: str = ""
     tried: list[Candidate] = field(default_factory=list)
     nearest_miss: str = ""
     missed_by: float = math.inf
@@ -159,6 +167,54 @@ class Portfolio:
         self._enter(name, proposal, judgement, took_s, relayed=relayed)
         return proposal.interrupted
 
+    def simplify(self, simplifier: Simplifier, tolerance: float, limits: Limits) -> bool:
+        """Replace the best plan by the simplest of about its value. True if interrupted."""
+        if self.best is None:
+            return False
+        slack, best = 1 + self.direction.sign * tolerance, self.value
+        near = [c for c in self.tried if c.fits and not self._beyond(c.value, slack)]
+        near.sort(key=lambda c: (c.plan is not self.best_plan, self.direction.sign * c.value))
+        context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.planning.judge)
+        began = time.perf_counter() - self.clock.seconds
+        try:
+            plans = [c.plan for c in near]
+            proposal = proposal_of(simplifier(self.problem, plans, tolerance, context))
+            judgement = self.planning.judge(self.problem, proposal.plan)
+        except KeyboardInterrupt:
+            return True
+        except Exception as error:  # the plan that is there must not be lost
+            if not self.tolerant:
+                raise
+            self.leave_out(simplifier.name, *_excuse(simplifier.name, error))
+            return False
+        if not judgement.feasible or self._beyond(float(judgement.value), slack):
+            return False
+        given = next((c for c in near if c.plan is proposal.plan), None)
+        name = simplifier.name if given is None else given.planner
+        if name == self.best_planner:
+            return False
+        if given is None:
+            took_s = time.perf_counter() - self.clock.seconds - began
+            value, note = float(judgement.value), proposal.note
+            self.tried.append(Candidate(name, value, Outcome.FITS, took_s, note, proposal))
+        off = abs(float(judgement.value) / best - 1) if best else 0.0
+        self.simplified = f"{name} is simpler, at {100 * off:.2f} % more than {self.best_planner}"
+        if given is None or given.proposal is None:
+            self.best = proposal
+        else:
+            self.best = given.proposal
+        self.best_judgement, self.best_planner = judgement, name
+        return False
+
+    @property
+    def best_plan(self) -> Any:
+        """``None`` before there is one."""
+        return None if self.best is None else self.best.plan
+
+    def _beyond(self, value: float, slack: float) -> bool:
+        """Whether a value is worse than the best one by more than a share."""
+        return self.direction.better(self.value * slack, value)
+
     def leave_out(self, name: str, outcome: Outcome, why: str, took_s: float = 0.0) -> None:
         """Note a planner that gave no plan."""
         self.tried.append(Candidate(name, self.direction.worst, outcome, took_s, why))
@@ -223,8 +279,8 @@ class Portfolio:
 
     def why(self) -> str:
         """Which planner won, from where, by how much, and which packages were missing."""
-        text = f"{self.best_planner} won{self._margin()}"
-        if self.started_from:
+        text = self.simplified or f"{self.best_planner} won{self._margin()}"
+        if self.started_from and not self.simplified:
             text += f"; it started from the plan of {self.started_from}"
         if self.closed:
             text += f"; nothing can be better ({self._tightest()} bound)"
@@ -316,6 +372,21 @@ def run_portfolio(
     except KeyboardInterrupt:
         return True
     return False
+
+
+SIMPLIFYING_SHARE, SIMPLIFYING_S = 0.1, 3.0
+"""Share of the time limit, and seconds, that are kept for the simplifier at most."""
+
+
+def simplifier_of(wing: Wing, problem: Any) -> Simplifier | None:
+    """The last step of ``auto``, ``None`` where the wing has none for this problem."""
+    found = None if wing.simplifier is None else wing.simplifier()
+    return None if found is None or found.unsupported_reason(problem) is not None else found
+
+
+def simplifying_s(limits: Limits) -> float:
+    """Seconds of the time limit that are kept for the simplifier."""
+    return min(SIMPLIFYING_SHARE * limits.time_limit_s, SIMPLIFYING_S)
 
 
 def report(progress: Progress, what: str, portfolio: Portfolio, start: float) -> None:

@@ -3,7 +3,8 @@
 A wing offers planners, one judge and bounds. Every planner proposes a plan; the judge, and only
 the judge, computes its value; the bounds are values that no plan can beat. ``auto`` runs the wing's
 portfolio, from quick rules to searches that start from the best plan so far, keeps the best by the
-judge's value, and stops when a bound proves it optimal.
+judge's value, and stops when a bound proves it optimal. Where the wing has a simplifier, the last
+step chooses the simplest plan within 1 % of the best.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from typing import Any
 from placewright.errors import InputError
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.contract import Planner, Progress, silent
-from placewright.planning.parameters import AUTO, PlannerChoice, choose, opened
-from placewright.planning.portfolio import Limits, Portfolio, report, run_portfolio
+from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
+from placewright.planning.portfolio import (
+    Limits,
+    Portfolio,
+    report,
+    run_portfolio,
+    simplifier_of,
+    simplifying_s,
+)
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
 from placewright.planning.wings import wing_of
@@ -39,7 +47,8 @@ def solve(
     problem
         Of any wing, for example an `OperatorProblem`.
     planner
-        ``"auto"``, or one planner: its name, its name with parameters (``"search(effort=1e6)"``),
+        ``"auto"`` (``"auto(tolerance=0)"``: nothing is given up for a simpler plan), or one
+        planner: its name, its name with parameters (``"search(effort=1e6)"``),
         a mapping (``{"name": "search", "effort": 1e6}``), a file with that (``"@planner.yaml"``),
         or a planner of your own.
     time_limit_s
@@ -57,13 +66,13 @@ def solve(
     wing, choice = wing_of(problem), opened(planner)
     planning = wing.planning()
     known = planning.planners(problem)
-    auto = choice in (AUTO, {"name": AUTO})
-    if auto:
+    auto = auto_of(choice)
+    if auto is not None:
         chosen = [(name, known[name]) for name in planning.portfolio(problem)]
     else:
         chosen = [choose(known, choice)]
     limits = Limits(time.perf_counter(), time_limit_s, seed)
-    return _run(wing, problem, chosen, limits, progress, tolerant=auto, auto=auto)
+    return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
 
 
 def compare(
@@ -94,7 +103,7 @@ def _run(
     progress: Progress,
     *,
     tolerant: bool,
-    auto: bool = False,
+    auto: Auto | None = None,
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
     if not limits.time_limit_s >= 0:  # NaN neither
@@ -103,7 +112,12 @@ def _run(
     start = limits.start
     with CompileClock(lambda: report(progress, COMPILING, portfolio, start)) as clock:
         portfolio = Portfolio(wing, problem, clock, tolerant)
-        interrupted = run_portfolio(portfolio, planners, limits, progress, auto)
+        simplifier = None if auto is None else simplifier_of(wing, problem)
+        before = limits if simplifier is None else limits.less(simplifying_s(limits))
+        interrupted = run_portfolio(portfolio, planners, before, progress, auto is not None)
+        if auto is not None and simplifier is not None and not interrupted:
+            report(progress, simplifier.name, portfolio, start)
+            interrupted = portfolio.simplify(simplifier, auto.tolerance, limits)
     if portfolio.best is None:
         raise portfolio.no_plan(interrupted)
     report(progress, "done", portfolio, start)
@@ -121,6 +135,6 @@ def _run(
         provenance=Provenance(problem.hash(), limits.seed),
         bound_names=portfolio.bounds,
         direction=wing.direction,
-        note=portfolio.why() if auto else "",
+        note=portfolio.why() if auto is not None else "",
         compile_s=clock.seconds,
     )

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from placewright.planning.contract import BoundContext, Direction, Judgement, Planner, Proposal
+from placewright.planning.contract import (
+    BoundContext,
+    Direction,
+    Judgement,
+    Planner,
+    Proposal,
+    Simplifier,
+)
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -253,6 +260,12 @@ class Wing:
         where there is nothing of the wing's own.
     explain
         ``explain(problem, plan, name)``: why a named part of the plan is as it is.
+    places_models
+        Problems are also made of models, captured and profiled on a cluster, and their plans are
+        executed as placed models. Both lie above the wings, so the command line adds those sources
+        and verbs where this is set.
+    simplifier
+        The last step of ``auto``: of plans that are about equally good, the simplest.
     """
 
     name: str
@@ -267,3 +280,5 @@ class Wing:
     command_line: Callable[[], CommandLine] | None = None
     conformance: Callable[[], Conformance] | None = None
     explain: Callable[[Any, Any, str], Explanation] | None = None
+    places_models: bool = False
+    simplifier: Callable[[], Simplifier] | None = None

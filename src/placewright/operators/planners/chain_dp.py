@@ -76,42 +76,44 @@ class ChainDp:
 
         Raises `InfeasibleError` (a group that no device can run; no cuts within the memories).
         """
-        groups = groups_of(problem)
-        ways = [units_by_group(problem, groups)]
-        if any(problem.operator_modules):
-            ways.insert(0, units_by_module(problem, groups))
-        judge = Judge(problem)
-        found = [
-            best
-            for unit in ways
-            if (best := self._best(judge, chain_of(problem, groups, unit), context)) is not None
-        ]
+        found = self.splits(problem, context.deadline_s)
         if not found:
             raise InfeasibleError(
                 "no contiguous stretches fit the memories and the links", where=problem.name
             )
         return min(found, key=lambda start: start.score).plan()
 
-    def _best(self, judge: Judge, chain: Chain, context: Context) -> Start | None:
-        """The best of the cuts that are judged, ``None`` where there are none."""
+    def splits(self, problem: OperatorProblem, deadline_s: float) -> list[Start]:
+        """Cuts of every subset of the devices that are judged: between modules, between groups.
+
+        Raises `InfeasibleError` (a group that no device can run).
+        """
+        groups, judge = groups_of(problem), Judge(problem)
+        ways = [units_by_group(problem, groups)]
+        if any(problem.operator_modules):
+            ways.insert(0, units_by_module(problem, groups))
+        chains = (chain_of(problem, groups, unit) for unit in ways)
+        return [start for chain in chains for start in self._judged(judge, chain, deadline_s)]
+
+    def _judged(self, judge: Judge, chain: Chain, deadline_s: float) -> list[Start]:
+        """The cuts of one chain that are judged, in rounds with shrinking budgets."""
         problem = judge.problem
         chosen = self._chosen(problem, chain)
         count = len(chosen)
         chain = coarse(chain, int((self.work / (2**count * count)) ** 0.5))
         budget = np.array(problem.memory_bytes)
-        best: Start | None = None
+        found: list[Start] = []
         for _ in range(self.rounds):
             starts = score_all(judge, self._cuts(problem, chain, chosen, budget))
             starts = [s for s in starts if np.isfinite(s.score.value_s)]
             if not starts:
                 break
-            found = min(starts, key=lambda start: start.score)
-            best = found if best is None or found.score < best.score else best
+            found += starts
             shortest = min(starts, key=lambda start: start.score.value_s)
-            if shortest.score.over_bytes == 0 or time.perf_counter() >= context.deadline_s:
+            if shortest.score.over_bytes == 0 or time.perf_counter() >= deadline_s:
                 break
             budget = _tightened(budget, judge(shortest.plan()), problem)
-        return best
+        return found
 
     def _chosen(self, problem: OperatorProblem, chain: Chain) -> IntArray:
         """Devices that take part, in their order."""

@@ -1,0 +1,108 @@
+"""How simple the plans of `auto` are: ``python benchmarks/deployable_plans.py [--seconds S]``.
+
+Llama 8B from its configuration, without weights (one prefill, analytic profile), over clusters of
+five machines of three kinds, on Ethernet. For each cluster: devices, cuts along the layers and
+transfers of the best plan found and of the simplest within 1 % of it, and both values by the judge.
+
+Ends with 1 where a plan has more than one cut per pair of neighbouring machines used (machines are
+neighbours where consecutive layers are on them), or a value more than 1 % above the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+import torch
+
+from accelerate_maps import GIB, llama
+from placewright import Cluster, Device, Link, OperatorProblem, capture, profile, solve
+from placewright.operators.placement_summary import placement_summary
+from placewright.operators.planners.deployable import Complexity, complexity
+
+KINDS: Mapping[str, tuple[str, float, float, float]] = {
+    "workstation": ("gpu", 24, 82e12, 1.0e12),
+    "desktop": ("gpu", 12, 51e12, 0.36e12),
+    "board": ("gpu", 8, 17e12, 0.1e12),
+    "laptop": ("cpu", 32, 0.4e12, 0.06e12),
+}
+"""Kind of device, GiB, FLOP/s of bfloat16, bytes/s."""
+
+GIGABIT = 125e6
+"""Bytes per second."""
+
+
+def cluster(name: str, kinds: str, bandwidth: float, *, line: bool = False) -> Cluster:
+    """One device a machine; every pair has a link, or with `line` only neighbours."""
+    devices = [
+        Device(
+            f"{kind}-{k}",
+            kind=KINDS[kind][0],
+            node=f"{kind}-{k}",
+            memory_bytes=KINDS[kind][1] * GIB,
+            peak_flops=KINDS[kind][2],
+            memory_bandwidth=KINDS[kind][3],
+        )
+        for k, kind in enumerate(kinds.split())
+    ]
+    links = [
+        Link(a.name, b.name, bandwidth, 200e-6)
+        for i, a in enumerate(devices)
+        for j, b in enumerate(devices)
+        if i != j and (not line or abs(i - j) == 1)
+    ]
+    return Cluster(tuple(devices), tuple(links), name)
+
+
+CLUSTERS = (
+    cluster(
+        "2 desktops, 2 boards, laptop; 1 Gbit/s", "desktop desktop board board laptop", GIGABIT
+    ),
+    cluster("the same; 10 Gbit/s", "desktop desktop board board laptop", 10 * GIGABIT),
+    cluster("desktop, 3 boards, laptop; 1 Gbit/s", "desktop board board board laptop", GIGABIT),
+    cluster("4 boards in a line, laptop", "board board laptop board board", GIGABIT, line=True),
+    cluster(
+        "workstation, 2 desktops, 2 laptops", "workstation desktop desktop laptop laptop", GIGABIT
+    ),
+)
+
+
+def row(problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
+    """A line of the table, and whether it is as it must be."""
+    result = solve(problem, time_limit_s=seconds)
+    best = min((c for c in result.candidates if c.fits), key=lambda c: c.value)
+    before, found = complexity(problem, best.plan), complexity(problem, result.plan)
+    share = result.value / best.value - 1
+    words = placement_summary(result.judgement).module_map
+    ok = found.cuts <= max(found.pairs, found.devices - 1) and share <= 0.01
+    cells = [*_cells(before), f"{best.value:.4f}", *_cells(found), f"{result.value:.4f}"]
+    return f"{' | '.join(cells)} | {100 * share:+.2f} % | {result.planner} | {words}", ok
+
+
+def _cells(found: Complexity) -> list[str]:
+    return [str(found.devices), str(found.cuts), str(found.transfers)]
+
+
+def main() -> int:
+    """The table; 1 where a plan is not as simple as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--tokens", type=int, default=512)
+    asked = parser.parse_args()
+    ids = torch.zeros(1, asked.tokens, dtype=torch.long)
+    graph = capture(llama("8b"), {"input_ids": ids}, name="llama-8b")
+    print(
+        "| cluster | best: devices | cuts | transfers | s | **chosen: devices** | cuts | transfers "
+        "| s | to the best | by | |\n|---|" + "---:|" * 9 + "---|---|"
+    )
+    bad = 0
+    for machines in CLUSTERS:
+        line, ok = row(profile(graph, machines, method="analytic"), asked.seconds)
+        bad += not ok
+        print(f"| {machines.name} | {line} |", flush=True)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
