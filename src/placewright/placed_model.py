@@ -61,7 +61,7 @@ def place(
     plan: OperatorPlan | str | Path | None = None,
     objective: Literal["latency", "throughput"] = "latency",
     contiguous: bool = False,
-    time_limit_s: float = 60.0,
+    time_limit_s: float | None = None,
     calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,
@@ -105,7 +105,8 @@ def place(
     contiguous
         With ``throughput``: one contiguous part of the model on each device.
     time_limit_s
-        For planning.
+        For planning; by default from 1 to 60 s, by the size of the model, and no longer than what
+        a better plan could save in 1,000 steps.
     calibrate
         With every engine but ``local``, execute whole steps on each device and correct the profile
         by what they take, then steps on several devices to measure how these slow each other.
@@ -171,7 +172,7 @@ def deploy(
     *,
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
-    time_limit_s: float = 60.0,
+    time_limit_s: float | None = None,
     calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,

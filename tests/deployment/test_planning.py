@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from placewright.deployment import planning
-from placewright.deployment.planning import judged, planned, tried
+from placewright.deployment.planning import judged, planned, size_limit_s, tried
 from placewright.errors import WorkerError
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
@@ -164,3 +164,39 @@ def test_workers_are_closed_where_planning_fails() -> None:
     with pytest.raises(Exception, match="nobody"):
         deploy(LOAD, given, planner="nobody", monitor=Listener())
     assert workers.closed == 1
+
+
+def test_without_a_time_limit_effort_follows_size_and_what_is_left_to_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One second first; longer only for what 1,000 steps could save, and up to a limit by size."""
+    limits: list[float] = []
+    claim: dict[str, Any] = {}
+
+    def noted(problem: Any, planner: Any, *, time_limit_s: float, **options: Any) -> Result:
+        limits.append(time_limit_s)
+        return replace(solve(problem, planner, time_limit_s=0.2), **claim)
+
+    monkeypatch.setattr(planning, "solve", noted)
+    monkeypatch.setattr(planning, "size_limit_s", lambda problem: 20.0)
+    known = InterferenceProfile.alike(SPLIT)  # 4 s, so that 0.005 s less are 5 s in 1,000 steps
+    for bound, status, planner, wanted in (
+        (4.0 - 0.5, Status.FEASIBLE, "auto", [1.0, 20.0]),
+        (4.0 - 0.05, Status.FEASIBLE, "auto(tolerance=0)", [1.0, 20.0]),
+        (4.0 - 0.001, Status.FEASIBLE, "auto", [1.0]),
+        (4.0, Status.OPTIMAL, "auto", [1.0]),
+        (4.0 - 0.5, Status.FEASIBLE, "heft", [20.0]),
+    ):
+        limits.clear()
+        claim.update(bound=bound, status=status)
+        planned(known, planner, time_limit_s=None, seed=0, monitor=Listener())
+        assert limits == wanted
+        limits.clear()
+        planned(known, planner, time_limit_s=0.7, seed=0, monitor=Listener())
+        assert limits == [0.7]
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(10, 1.0), (2000, 8.0), (100_000, 60.0)])
+def test_the_limit_by_size(n: int, seconds: float) -> None:
+    """From one second to a minute."""
+    assert size_limit_s(tiny([[1.0, 1.0]] * n, [])) == pytest.approx(seconds)

@@ -99,6 +99,3 @@ OptionalTimeLimitOption = Annotated[
         "--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it. Not with PLAN."
     ),
 ]
-
-TIME_LIMIT_S = 60.0
-"""Default time limit of planning."""

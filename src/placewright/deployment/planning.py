@@ -14,8 +14,9 @@ from placewright.operators.interference import InterferenceProfile
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.run import SINGLE, best_single
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
+from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result, Status
-from placewright.planning.solving import AUTO, solve
+from placewright.planning.solving import solve
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
@@ -24,8 +25,18 @@ if TYPE_CHECKING:
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
+    from placewright.operators.problem import OperatorProblem
     from placewright.planning.contract import Planner
     from placewright.planning.monitor import Monitor
+
+LEAST_S, MOST_S = 1.0, 60.0
+"""Time limit of planning where none is given."""
+
+SIZE_S = 2e-3
+"""Of that time limit, per operator and device."""
+
+STEPS = 1000
+"""Planning takes no longer than it could save in so many steps."""
 
 FIRST_PLAN_S = 5.0
 """Time limit of the plan whose execution shows how devices slow each other."""
@@ -72,26 +83,43 @@ def planned(
     known: InterferenceProfile,
     planner: str | Planner,
     *,
-    time_limit_s: float,
+    time_limit_s: float | None,
     seed: int,
     monitor: Monitor,
 ) -> tuple[Result, ...]:
-    """Plans made with interference, best first; with `auto` the best single device is one."""
-    title = f"planning {known.alone.name}, at most {time_limit_s:g} s"
-    with monitor.meter(title) as meter:
-        result = solve(
-            known.together, planner, time_limit_s=time_limit_s, seed=seed, progress=meter
-        )
+    """Plans made with interference, best first; with `auto` the best single device is one.
+
+    Without a time limit the effort follows the size of the problem, and what is left to gain after
+    the first second.
+    """
+    problem, auto = known.together, auto_of(opened(planner))
+    limit_s = size_limit_s(problem) if time_limit_s is None else time_limit_s
+    staged = time_limit_s is None and auto is not None
+    with monitor.meter(f"planning {problem.name}, at most {limit_s:g} s") as meter:
+
+        def solved(limit_s: float) -> Result:
+            return solve(problem, planner, time_limit_s=limit_s, seed=seed, progress=meter)
+
+        result = solved(LEAST_S if staged else limit_s)
+        longer_s = min(limit_s, STEPS * (result.value - result.lower_bound))
+        unfinished = result.status is Status.FEASIBLE and result.gap > Auto().tolerance
+        if staged and unfinished and longer_s > 2 * LEAST_S:
+            result = min(solved(longer_s), result, key=lambda found: found.value)
     if result.status is Status.INTERRUPTED:
         monitor.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
     result = _of_its_kind(known, result)
-    single = best_single(known.alone) if planner == AUTO else None
+    single = None if auto is None else best_single(known.alone)
     if single is None:
         return (result,)
     # The page compares with what a device takes alone, not beside others.
     others = (c for c in result.candidates if not c.planner.startswith(SINGLE))
     result = replace(result, candidates=(*others, *single.candidates))
     return (single, result) if single.value < result.value else (result, single)
+
+
+def size_limit_s(problem: OperatorProblem) -> float:
+    """Seconds that planning takes at most where no time limit is given, by size."""
+    return float(min(MOST_S, max(LEAST_S, SIZE_S * problem.n * problem.m)))
 
 
 def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Result:

@@ -10,7 +10,6 @@ import typer
 from placewright.cli.answer import keep_pictures
 from placewright.cli.console import Console
 from placewright.cli.options import (
-    TIME_LIMIT_S,
     BatchOption,
     ContiguousOption,
     LinksOption,
@@ -146,7 +145,7 @@ def run(
         workers,
         planner=planner or "auto",
         plan=plan,
-        time_limit_s=TIME_LIMIT_S if time_limit is None else time_limit,
+        time_limit_s=time_limit,
         trials=not adapt,  # a run that adapts tries plans while it trains
         seed=seed,
         monitor=console,
