@@ -105,7 +105,7 @@ class FakeWorkers:
         self.closed += 1
 
 
-LOAD: Any = SimpleNamespace(graph=1, cluster=1, state={}, problem=SPLIT)
+LOAD: Any = SimpleNamespace(graph=1, cluster=1, state={}, values={}, problem=SPLIT)
 
 
 @pytest.mark.parametrize(
