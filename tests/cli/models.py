@@ -29,3 +29,9 @@ def tower() -> tuple[torch.nn.Module, torch.Tensor]:
     """Two layers."""
     layers = [torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]
     return torch.nn.Sequential(*layers), torch.ones(4, 8)
+
+
+def shapes_only() -> tuple[torch.nn.Module, torch.Tensor]:
+    """Two layers without weights, and an input without values."""
+    with torch.device("meta"):
+        return tower()

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import save_file
 
 from placewright.operators.files import write_problem
 from placewright.operators.instances import tiny
+from tests.cli.models import tower
 from tests.cli.speak import speak
 from tests.published import published
 
@@ -254,3 +256,23 @@ def test_a_failed_check_is_an_error_and_nothing_is_lost(
     assert "tolerance 0" in said.err
     assert json.loads(kept.read_text(encoding="utf-8"))["check"] == check
     assert "FAILED: output" in page.read_text(encoding="utf-8")
+
+
+def test_a_model_without_weights_is_planned_and_runs_from_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the meta device; without files it says what is missing."""
+    model, ask = "tests.cli.models:shapes_only", ("--on", "edge-duo", "--planner", "heft")
+    planned = speak(capsys, "operators", "plan", model, *ask, "-f", "json")
+    assert planned.code == 0
+    assert planned.data["value"] > 0
+    refused = speak(capsys, "operators", "run", model, *ask)
+    assert refused.code == 1
+    assert "has no weights" in refused.err
+    weights = tmp_path / "w.safetensors"
+    save_file(tower()[0].state_dict(), weights)
+    ran = speak(
+        capsys, *("operators", "run", model, *ask, "--steps", 1, "--weights", weights, "-f", "json")
+    )
+    assert ran.code == 0
+    assert ran.data["steps"] == 1

@@ -47,6 +47,7 @@ class SourceOptions:
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     method: Method = "auto"
     table: Path | None = None
+    weights: Path | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class Loaded:
     cluster: Cluster | None = None
     model: ModelSource | None = None
     state: Any = None
+    weights: Any = None
 
 
 def find_cluster(spec: str | None) -> Cluster:
@@ -150,11 +152,13 @@ def _from_model(ask: SourceOptions, console: Console) -> Loaded:
     table, cluster = _kept_profile(ask, console), find_cluster(ask.on)
     graph, model = load_graph(ask, console, weights=True)
     from placewright.deployment.workload import state_of
+    from placewright.io.tensor_files import stored_tensors
 
+    stored = {} if ask.weights is None else stored_tensors(ask.weights)
     with _profiling(console, graph, cluster):
-        state = state_of(model, graph)
-        problem = _profiled(graph, cluster, ask, table, state)
-    return Loaded(problem, graph, cluster, model, state)
+        state = state_of(model, graph, stored)
+        problem = _profiled(graph, cluster, ask, table, None if stored else state)
+    return Loaded(problem, graph, cluster, model, state, stored)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Workload:
     state: State | None
     problem: OperatorProblem
     structure: Any = None
-    versions: tuple[int, ...] = ()
+    versions: tuple[tuple[int, int], ...] = ()
     weights: Mapping[str, StoredTensor] = field(default_factory=dict)
 
     @property

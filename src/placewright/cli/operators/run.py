@@ -82,6 +82,15 @@ SnapshotsOption = Annotated[
         "--snapshots", metavar="FOLDER", help="With --adapt: kept here, and continued from here."
     ),
 ]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="PATH",
+        help="A safetensors file or a folder of them, for a model on the meta device: each worker "
+        "reads what lives on its device.",
+    ),
+]
 CheckOption = Annotated[
     bool,
     typer.Option("--check", help="Compare with plain eager PyTorch; exit code 1 if it differs."),
@@ -103,6 +112,7 @@ def run(
     planner: OptionalPlannerOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    weights: WeightsOption = None,
     objective: ObjectiveOption = None,
     contiguous: ContiguousOption = False,
     links: LinksOption = None,
@@ -134,7 +144,15 @@ def run(
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     options = SourceOptions(
-        source, on, training, batch, objective, links=links, overlap=overlap, contiguous=contiguous
+        source,
+        on,
+        training,
+        batch,
+        objective,
+        links=links,
+        overlap=overlap,
+        contiguous=contiguous,
+        weights=weights,
     )
     streamed = options.changes.get("objective") == "throughput"
     if streamed and adapt:
@@ -206,4 +224,11 @@ def _runnable(loaded: Loaded) -> Workload:
             where=loaded.problem.name,
             hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
         )
-    return Workload(loaded.model, loaded.graph, loaded.cluster, loaded.state, loaded.problem)
+    return Workload(
+        loaded.model,
+        loaded.graph,
+        loaded.cluster,
+        loaded.state,
+        loaded.problem,
+        weights=loaded.weights or {},
+    )
