@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     from placewright.planning.wings import bounds, judge, planners, register_wing, wings
     from placewright.profiling.build import profile
     from placewright.profiling.table import ProfileTable
+    from placewright.requests.serving.server import (
+        ServingOptions,
+        running_server,
+        serve_requests,
+    )
     from placewright.runtime.session import Session
     from placewright.samples.plan import SamplePlan
     from placewright.samples.problem import SampleProblem
@@ -101,6 +106,7 @@ _HOME = {
     "RunError": "placewright.errors",
     "SamplePlan": "placewright.samples.plan",
     "SampleProblem": "placewright.samples.problem",
+    "ServingOptions": "placewright.requests.serving.server",
     "Session": "placewright.runtime.session",
     "Status": "placewright.planning.result",
     "Testbed": "placewright.testbed.testbed",
@@ -135,6 +141,8 @@ _HOME = {
     "register_wing": "placewright.planning.wings",
     "run": "placewright.operators.run",
     "running": "placewright.operators.run",
+    "running_server": "placewright.requests.serving.server",
+    "serve_requests": "placewright.requests.serving.server",
     "solve": "placewright.planning.solving",
     "solve_pbqp": "placewright.solvers.pbqp",
     "solve_pbqp_memory": "placewright.solvers.memory_search",
@@ -179,6 +187,7 @@ __all__ = [
     "RunError",
     "SamplePlan",
     "SampleProblem",
+    "ServingOptions",
     "Session",
     "Status",
     "Testbed",
@@ -214,6 +223,8 @@ __all__ = [
     "register_wing",
     "run",
     "running",
+    "running_server",
+    "serve_requests",
     "solve",
     "solve_pbqp",
     "solve_pbqp_memory",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.planning.wing import Loaded
+from placewright.requests.serving.commands import run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -177,10 +178,17 @@ def plan(
     _print(console, result, report, trace)
 
 
-verbs: dict[str, Callable[..., None]] = {"plan": plan, "simulate": simulate}
+verbs: dict[str, Callable[..., None]] = {
+    "plan": plan,
+    "simulate": simulate,
+    "serve": serve,
+    "run": run,
+}
 examples = {
     "plan": ["requests.yaml --report plan.html", "requests.yaml --target-success 0.99"],
     "compare": ["requests.yaml", "requests.yaml --planner rolling --planner edf-fastest"],
     "simulate": ["serving:FILE --scenario NAME --planner auto --seed 0 --log log.jsonl -f json"],
     "explain": ["requests.yaml plan.json 17"],
+    "serve": ["--port 8000", "--server big:1 --server small:0.3 --policy edf --log log.jsonl"],
+    "run": ["--load 0.5 --load 1.5 --duration 20", "--arrivals times.csv -f json"],
 }

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
-from placewright.requests.policies.edf import Edf
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application, HttpLimits
@@ -40,11 +41,22 @@ CONNECTIONS = 2048
 
 
 class StartsPolicies(Protocol):
-    """A policy's parameters, for example `placewright.requests.policies.edf.Edf`."""
+    """What gives a server its policy: `PlannedPolicy`, or an object of one's own."""
 
     def start(self, service: Service) -> Policy:
         """A policy object for one server."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPolicy:
+    """The policy of a plan, as `ServingOptions` takes it."""
+
+    plan: RequestPlan
+
+    def start(self, service: Service) -> Policy:
+        """A policy object; an unknown name or parameter is an `InputError`."""
+        return start(self.plan, service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class ServingOptions:
         What a client may ask.
     """
 
-    policy: StartsPolicies = field(default_factory=lambda: Edf("accurate", batching=True))
+    policy: StartsPolicies = field(default_factory=lambda: PlannedPolicy(RequestPlan("rolling")))
     engine: str = "local"
     host: str = "127.0.0.1"
     port: int = 8000

@@ -1,0 +1,193 @@
+"""placewright requests serve and run: the real server, and open-loop load against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+    from placewright.requests.serving.families import Family
+    from placewright.requests.serving.server import PlannedPolicy
+
+SERVERS = ("a:1", "b:0.6", "c:0.35", "d:0.2")
+"""Unequal servers for a first try."""
+
+FamilyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--family", metavar="NAME", help="digits, or FILE.yaml of ONNX models; several times."
+    ),
+]
+ServerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        metavar="NAME:SPEED",
+        help="A worker process and its speed relative to this machine; several times.",
+    ),
+]
+ClusterOption = Annotated[
+    Path | None,
+    typer.Option("--on", metavar="CLUSTER", help="Servers as the devices of a cluster file."),
+]
+EngineOption = Annotated[
+    Literal["local", "testbed"],
+    typer.Option("--engine", help="local: slow servers wait; testbed: CPU quotas, as root."),
+]
+PolicyOption = Annotated[
+    str, typer.Option("--policy", metavar="NAME", help="Who decides: rolling, edf, thesis, ...")
+]
+LogOption = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="FILE", help="Write every request: one JSON object a line."),
+]
+BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Rows of a batch.")]
+
+
+def serve(
+    console: Console,
+    family: FamilyOption = None,
+    server: ServerOption = None,
+    cluster: ClusterOption = None,
+    engine: EngineOption = "local",
+    policy: PolicyOption = "rolling",
+    host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8000,
+    max_waiting: Annotated[
+        int, typer.Option("--max-waiting", min=1, help="Rows that may wait; 429 beyond.")
+    ] = 1000,
+    max_batch: BatchOption = 16,
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=1e-3, help="Seconds, of requests that give none.")
+    ] = 10.0,
+    drain: Annotated[
+        float, typer.Option("--drain", min=0.0, help="Seconds to finish requests at the end.")
+    ] = 10.0,
+    log: LogOption = None,
+) -> None:
+    """Serve model variants by the Open Inference Protocol until SIGTERM or Ctrl-C.
+
+    Clients other than this machine's need the token in the environment variable PLACEWRIGHT_TOKEN.
+    """
+    import os
+    import sys
+
+    from placewright.requests.serving.application import HttpLimits
+    from placewright.requests.serving.server import TOKEN, Running, ServingOptions, serve_requests
+
+    options = ServingOptions(
+        policy=_policy(policy),
+        engine=engine,
+        host=host,
+        port=port,
+        token=os.environ.get(TOKEN, ""),
+        most_waiting=max_waiting,
+        most_batch=max_batch,
+        drain_s=drain,
+        log=log,
+        limits=HttpLimits(deadline_s=deadline),
+    )
+
+    def ready(running: Running) -> None:
+        names = [each.name for each in running.dispatcher.fleet.families]
+        console.show(
+            lambda: {"url": running.url, "models": names},
+            lambda: f"serving {', '.join(names)} at {running.url} (live page there too)",
+        )
+        sys.stdout.flush()  # a parent process may wait for it
+
+    serve_requests(_families(family, console), _servers(server, cluster), options, on_ready=ready)
+
+
+def run(
+    console: Console,
+    family: FamilyOption = None,
+    server: ServerOption = None,
+    cluster: ClusterOption = None,
+    engine: EngineOption = "local",
+    policy: PolicyOption = "rolling",
+    load: Annotated[
+        list[float] | None,
+        typer.Option("--load", min=0.01, help="1: every server always busy; several times."),
+    ] = None,
+    arrivals: Annotated[
+        str,
+        typer.Option("--arrivals", metavar="KIND", help="poisson, mmpp, or a file of times."),
+    ] = "poisson",
+    duration: Annotated[
+        float, typer.Option("--duration", min=1.0, help="Seconds of each load.")
+    ] = 20.0,
+    scale: Annotated[
+        float, typer.Option("--deadlines", min=0.01, help="Times the usual 40 to 600 ms.")
+    ] = 1.0,
+    max_batch: BatchOption = 16,
+    seed: int = 0,
+    log: LogOption = None,
+) -> None:
+    """Send open-loop load to a real server; measured success beside the simulation's prediction.
+
+    Requests are sent at their arrival whether or not others were answered. Deadlines are 40 to
+    600 ms, half of the requests ask for more than the least accuracy.
+    """
+    from placewright.requests.serving.load import run_loads, table
+    from placewright.requests.serving.server import ServingOptions
+
+    options = ServingOptions(
+        policy=_policy(policy), engine=engine, port=0, most_batch=max_batch, log=log
+    )
+    found = run_loads(
+        _families(family, console),
+        _servers(server, cluster),
+        options,
+        loads=load or [0.5, 1.0, 1.5],
+        arrivals=arrivals,
+        duration_s=duration,
+        deadlines=scale,
+        seed=seed,
+        note=console.note,
+    )
+    console.show(lambda: [each.as_json() for each in found], lambda: table(found))
+    console.keep(lambda: [each.as_json() for each in found])
+
+
+def _families(given: list[str] | None, console: Console) -> list[Family]:
+    from placewright.requests.serving.digits import digits
+    from placewright.requests.serving.families import read_family
+
+    found = []
+    for name in given or ["digits"]:
+        if name == "digits":
+            console.note("training the digits")
+        found.append(digits() if name == "digits" else read_family(name))
+    return found
+
+
+def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float]:
+    from placewright.errors import InputError
+
+    if cluster is not None:
+        from placewright.cluster.files import load_cluster
+
+        if given:
+            raise InputError("give --server or --on, not both", where="--server")
+        return {device.name: device.speed for device in load_cluster(str(cluster)).devices}
+    found: dict[str, float] = {}
+    for written in given or SERVERS:
+        name, _, speed = written.partition(":")
+        try:
+            found[name] = float(speed or 1)
+        except ValueError:
+            raise InputError(f"{written!r} is not NAME:SPEED", where="--server") from None
+    return found
+
+
+def _policy(name: str) -> PlannedPolicy:
+    from placewright.requests.plan import RequestPlan
+    from placewright.requests.serving.server import PlannedPolicy
+
+    return PlannedPolicy(RequestPlan(name))

@@ -1,0 +1,358 @@
+"""Open-loop load on a real server, beside what the simulation predicts for the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import InputError, RunError
+from placewright.io.boundary import read_text
+from placewright.numerics.arrays import FloatArray
+from placewright.report.text import plain_table
+from placewright.requests.generators import mmpp, poisson
+from placewright.requests.problem import RequestProblem
+from placewright.requests.service import Service
+from placewright.requests.serving.families import Family
+from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.serving.tensors import NUMPY
+from placewright.requests.simulation import simulate
+from placewright.requests.stream import Stream, stream_of
+
+CONNECTIONS = 256
+"""That are open at once; a request waits for one beyond."""
+
+LATEST_S = 30.0
+"""An answer later than this counts as none."""
+
+START_S = 0.2
+"""Between the call and the first arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request, as its client saw it.
+
+    Attributes
+    ----------
+    latency_s
+        From its arrival to its answer, though it may have been sent later.
+    overhead_s
+        Latency without waiting for a server and without its batch's computation.
+    """
+
+    status: int
+    latency_s: float
+    accuracy: float
+    overhead_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """One load, measured and predicted; shares in [0, 1]."""
+
+    load: float
+    rate_per_s: float
+    requests: int
+    success: float
+    predicted_success: float
+    effective_accuracy: float
+    predicted_effective_accuracy: float
+    latency_p50_ms: float
+    latency_p99_ms: float
+    overhead_p50_ms: float
+    overhead_p99_ms: float
+    statuses: Mapping[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``-f json``."""
+        return asdict(self)
+
+
+def run_loads(
+    families: Sequence[Family],
+    servers: Mapping[str, float],
+    options: ServingOptions,
+    *,
+    loads: Sequence[float],
+    arrivals: str,
+    duration_s: float,
+    deadlines: float = 1.0,
+    seed: int = 0,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[LoadResult]:
+    """Start a server, send each load to it, and simulate the same requests.
+
+    The client is in a thread of its own beside the server's, in one process: what it costs is part
+    of what is measured.
+
+    Raises
+    ------
+    InputError
+        No such arrivals, or a server or family is wrong.
+    """
+    found = []
+    with running_server(families, servers, options) as running:
+        for load in loads:
+            service = running.dispatcher.service
+            rate = load * full_rate(service)
+            note(f"load {load:g}: {rate:.1f} requests/s for {duration_s:g} s")
+            stream = made_stream(service, arrivals, rate, duration_s, deadlines, seed)
+            predicted = predict(service, stream, duration_s, options, seed)
+            outcomes = asyncio.run(play(running.url, families, stream, options.token))
+            found.append(_result(load, rate, stream, outcomes, predicted))
+    return found
+
+
+def full_rate(service: Service) -> float:
+    """Requests per second that keep all servers busy, one at a time with a middling variant."""
+    alone = service.latency_s[:, :, 1]
+    return float((1.0 / np.median(alone, axis=1)).sum())
+
+
+def made_stream(
+    service: Service,
+    arrivals: str,
+    rate_per_s: float,
+    duration_s: float,
+    deadlines: float,
+    seed: int,
+) -> Stream:
+    """Requests at this rate: deadlines of three kinds, accuracy floors for half of them.
+
+    Raises
+    ------
+    InputError
+        `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
+    """
+    rng = np.random.default_rng(seed)
+    if arrivals == "poisson":
+        times = poisson(rng, rate_per_s, duration_s)
+    elif arrivals == "mmpp":
+        times = mmpp(rng, rate_per_s, duration_s)
+    else:
+        times = _of_file(arrivals, rate_per_s, duration_s)
+    n = len(times)
+    kind = rng.choice(3, n, p=[0.35, 0.40, 0.25])
+    low, high = np.array([0.04, 0.09, 0.22]), np.array([0.09, 0.22, 0.6])
+    due = deadlines * rng.uniform(low[kind], high[kind])
+    family = rng.integers(service.families, size=n)
+    floors = np.zeros((service.families, 3))
+    for f in range(service.families):
+        known = np.sort(service.accuracy[service.family == f])
+        floors[f, 1:] = known[min(1, len(known) - 1)], known[min(2, len(known) - 1)]
+    floor = floors[family, rng.choice(3, n, p=[0.5, 0.3, 0.2])]
+    return stream_of(times, due, family, min_accuracy=floor)
+
+
+def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
+    """Arrivals of a CSV file whose first column is a time, sped up or slowed down to the rate."""
+    times: list[float] = []
+    for row in csv.reader(read_text(path).splitlines()):
+        time_s = _time(row[0]) if row else None
+        if time_s is not None:
+            times.append(time_s)
+    if len(times) < 2:
+        raise InputError(
+            "no arrivals: give poisson, mmpp, or a file with a time in its first column",
+            where=str(Path(path)),
+        )
+    gaps = np.diff(np.sort(np.array(times)))
+    scaled = np.cumsum(gaps / gaps.mean() / rate_per_s)
+    return scaled[scaled < duration_s]
+
+
+def _time(written: str) -> float | None:
+    try:
+        return float(written)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(written[:26]).timestamp()
+    except ValueError:
+        return None
+
+
+def predict(
+    service: Service, stream: Stream, duration_s: float, options: ServingOptions, seed: int
+) -> tuple[float, float]:
+    """Success and effective accuracy of the same requests in the simulation."""
+    problem = RequestProblem(service, stream, duration_s, noise_seed=seed)
+    answers = simulate(problem, options.policy.start(service))
+    accuracy = service.accuracy[answers.variant]
+    kept = (answers.server >= 0) & (answers.end_s <= stream.due_s)
+    kept &= accuracy >= stream.min_accuracy
+    return float(kept.mean()), float(np.where(kept, accuracy, 0.0).mean())
+
+
+async def play(
+    url: str, families: Sequence[Family], stream: Stream, token: str = ""
+) -> list[Outcome]:
+    """Send every request at its arrival, with random inputs; one outcome each, in order."""
+    pool = ConnectionPool(url)
+    rng = np.random.default_rng(0)
+    begin_s = time.monotonic() + START_S
+    tasks = []
+    for k in range(len(stream)):
+        body = request_bytes(families[int(stream.family[k])], stream, k, rng, token)
+        due_s = begin_s + float(stream.arrival_s[k])
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+        tasks.append(asyncio.create_task(_ask(pool, body, due_s)))
+    found = list(await asyncio.gather(*tasks))
+    pool.close()
+    return found
+
+
+def request_bytes(
+    family: Family, stream: Stream, k: int, rng: np.random.Generator, token: str = ""
+) -> bytes:
+    """A whole HTTP request, with raw tensors."""
+    inputs, raw = [], []
+    for spec in family.inputs:
+        value = rng.random((1, *spec.shape[1:])).astype(NUMPY[spec.datatype])
+        data = value.tobytes()
+        raw.append(data)
+        inputs.append(
+            {
+                "name": spec.name,
+                "datatype": spec.datatype,
+                "shape": list(value.shape),
+                "parameters": {"binary_data_size": len(data)},
+            }
+        )
+    needs = {
+        "deadline_ms": 1e3 * float(stream.deadline_s[k]),
+        "min_accuracy": float(stream.min_accuracy[k]),
+        "time_sensitivity": float(stream.time_sensitivity[k]),
+        "accuracy_sensitivity": float(stream.accuracy_sensitivity[k]),
+    }
+    head = json.dumps({"inputs": inputs, "parameters": needs}).encode()
+    content = b"".join([head, *raw])
+    lines = [
+        f"POST /v2/models/{family.name}/infer HTTP/1.1",
+        "host: localhost",
+        f"inference-header-content-length: {len(head)}",
+        f"content-length: {len(content)}",
+        *([f"authorization: Bearer {token}"] if token else []),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+class ConnectionPool:
+    """Connections that are kept open between requests."""
+
+    def __init__(self, url: str) -> None:
+        self._host, _, port = url.removeprefix("http://").rpartition(":")
+        self._port = int(port)
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._limit = asyncio.Semaphore(CONNECTIONS)
+
+    async def ask(self, body: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer to one request."""
+        async with self._limit:
+            if self._free:
+                reader, writer = self._free.pop()
+            else:
+                reader, writer = await asyncio.open_connection(self._host, self._port)
+            try:
+                writer.write(body)
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = head.lower().split(b"\r\n")
+                length = next(
+                    int(each.split(b":")[1]) for each in lines if each.startswith(b"content-length")
+                )
+                content = await reader.readexactly(length)
+            except BaseException:
+                writer.close()
+                raise
+            self._free.append((reader, writer))
+            return int(lines[0].split(b" ")[1]), content
+
+    def close(self) -> None:
+        """Close the connections."""
+        for _, writer in self._free:
+            writer.close()
+
+
+async def _ask(pool: ConnectionPool, body: bytes, due_s: float) -> Outcome:
+    try:
+        async with asyncio.timeout(LATEST_S):
+            status, content = await pool.ask(body)
+    except (OSError, asyncio.IncompleteReadError, TimeoutError):
+        return Outcome(0, LATEST_S, 0.0, 0.0)
+    latency_s = time.monotonic() - due_s
+    if status != 200:
+        return Outcome(status, latency_s, 0.0, 0.0)
+    said = json.loads(content)["parameters"]
+    served_s = 1e-3 * (said["waiting_ms"] + said["compute_ms"])
+    return Outcome(status, latency_s, said["accuracy"], latency_s - served_s)
+
+
+def _result(
+    load: float,
+    rate_per_s: float,
+    stream: Stream,
+    outcomes: Sequence[Outcome],
+    predicted: tuple[float, float],
+) -> LoadResult:
+    if not outcomes:
+        raise RunError("there are no requests at this load", hint="give a longer --duration")
+    status = np.array([each.status for each in outcomes])
+    latency = np.array([each.latency_s for each in outcomes])
+    accuracy = np.array([each.accuracy for each in outcomes])
+    kept = (status == 200) & (latency <= stream.deadline_s) & (accuracy >= stream.min_accuracy)
+    served = status == 200
+    if not served.any():
+        raise RunError("no request was answered", by=f"{dict(Counter(status.tolist()))}")
+    overhead = np.array([each.overhead_s for each in outcomes])[served]
+    return LoadResult(
+        load,
+        rate_per_s,
+        len(outcomes),
+        float(kept.mean()),
+        predicted[0],
+        float(np.where(kept, accuracy, 0.0).mean()),
+        predicted[1],
+        *(1e3 * float(np.quantile(latency[served], q)) for q in (0.5, 0.99)),
+        *(1e3 * float(np.quantile(overhead, q)) for q in (0.5, 0.99)),
+        {str(k): int(n) for k, n in sorted(Counter(status.tolist()).items())},
+    )
+
+
+def table(results: Sequence[LoadResult]) -> str:
+    """Measured beside predicted, one row per load."""
+    rows = [
+        (
+            f"{r.load:g}",
+            f"{r.rate_per_s:.1f}",
+            f"{100 * r.success:.2f}",
+            f"{100 * r.predicted_success:.2f}",
+            f"{r.effective_accuracy:.4f}",
+            f"{r.predicted_effective_accuracy:.4f}",
+            f"{r.latency_p99_ms:.1f}",
+            f"{r.overhead_p50_ms:.2f}",
+            f"{r.overhead_p99_ms:.2f}",
+        )
+        for r in results
+    ]
+    header = (
+        "load",
+        "req/s",
+        "success %",
+        "predicted %",
+        "eff. accuracy",
+        "predicted",
+        "p99 ms",
+        "overhead p50 ms",
+        "p99 ms",
+    )
+    return plain_table(header, rows, "rrrrrrrrr")

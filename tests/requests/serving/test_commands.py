@@ -1,0 +1,95 @@
+"""placewright requests serve and run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from placewright.errors import InputError
+from tests.requests.serving.models import scaled
+
+
+@pytest.fixture(scope="module")
+def family_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A family of two ONNX files."""
+    folder = tmp_path_factory.mktemp("family")
+    (folder / "small.onnx").write_bytes(scaled(2.0))
+    (folder / "large.onnx").write_bytes(scaled(2.0, 1))
+    path = folder / "double.yaml"
+    path.write_text(
+        "name: double\nvariants:\n"
+        "  small: {file: small.onnx, accuracy: 0.7}\n"
+        "  large: {file: large.onnx, accuracy: 0.9}\n"
+    )
+    return path
+
+
+def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
+    """One command: its URL on stdout, answers, a log, and exit code 0 at SIGTERM."""
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-m", "placewright", "requests", "serve", "-f", "json"]
+    command += ["--family", str(family_file), "--server", "a:1", "--port", "0", "--log", str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        text = "".join(iter(process.stdout.readline, "}\n")) + "}"
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        url = json.loads(text)["url"] + "/v2/models/double/infer"
+        request = urllib.request.Request(url, json.dumps({"inputs": [tensor]}).encode())
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert [json.loads(line)["variant"] for line in log.read_text().splitlines()] == ["large"]
+
+
+def test_measured_beside_predicted(family_file: Path, tmp_path: Path) -> None:
+    """Every request is counted; shares are shares; a file of arrivals sets the gaps."""
+    from placewright.requests.serving.families import read_family
+    from placewright.requests.serving.load import run_loads, table
+    from placewright.requests.serving.server import ServingOptions
+
+    times = tmp_path / "times.csv"
+    times.write_text("TIMESTAMP,x\n" + "".join(f"2023-11-16 18:15:{k:02}.5,1\n" for k in range(40)))
+    found = run_loads(
+        [read_family(family_file)],
+        {"a": 0.05, "b": 0.02},
+        ServingOptions(port=0),
+        loads=[0.2],
+        arrivals=str(times),
+        duration_s=1.0,
+        deadlines=50.0,
+    )
+    (result,) = found
+    assert sum(result.statuses.values()) == result.requests <= 40
+    assert 0 <= result.success <= 1
+    assert result.predicted_success >= result.predicted_effective_accuracy > 0
+    assert result.latency_p50_ms <= result.latency_p99_ms
+    assert f"{100 * result.success:.2f}" in table(found)
+
+
+def test_wrong_files_and_policies(tmp_path: Path) -> None:
+    """A family or a policy that is wrong is an error of the input, before anything starts."""
+    from placewright.requests.plan import RequestPlan
+    from placewright.requests.serving.families import read_family
+    from placewright.requests.serving.server import PlannedPolicy, ServingOptions, running_server
+    from tests.requests.serving.models import family
+
+    path = tmp_path / "f.yaml"
+    path.write_text("name: f\nvariants: {v: {file: none.onnx, accuracy: 0.5}}\n")
+    with pytest.raises(InputError, match=r"cannot read .*none.onnx"):
+        read_family(path)
+    path.write_text("name: f\nvariants: {v: {file: f.yaml, accuracy: 0.5}}\n")
+    with pytest.raises(InputError, match="no ONNX model"):
+        read_family(path)
+    options = ServingOptions(port=0, policy=PlannedPolicy(RequestPlan("roling")))
+    with (
+        pytest.raises(InputError, match="did you mean 'rolling'"),
+        running_server([family()], {"a": 1.0}, options),
+    ):
+        pass
