@@ -322,10 +322,16 @@ def _result(
         predicted[0],
         float(np.where(kept, accuracy, 0.0).mean()),
         predicted[1],
-        *(1e3 * float(np.quantile(latency[served], q)) for q in (0.5, 0.99)),
-        *(1e3 * float(np.quantile(overhead, q)) for q in (0.5, 0.99)),
+        _ms(latency[served], 0.5),
+        _ms(latency[served], 0.99),
+        _ms(overhead, 0.5),
+        _ms(overhead, 0.99),
         {str(k): int(n) for k, n in sorted(Counter(status.tolist()).items())},
     )
+
+
+def _ms(seconds: FloatArray, quantile: float) -> float:
+    return 1e3 * float(np.quantile(seconds, quantile))
 
 
 def table(results: Sequence[LoadResult]) -> str:
