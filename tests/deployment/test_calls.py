@@ -242,3 +242,23 @@ def test_an_argument_that_is_changed_in_place_is_refused_by_name() -> None:
     """A call would leave it as it is."""
     with placed(Changing()) as model, pytest.raises(UnsupportedError, match="argument in place"):
         model(X)
+
+
+def test_caches_and_output_classes_of_transformers_go_in_and_out() -> None:
+    """A token after others: the cache of one call is an argument of the next."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    config = transformers.GPT2Config(
+        n_embd=16, n_layer=2, n_head=2, vocab_size=9, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    model, ids = transformers.GPT2LMHeadModel(config), torch.tensor([[1, 2, 3]])
+    asked = {"planner": "round-robin", "method": "analytic"}
+    with placewright.place(model, {"input_ids": ids}, TRIO, **asked) as up:
+        first, wanted = up(input_ids=ids), expected(model, ids)
+        then = up(input_ids=ids[:, :1], past_key_values=first.past_key_values)
+    assert type(first) is type(wanted)
+    assert list(first.keys()) == list(wanted.keys())
+    assert torch.allclose(first.logits, wanted.logits, rtol=0, atol=1e-6)
+    after = expected(model, ids[:, :1], past_key_values=wanted.past_key_values)
+    assert torch.allclose(then.logits, after.logits, rtol=0, atol=1e-6)
+    assert then.past_key_values.get_seq_length() == 4
