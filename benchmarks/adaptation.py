@@ -25,7 +25,7 @@ from placewright import (
     OperatorPlan,
     PlacedModel,
     Testbed,
-    Trainer,
+    TrainingLoop,
     judge,
     load_model,
     place,
@@ -40,7 +40,7 @@ COLD, TURN, TURN_S, TURNS = 2, 6, 2.0, 4
 
 
 @contextmanager
-def running(name: str, steps: int) -> Iterator[tuple[Testbed, PlacedModel, Trainer]]:
+def running(name: str, steps: int) -> Iterator[tuple[Testbed, PlacedModel, TrainingLoop]]:
     """A training run of a zoo model on a testbed that is up."""
     source = load_model(f"zoo:{name}", batch=2, training=True)
     with (

@@ -26,7 +26,7 @@ from placewright import (
     ModelSource,
     PlacedModel,
     Testbed,
-    Trainer,
+    TrainingLoop,
     mean_square,
     place,
 )
@@ -65,7 +65,7 @@ def placed_net(root: bool) -> PlacedModel:
 
 
 def disturb(
-    trainer: Trainer, bed: Testbed | None, chance: random.Random, over: threading.Event
+    trainer: TrainingLoop, bed: Testbed | None, chance: random.Random, over: threading.Event
 ) -> None:
     """Kills and cuts at random moments; every cut is restored a while later."""
     while not over.wait(chance.uniform(0.1, 1.5)):
@@ -81,7 +81,7 @@ def disturb(
                 os.kill(chance.choice(victims).pid or 0, signal.SIGKILL)
 
 
-def schedule(seed: int, steps: int, root: bool) -> tuple[bool, Trainer, float]:
+def schedule(seed: int, steps: int, root: bool) -> tuple[bool, TrainingLoop, float]:
     """One run under fire; whether it ended with eager's parameters and buffers."""
     chance, over = random.Random(seed), threading.Event()
     begun = time.perf_counter()

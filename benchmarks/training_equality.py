@@ -33,7 +33,7 @@ from placewright import (
     Link,
     ModelSource,
     OperatorPlan,
-    Trainer,
+    TrainingLoop,
     TrainingRecipe,
     capture_source,
     initial_state,
@@ -193,7 +193,7 @@ def placed(
             snapshot_every=4,
             rejoin_every=3,
         )
-        with Trainer(model, run, source, schedulers=(scheduler,)) as trainer:
+        with TrainingLoop(model, run, source, schedulers=(scheduler,)) as trainer:
             for step, (x, y) in enumerate(batches, start=1):
                 if step in faults and run.session is not None:
                     process = victim.choice(run.session.group.processes)
@@ -239,7 +239,7 @@ def main() -> None:
                 restarts += again
                 cells.append(f"{difference(found, expected):g}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    print(f"\n{time.perf_counter() - start:.0f} s; workers were started again {restarts} times")
+    print(f"\n{time.perf_counter() - start:.0f} s; plans were loaded anew {restarts} times")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from placewright.layers.readers.piper import read_piper
     from placewright.layers.readers.strategy import read_strategy
     from placewright.operators.adaptive.policy import Policy
-    from placewright.operators.adaptive.trainer import Trainer
+    from placewright.operators.adaptive.trainer import TrainingLoop
     from placewright.operators.pipeline import Pipeline
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import Links, Objective, OperatorProblem
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from placewright.solvers.memory_search import solve_pbqp_memory
     from placewright.solvers.pbqp import Pbqp, solve_pbqp
     from placewright.testbed.testbed import Testbed
+    from placewright.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -112,7 +113,8 @@ _HOME = {
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
     "TrainingRecipe": "placewright.capturing.recipe",
-    "Trainer": "placewright.operators.adaptive.trainer",
+    "Trainer": "placewright.trainer",
+    "TrainingLoop": "placewright.operators.adaptive.trainer",
     "UnknownNameError": "placewright.errors",
     "UnsupportedError": "placewright.errors",
     "Wing": "placewright.planning.wing",
@@ -193,6 +195,7 @@ __all__ = [
     "Testbed",
     "Timeline",
     "Trainer",
+    "TrainingLoop",
     "TrainingRecipe",
     "UnknownNameError",
     "UnsupportedError",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.run import AdaptiveRun
-    from placewright.operators.adaptive.trainer import Trainer
+    from placewright.operators.adaptive.trainer import TrainingLoop
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
@@ -540,7 +540,7 @@ class PlacedModel:
         patience_s: float = 10.0,
         seed: int | None = None,
         schedulers: Any = (),
-    ) -> Trainer:
+    ) -> TrainingLoop:
         """Train batch after batch on the workers, from an ordinary PyTorch loop.
 
         Parameters
@@ -566,7 +566,7 @@ class PlacedModel:
         """
         from placewright.deployment.adaptive import adaptive_run
         from placewright.operators.adaptive.policy import Policy
-        from placewright.operators.adaptive.trainer import Trainer
+        from placewright.operators.adaptive.trainer import TrainingLoop
         from placewright.runtime.scratch import Scratch
 
         if not self.workload.graph.program.training:
@@ -597,7 +597,7 @@ class PlacedModel:
         )
         self.timeline = run.timeline
         several = tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,)
-        trainer = Trainer(
+        trainer = TrainingLoop(
             self.workload.source.model,
             run,
             self.workload.source,

@@ -20,6 +20,7 @@ class Lion(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        self.slowing = 0.01
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -37,7 +38,7 @@ class Lion(Optimizer):
         p.mul_(1 - group["lr"] * group["weight_decay"])
         assert p.grad is not None
         direction = (state["average"] * first + p.grad * (1 - first)).sign()
-        p.add_(direction, alpha=-group["lr"] / (1 + 0.01 * state["count"]))
+        p.add_(direction, alpha=-group["lr"] / (1 + self.slowing * state["count"]))
         state["average"] = state["average"] * second + p.grad * (1 - second)
 
 

@@ -145,7 +145,7 @@ def rebound(optimizer: Optimizer, replaced: Mapping[int, Tensor]) -> Optimizer:
     replaced
         ``id`` of a parameter -> the one in its place; groups keep only these.
     """
-    made = copy.copy(optimizer)
+    made = _twin(optimizer)
     made.param_groups = [
         {**group, "params": [replaced[id(p)] for p in group["params"] if id(p) in replaced]}
         for group in optimizer.param_groups
@@ -156,6 +156,17 @@ def rebound(optimizer: Optimizer, replaced: Mapping[int, Tensor]) -> Optimizer:
         if id(p) in replaced
     }
     made.state = defaultdict(dict, state)
+    return made
+
+
+def _twin(optimizer: Optimizer) -> Optimizer:
+    """Another object with the same attributes.
+
+    ``copy.copy`` would lose all but groups and state. A scheduler puts a ``step`` of its own into
+    the object, which would step the original.
+    """
+    made = type(optimizer).__new__(type(optimizer))
+    vars(made).update({k: v for k, v in vars(optimizer).items() if k != "step"})
     return made
 
 
@@ -224,7 +235,7 @@ def _small_state(
 def _check_alone(optimizer: Optimizer, rules: Sequence[UpdateRule]) -> None:
     """Raise unless small parameters are updated alike all at once and each alone."""
     name, samples = optimizer_name(optimizer), _samples(optimizer, rules)
-    joint, together = copy.copy(optimizer), list[Tensor]()
+    joint, together = _twin(optimizer), list[Tensor]()
     joint.param_groups, joint.state = [], defaultdict(dict)
     for group, members in zip(optimizer.param_groups, samples, strict=True):
         parameters = [sample.value.clone().requires_grad_() for sample in members]

@@ -1,4 +1,4 @@
-"""Trainer: an ordinary loop, ordinary results."""
+"""TrainingLoop: an ordinary loop, ordinary results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placewright.capturing.state import initial_state
 from placewright.errors import InputError, RunError
 from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.operators.adaptive.trainer import Trainer
+from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.profiling.build import profile
 from tests.operators.adaptive.jobs import TRIO, net
 
@@ -25,14 +25,14 @@ LOSS = torch.nn.functional.mse_loss
 
 def trainer_of(
     model: torch.nn.Module, example: tuple[torch.Tensor, torch.Tensor], folder: Path
-) -> Trainer:
+) -> TrainingLoop:
     """On three devices of this machine, costs by formula."""
     inputs, targets = example
     source = ModelSource(model, inputs, LOSS, targets, "net")
     graph = capture_source(source, training=True)
     problem = profile(graph, TRIO, method="analytic")
     job = Job(graph, TRIO, problem, initial_state(source, graph.program))
-    return Trainer(model, AdaptiveRun(job, folder))
+    return TrainingLoop(model, AdaptiveRun(job, folder))
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -20,7 +20,7 @@ from placewright.capturing.user_optimizer import rebound
 from placewright.errors import InputError
 from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.operators.adaptive.trainer import Trainer
+from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
 from tests.capturing.optimizers import Lion
@@ -33,7 +33,7 @@ def trainer_of(
     recipe: TrainingRecipe,
     folder: Path,
     schedulers: tuple[Any, ...] = (),
-) -> Trainer:
+) -> TrainingLoop:
     """On three devices, every parameter on another one than its neighbours."""
     x, y = batches()[0]
     source = ModelSource(model, x, LOSS, y, "net", recipe)
@@ -43,7 +43,7 @@ def trainer_of(
     placement = [groups[g] for g in problem.colocation.tolist()]
     job = Job(graph, TRIO, problem, initial_state(source, graph.program))
     plan = OperatorPlan(np.array(placement))
-    return Trainer(
+    return TrainingLoop(
         model,
         AdaptiveRun(job, folder, plan=plan, adapt=False),
         source,

@@ -1,4 +1,4 @@
-"""Trainer: an ordinary PyTorch training loop over heterogeneous devices."""
+"""TrainingLoop: an ordinary PyTorch training loop over heterogeneous devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_te
 from placewright.operators.adaptive.step_settings import StepSettings
 
 
-class Trainer:
+class TrainingLoop:
     """Executes a placed training step batch after batch, in the user's own loop.
 
     Adapts to devices and links that change, and goes on from its last snapshot when a worker is
@@ -83,10 +83,14 @@ class Trainer:
         run.log.notes = lambda: self.settings.state_dict(run.scalars)
         self.keep: Callable[[AdaptiveRun], None] | None = None
 
-    def __enter__(self) -> Trainer:
+    def __enter__(self) -> TrainingLoop:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the run; snapshots stay."""
         self.run.close()
 
     @property
