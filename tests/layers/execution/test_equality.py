@@ -13,8 +13,7 @@ from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from tests.layers.models import language_model
 
-DATA, REPLICATED = Strategy.DATA, Strategy.REPLICATED
-LAYERS = 8
+DATA, REPLICATED, TENSOR = Strategy.DATA, Strategy.REPLICATED, Strategy.TENSOR
 
 
 def stage(first: int, last: int, workers: list[list[int]], shares: list[int], **more) -> Stage:
@@ -23,7 +22,7 @@ def stage(first: int, last: int, workers: list[list[int]], shares: list[int], **
     return Stage(first, last, replicas, len(workers[0]), **more)
 
 
-MIX = (DATA, REPLICATED) * 4
+MIX = (TENSOR, DATA, REPLICATED, TENSOR) * 2
 
 PLANS = {
     "one worker": LayerPlan((stage(0, 7, [[1]], [12]),)),
@@ -43,6 +42,7 @@ PLANS = {
         6,
     ),
     "data inside a replica": LayerPlan((stage(0, 7, [[0, 1]], [12], strategies=(DATA,) * 8),)),
+    "tensor": LayerPlan((stage(0, 7, [[0, 1, 2, 3]], [12]),)),
     "a mix per layer": LayerPlan((stage(0, 7, [[0, 1], [2, 3]], [7, 5], strategies=MIX),)),
     "a grid": LayerPlan((stage(0, 2, [[0], [1]], [2, 1]), stage(3, 7, [[2], [3]], [2, 1])), 4),
     "a grid, sharded": LayerPlan(
@@ -54,8 +54,8 @@ PLANS = {
     ),
     "a pipeline of mixes": LayerPlan(
         (
-            stage(0, 2, [[0, 1]], [6], strategies=(DATA, REPLICATED, DATA)),
-            stage(3, 7, [[2, 3]], [6], strategies=(REPLICATED, *(DATA,) * 4)),
+            stage(0, 2, [[0, 1]], [6], strategies=(DATA, REPLICATED, TENSOR)),
+            stage(3, 7, [[2, 3]], [6], strategies=(TENSOR, *(DATA,) * 4)),
         ),
         2,
     ),

@@ -22,7 +22,7 @@ class LayerProgram:
     parameters, buffers, constants
         Value -> name in the file of the model's state.
     specs
-        Of inputs and outputs.
+        Of all values.
     """
 
     samples: int
@@ -85,6 +85,8 @@ class StageOrder:
         Whether its loss is counted: workers that compute the same one count once.
     received, sent
         Activations of a micro-batch from the stage before, and to the one after.
+    shared
+        Parameters that several layers use.
     optimizer, lr
         As of `placewright.capture`.
     """
@@ -108,6 +110,7 @@ class StageOrder:
     counts: bool
     received: tuple[TensorSpec, ...]
     sent: tuple[TensorSpec, ...]
+    shared: tuple[str, ...] = ()
     optimizer: str = "adam"
     lr: float = 1e-3
 

@@ -37,6 +37,7 @@ def _program(step: TracedStep, layer: Layer, prelude: frozenset[int]) -> LayerPr
         if wanted.intersection(step.instructions[k].results):
             calls.add(k)
             wanted.update(reads(step.instructions[k]))
+    made = {v for k in calls for v in step.instructions[k].results}
     ordered = tuple(step.instructions[k] for k in sorted(calls))
 
     def of(names: dict[str, str]) -> dict[str, str]:
@@ -51,5 +52,7 @@ def _program(step: TracedStep, layer: Layer, prelude: frozenset[int]) -> LayerPr
         parameters=of(dict(step.parameters)),
         buffers=of(dict(step.buffers)),
         constants=of({v: f"constant:{v}" for v in step.constants}),
-        specs={v: step.specs[v] for v in {*layer.inputs, *layer.outputs}},
+        specs={
+            v: step.specs[v] for v in sorted({*wanted, *made, *layer.inputs}) if v in step.specs
+        },
     )

@@ -113,6 +113,7 @@ def stage_orders(
                     and (c == 0 or stage.strategy(stage.last_layer) in IN_ROWS),
                     received=_specs(model, stage, replica.share),
                     sent=_specs(model, stage, replica.share, outputs=True),
+                    shared=tuple(tied_layers(model.layers)),
                     optimizer=optimizer,
                     lr=lr,
                 )

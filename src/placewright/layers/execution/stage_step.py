@@ -18,9 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers, gradient_summed
-from placewright.layers.execution.orders import StageOrder
+from placewright.layers.execution.orders import LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
 from placewright.layers.execution.stage_module import IN_ROWS, StageModule
+from placewright.layers.execution.tensor_module import TensorModule
 from placewright.runtime.emulation import Stretch
 
 Groups = Mapping[tuple[int, ...], Any]
@@ -50,7 +51,7 @@ class StageStep:
         self.state = state
         across = groups[order.across] if len(order.across) > 1 else None
         peers = self._peers(groups)
-        layers = [_layer(entry, state, peers) for entry in order.layers]
+        layers = [_layer(entry, state, peers, frozenset(order.shared)) for entry in order.layers]
         self.module = StageModule(
             layers,
             [entry.strategy for entry in order.layers],
@@ -118,9 +119,16 @@ class StageStep:
 
     def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All workers of the stage take part where tensors are divided among them."""
-        whole = {}
+        whole, cuts = {}, {}
+        for layer in self.module.modules():
+            if isinstance(layer, TensorModule):
+                cuts.update(layer.parts)
         for name, value in tensors.items():
             full = value.full_tensor() if isinstance(value, DTensor) else value
+            if name in cuts:
+                assert self.module.peers is not None
+                cut = cuts[name]
+                full = self.module.peers.all_gather(full, cut.sizes, cut.dim)
             whole[name] = full.detach()
         return whole if self._first else {}
 
@@ -216,7 +224,11 @@ def _summed(state: _Sum, bucket: Any) -> Any:
 _summed.__annotations__.clear()  # DDP compares them with types, and these are text
 
 
-def _layer(entry: Any, state: Mapping[str, Tensor], peers: Peers | None) -> LayerModule:
+def _layer(
+    entry: LayerOrder, state: Mapping[str, Tensor], peers: Peers | None, shared: frozenset[str]
+) -> LayerModule:
+    if peers is not None and entry.strategy == "tensor":
+        return TensorModule(entry.program, state, peers, shared)
     if peers is not None and entry.strategy in IN_ROWS:
         return LayerModule(entry.program, state, partial(gradient_summed, peers=peers))
     return LayerModule(entry.program, state)
