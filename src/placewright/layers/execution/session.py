@@ -51,7 +51,7 @@ class LayerSession:
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
         self._folder = Scratch()
-        self._states: list[str] = []
+        self.states: list[str] = []
         self.plan: LayerPlan | None = None
 
     def __enter__(self) -> LayerSession:
@@ -60,7 +60,7 @@ class LayerSession:
             save_file(self.model.state(), file)
             self.group.limit_s = limits.order_s(file.stat().st_size)
             self.group.__enter__()
-            self._states = self.group.distribute(file)
+            self.states = self.group.distribute(file)
         except BaseException:
             self.group.close()
             self._folder.cleanup()
@@ -88,7 +88,7 @@ class LayerSession:
         """
         workers = len(self.cluster.devices)
         orders = stage_orders(self.model, plan, workers, optimizer=self.optimizer, lr=self.lr)
-        files = self._states if state is None else self._distributed(state)
+        files = self.states if state is None else self._distributed(state)
         self.group.order_all("join_groups", groups_of(orders))
         trained = self.model.trained()
         self.group.order(
@@ -121,6 +121,11 @@ class LayerSession:
             "train", steps, update, limit_s=limits.patience(limits.FIRST_STEPS_S * steps)
         )
         return [tuple(times) for times in zip(*by_worker, strict=True)]
+
+    def held_bytes(self) -> list[int]:
+        """Bytes that every worker holds now."""
+        found: list[int] = self.group.order_all("held_bytes")
+        return found
 
     def seed(self, seed: int) -> None:
         """Seed the random numbers of all workers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -63,7 +63,7 @@ class StageStep:
         self.wrapped = self._wrapped(across, groups)
         self.names = _names(self.module)
         trained = [p for p in self.names if p.requires_grad]
-        self.optimizer = _optimizer(order, trained)
+        self.optimizer = make_optimizer(order.optimizer, order.lr, trained)
         self.pipeline = None
         if order.stages > 1:
             self.pipeline = PipelinePart(order, self.wrapped, device, groups[order.chain], stretch)
@@ -242,8 +242,9 @@ def _names(module: nn.Module) -> dict[nn.Parameter, str]:
     return found
 
 
-def _optimizer(order: StageOrder, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    parameters = parameters or [nn.Parameter(torch.zeros(()))]
-    if order.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=order.lr)
-    return torch.optim.Adam(parameters, lr=order.lr)
+def make_optimizer(
+    name: str, lr: float, parameters: Sequence[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """``adam`` or ``sgd``; a stage without parameters gets one that does nothing."""
+    held = list(parameters) or [nn.Parameter(torch.zeros(()))]
+    return torch.optim.SGD(held, lr=lr) if name == "sgd" else torch.optim.Adam(held, lr=lr)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +20,15 @@ from torch import Tensor
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder, StepTimes
-from placewright.layers.execution.stage_step import StageStep
+from placewright.layers.execution.stage_step import StageStep, make_optimizer
+from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
+
+MESSAGES = 5
+"""Timed ones of each size."""
 
 
 class LayerWorker(WorkerProgram):
@@ -31,7 +38,7 @@ class LayerWorker(WorkerProgram):
     """
 
     messages = (
-        *(StageOrder, LayerOrder, LayerProgram, StepTimes),
+        *(StageOrder, LayerOrder, LayerProgram, StepTimes, LayerTimes),
         *(Instruction, Ref, Const, TensorSpec),
     )
     noun = "worker"
@@ -100,6 +107,74 @@ class LayerWorker(WorkerProgram):
         return StepTimes(
             time.perf_counter() - start, self.step.forward_s, self.step.backward_s, loss
         )
+
+    @order("timing the layers")
+    def time_layers(
+        self,
+        programs: tuple[LayerProgram, ...],
+        batch: bytes,
+        state_file: str,
+        degrees: tuple[int, ...],
+        shared: tuple[str, ...],
+        optimizer: tuple[str, float],
+    ) -> list[LayerTimes]:
+        """Costs of all layers on one number of samples, by tensor degree."""
+        self.step = None
+        names = {n for p in programs for n in (*p.parameters.values(), *p.buffers.values())}
+        names |= {n for p in programs for n in p.constants.values()}
+        trained = {n for p in programs for n in p.parameters.values()}
+        state: dict[str, Tensor] = {}
+        with safe_open(state_file, "pt", device=str(self.device)) as file:
+            for name in names:
+                value = file.get_tensor(name)
+                floating = value.is_floating_point()
+                state[name] = torch.nn.Parameter(value) if name in trained and floating else value
+        feeds = {name: value.to(self.device) for name, value in load(batch).items()}
+        timer = LayerTimer(state, self.device, slowdown(self.stretch))
+        return [
+            timer.time(
+                programs,
+                feeds,
+                degree,
+                frozenset(shared),
+                partial(make_optimizer, optimizer[0], optimizer[1]),
+            )
+            for degree in degrees
+        ]
+
+    @order("timing messages")
+    def time_messages(
+        self, pairs: tuple[tuple[int, int], ...], sizes: tuple[int, ...]
+    ) -> list[tuple[float, ...]]:
+        """Seconds of messages from the first to the second of each pair, as the first sees them."""
+        return [self._message_s(a, b, sizes) for a, b in pairs]
+
+    def _message_s(self, a: int, b: int, sizes: tuple[int, ...]) -> tuple[float, ...]:
+        dist.barrier()
+        if self.rank not in (a, b):
+            return ()
+        tiny, found = torch.zeros(1, device=self.device), []
+        for size in (0, *sizes):
+            message, times = torch.zeros(max(size // 4, 1), device=self.device), []
+            for _ in range(MESSAGES):
+                start = time.perf_counter()
+                if self.rank == a:
+                    dist.send(message, b)
+                    dist.recv(tiny, b)
+                else:
+                    dist.recv(message, a)
+                    dist.send(tiny, a)
+                times.append(time.perf_counter() - start)
+            found.append(sorted(times)[MESSAGES // 2])
+        answer_s = found[0] / 2
+        return tuple(max(t - answer_s, answer_s) for t in found[1:])
+
+    @order("saying what it holds")
+    def held_bytes(self) -> int:
+        """Bytes of memory that this process holds now."""
+        release_memory()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     @order("setting its seed")
     def seed(self, seed: int) -> None:

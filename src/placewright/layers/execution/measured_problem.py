@@ -1,0 +1,191 @@
+"""A layer problem from measurements on the workers themselves: layers, messages, optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors.torch import save
+
+from placewright.cluster.cluster import Device
+from placewright.layers.execution.refusals import refusals, tensor_refusals
+from placewright.layers.execution.session import LayerSession
+from placewright.layers.execution.stage_orders import TracedModel, tied_layers
+from placewright.layers.execution.timing import LayerTimes
+from placewright.layers.links import Link
+from placewright.layers.problem import LayerProblem, Training
+from placewright.layers.profile.formulas import layer_flops
+from placewright.layers.profile.tracing import with_batch
+from placewright.numerics.arrays import FloatArray, IntArray
+
+MESSAGE_BYTES = (1 << 10, 1 << 16, 1 << 20)
+
+INSIDE = Link.linear(4e9, 5e-5)
+"""Inside a node with a single worker."""
+
+
+@dataclass(slots=True, eq=False)
+class MeasuredTables:
+    """Times by kind of worker, degree, size and layer, as a problem has them."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    saved: FloatArray
+    tensor_bytes: FloatArray
+    elements: FloatArray
+    optimizer_s: FloatArray
+
+
+def measured_problem(session: LayerSession) -> LayerProblem:
+    """Measure everything that plans for this model on these workers cost.
+
+    All workers measure at once, as they will train at once.
+    """
+    model, cluster = session.model, session.cluster
+    devices = cluster.devices
+    degrees = tuple(d for d in range(1, len(devices) + 1) if d == 1 or len(devices) % d == 0)
+    sizes = measured_sizes(model.batch)
+    kinds = list(dict.fromkeys(map(_kind, devices)))
+    tables = _tables(session, sizes, degrees, kinds)
+    nodes = list(dict.fromkeys(d.node for d in devices))
+    links, link_index = _links(session, nodes)
+    reasons = tensor_refusals(model, degrees)
+    parameters = tables.elements
+    for layer, degree in reasons:
+        parameters[layer, degrees.index(degree)] = math.inf
+    adam = session.optimizer != "sgd"
+    held = float(np.where(np.isfinite(parameters[:, 0]), parameters[:, 0], 0).sum())
+    outputs = _output_bytes(model)
+    return LayerProblem(
+        name=f"{model.source.name} on {cluster.name}",
+        layer_names=tuple(layer.name for layer in model.layers),
+        layer_kinds=tuple(layer.kind for layer in model.layers),
+        parameters=parameters,
+        output_bytes=np.repeat(outputs[:, None], len(degrees), axis=1),
+        forward_s=tables.forward_s,
+        backward_s=tables.backward_s,
+        activation_bytes=tables.saved,
+        tensor_bytes=tables.tensor_bytes,
+        flops=np.array([layer_flops(model.step, layer) / model.batch for layer in model.layers]),
+        sizes=np.array(sizes, dtype=np.float64),
+        degrees=degrees,
+        worker_names=cluster.device_names,
+        kind_names=tuple(kinds),
+        worker_kind=np.array([kinds.index(_kind(d)) for d in devices]),
+        node_names=tuple(nodes),
+        worker_node=np.array([nodes.index(d.node) for d in devices]),
+        memory_bytes=np.array([d.memory_bytes for d in devices]),
+        framework_bytes=np.array(session.held_bytes(), dtype=np.float64),
+        optimizer_s=tables.optimizer_s / max(held, 1.0),
+        links=links,
+        link_index=link_index,
+        tied=tuple(
+            (a, b) for users in tied_layers(model.layers).values() for a, b in _pairs(users)
+        ),
+        refusals=refusals(model, degrees),
+        training=Training(optimizer_bytes=8.0 if adam else 0.0),
+        zero_stages=(0,),
+        recompute=False,
+        global_batch=model.batch,
+    )
+
+
+def measured_sizes(batch: int) -> tuple[int, ...]:
+    """Micro-batch sizes that are measured; others are interpolated."""
+    return tuple(sorted({max(1, batch // 8), max(1, batch // 3), max(1, 2 * batch // 3), batch}))
+
+
+def _pairs(users: Sequence[int]) -> list[tuple[int, int]]:
+    return [(users[0], other) for other in users[1:]]
+
+
+def _kind(device: Device) -> str:
+    return f"{device.kind} x{device.cores} at {device.speed:g}"
+
+
+def _tables(
+    session: LayerSession, sizes: Sequence[int], degrees: Sequence[int], kinds: list[str]
+) -> MeasuredTables:
+    model, devices = session.model, session.cluster.devices
+    n, shape = len(model.layers), (len(kinds), len(degrees), len(sizes), len(model.layers))
+    forward, backward, count = np.zeros(shape), np.zeros(shape), np.zeros(len(kinds))
+    saved = np.zeros((n, len(degrees)))
+    elements = np.zeros((n, len(degrees)))
+    tensor_bytes, optimizer = np.zeros((n, 2)), np.zeros(len(kinds))
+    for device in devices:
+        count[kinds.index(_kind(device))] += 1
+    for b, size in enumerate(sizes):
+        answers = time_layers(session, size, degrees)
+        for device, by_degree in zip(devices, answers, strict=True):
+            k = kinds.index(_kind(device))
+            for t, times in enumerate(by_degree):
+                forward[k, t, b] += times.forward_s / count[k]
+                backward[k, t, b] += times.backward_s / count[k]
+            optimizer[k] += by_degree[0].optimizer_s / count[k] / len(sizes)
+        for t, times in enumerate(answers[0]):
+            saved[:, t], elements[:, t] = times.saved_bytes / size, times.elements
+        tensor_bytes = answers[0][-1].tensor_bytes / size
+    return MeasuredTables(forward, backward, saved, tensor_bytes, elements, optimizer)
+
+
+def time_layers(
+    session: LayerSession, samples: int, degrees: Sequence[int]
+) -> list[tuple[LayerTimes, ...]]:
+    """Costs of the layers on so many samples, by worker and tensor degree."""
+    model = session.model
+    batch = model.feeds(with_batch(model.source, samples))
+    return session.group.order(
+        "time_layers",
+        [
+            (
+                model.programs(samples),
+                save({name: value.contiguous() for name, value in batch.items()}),
+                state,
+                tuple(degrees),
+                tuple(tied_layers(model.layers)),
+                (session.optimizer, session.lr),
+            )
+            for state in session.states
+        ],
+    )
+
+
+def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], IntArray]:
+    """Messages between the first workers of every two nodes, and inside nodes of several."""
+    devices = session.cluster.devices
+    first: dict[str, list[int]] = {node: [] for node in nodes}
+    for rank, device in enumerate(devices):
+        first[device.node].append(rank)
+    pairs = [
+        (a, b, first[a][0], first[b][0 if a != b else 1])
+        for a in nodes
+        for b in nodes
+        if a != b or len(first[a]) > 1
+    ]
+    ranks = tuple((source, target) for _, _, source, target in pairs)
+    answers = session.group.order_all("time_messages", ranks, MESSAGE_BYTES)
+    links = [INSIDE]
+    index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
+    for k, (a, b, source, _) in enumerate(pairs):
+        seconds = np.maximum.accumulate(np.array(answers[source][k]))
+        links.append(Link(np.array([1]), np.array(MESSAGE_BYTES, dtype=float), seconds[None]))
+        index[nodes.index(a), nodes.index(b)] = len(links) - 1
+    return tuple(links), index
+
+
+def _output_bytes(model: TracedModel) -> FloatArray:
+    """Bytes per sample that pass the cut behind every layer."""
+    found = []
+    for layer in model.layers[:-1]:
+        specs = [model.step.specs[v] for v in layer.outputs]
+        size = sum(math.prod(s.shape) * _item_bytes(s.dtype) for s in specs)
+        found.append(size / model.batch)
+    return np.array([*found, 0.0])
+
+
+def _item_bytes(dtype: str) -> int:
+    import torch
+
+    return int(torch.empty(0, dtype=getattr(torch, dtype)).element_size())

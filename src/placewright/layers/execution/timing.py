@@ -1,0 +1,209 @@
+"""Time the layers of a model on one worker: forward and backward passes, split ones too.
+
+Times are CPU seconds times the worker's slowdown (wall time over CPU time of the whole
+measurement): under a CPU quota a short call either runs at full speed or waits a period, so that
+the wall time of one call says nothing. On a GPU they are wall times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from placewright.layers.execution.layer_module import LayerModule
+from placewright.layers.execution.layouts import Peers
+from placewright.layers.execution.orders import LayerProgram
+from placewright.layers.execution.tensor_module import TensorModule
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime.emulation import Stretch
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTimes:
+    """Costs of a chain of layers on one worker, on one number of samples.
+
+    Attributes
+    ----------
+    forward_s, backward_s
+        Shape (n,): NaN where the layer cannot be split so.
+    saved_bytes
+        Shape (n,): kept between the passes, parameters apart.
+    tensor_bytes
+        Shape (n, 2): of collectives in each pass, as all-reduces of so many bytes.
+    elements
+        Shape (n,): parameter elements held.
+    optimizer_s
+        Of a step over all parameters.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    saved_bytes: FloatArray
+    tensor_bytes: FloatArray
+    elements: FloatArray
+    optimizer_s: float
+
+
+class CountedPeers(Peers):
+    """Other workers that are not there: collectives are counted and cost nothing."""
+
+    __slots__ = ("backward", "sent")
+
+    def __init__(self, degree: int) -> None:
+        super().__init__(None, 0, (1,) * degree)
+        self.sent = [0.0, 0.0]
+        self.backward = False
+
+    def all_gather(self, part: Tensor, sizes: Sequence[int], dim: int) -> Tensor:
+        """The own part, repeated; counted as half of an all-reduce."""
+        whole = part.new_zeros([*part.shape[:dim], sum(sizes), *part.shape[dim + 1 :]])
+        whole.narrow(dim, 0, part.shape[dim]).copy_(part)
+        self.sent[self.backward] += 0.5 * whole.numel() * whole.element_size()
+        return whole
+
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        self.sent[self.backward] += value.numel() * value.element_size()
+        return value
+
+
+class LayerTimer:
+    """Runs a chain of layers in place, layer by layer."""
+
+    def __init__(self, state: Mapping[str, Tensor], device: torch.device, slowdown: float) -> None:
+        self.state, self.device, self.slowdown = state, device, slowdown
+
+    def time(
+        self,
+        programs: Sequence[LayerProgram],
+        feeds: Mapping[str, Tensor],
+        degree: int,
+        shared: frozenset[str],
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ) -> LayerTimes:
+        """Costs on the samples of the programs."""
+        n = len(programs)
+        peers = CountedPeers(degree)
+        modules = [self._module(p, degree, peers, shared) for p in programs]
+        forward, backward = np.full((ROUNDS, n), np.nan), np.full((ROUNDS, n), np.nan)
+        saved, sent = np.full(n, np.nan), np.zeros((n, 2))
+        for r in range(ROUNDS + 1):  # the first round warms up, and counts bytes
+            counting = r == 0
+            values: dict[str, Tensor] = {}
+            for k, module in enumerate(modules):
+                given = [values[v].detach() for v in programs[k].inputs]
+                for x in given:
+                    if x.is_floating_point():
+                        x.requires_grad_()
+                peers.sent, peers.backward = [0.0, 0.0], False
+                with _Saved(module) as kept:
+                    began = self._clock()
+                    made = module(*given, feeds=feeds)
+                    took = self._clock() - began
+                if counting:
+                    saved[k] = kept.bytes
+                else:
+                    forward[r - 1, k] = took
+                values.update(zip(programs[k].outputs, made, strict=True))
+                ends = [m for m in made if m.requires_grad]
+                gradients = [torch.ones_like(m) for m in ends]
+                peers.backward = True
+                began = self._clock()
+                torch.autograd.backward(ends, gradients)
+                took = self._clock() - began
+                if counting:
+                    sent[k] = peers.sent
+                else:
+                    backward[r - 1, k] = took
+        elements = [
+            sum(p.numel() for name, p in m.named_parameters()) if m else np.nan for m in modules
+        ]
+        return LayerTimes(
+            np.median(forward, axis=0) * self.slowdown,
+            np.median(backward, axis=0) * self.slowdown,
+            saved,
+            sent,
+            np.array(elements, dtype=np.float64),
+            self._optimizer_s(modules, optimizer),
+        )
+
+    def _module(
+        self, program: LayerProgram, degree: int, peers: CountedPeers, shared: frozenset[str]
+    ) -> LayerModule:
+        if degree == 1:
+            return LayerModule(program, self.state).to(self.device)
+        made = TensorModule(program, self.state, peers, shared)
+        return (LayerModule(program, self.state) if made.split.refusal else made).to(self.device)
+
+    def _clock(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        return time.thread_time()
+
+    def _optimizer_s(
+        self,
+        modules: Sequence[nn.Module],
+        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ) -> float:
+        parameters = list({p: None for m in modules for p in m.parameters() if p.grad is not None})
+        if not parameters:
+            return 0.0
+        optimizer = make(parameters)
+        before = [p.detach().clone() for p in parameters]
+        times = []
+        for _ in range(ROUNDS):
+            began = self._clock()
+            optimizer.step()
+            times.append(self._clock() - began)
+        with torch.no_grad():
+            for p, value in zip(parameters, before, strict=True):
+                p.copy_(value)
+                p.grad = None
+        return float(np.median(times[1:])) * self.slowdown
+
+
+class _Saved:
+    """Bytes that autograd keeps for a layer's backward pass, each memory once."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+        self.seen: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda x: x)
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return sum(self.seen.values())
+
+    def __enter__(self) -> _Saved:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._hooks.__exit__(*exception)
+
+    def _pack(self, value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in self.own:
+            self.seen[storage.data_ptr()] = storage.nbytes()
+        return value
+
+
+def slowdown(stretch: Stretch | None, seconds: float = 0.4) -> float:
+    """Wall seconds per CPU second on this worker: its quota, or its emulated slowness."""
+    if stretch is not None:
+        return stretch.factor
+    x = torch.randn(128, 128)
+    began, cpu = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - began < seconds:
+        x = (x @ x).clamp_(-1, 1)
+    spent = time.thread_time() - cpu
+    return (time.perf_counter() - began) / max(spent, 1e-6)
