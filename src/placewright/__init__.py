@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from placewright.graph.files import read_graph
     from placewright.graph.graph import Graph
+    from placewright.layers.placed_training import PlacedTraining, place_training
     from placewright.layers.plan import LayerPlan
     from placewright.layers.problem import LayerProblem
     from placewright.layers.readers.piper import read_piper
@@ -98,6 +99,7 @@ _HOME = {
     "Pbqp": "placewright.solvers.pbqp",
     "Pipeline": "placewright.operators.pipeline",
     "PlacedModel": "placewright.placed_model",
+    "PlacedTraining": "placewright.layers.placed_training",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
     "Policy": "placewright.operators.adaptive.policy",
@@ -130,6 +132,7 @@ _HOME = {
     "load_model": "placewright.capturing.source",
     "mean_square": "placewright.capturing.source",
     "place": "placewright.placed_model",
+    "place_training": "placewright.layers.placed_training",
     "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",
     "read_dag": "placewright.operators.readers.dag",
@@ -180,6 +183,7 @@ __all__ = [
     "Pbqp",
     "Pipeline",
     "PlacedModel",
+    "PlacedTraining",
     "PlacewrightError",
     "Planner",
     "Policy",
@@ -213,6 +217,7 @@ __all__ = [
     "load_model",
     "mean_square",
     "place",
+    "place_training",
     "planners",
     "profile",
     "read_dag",

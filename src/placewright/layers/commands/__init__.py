@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from placewright.layers.commands.run import run
 from placewright.layers.commands.source import Source, find_source
 from placewright.planning.wing import Loaded
 
@@ -93,10 +94,11 @@ def _show_simulated(console: Console, found: Source) -> None:
     console.keep(data)
 
 
-verbs: dict[str, Callable[..., None]] = {"simulate": simulate}
+verbs: dict[str, Callable[..., None]] = {"simulate": simulate, "run": run}
 examples = {
     "plan": ["problem.json --report plan.html", "piper:bert.json?devices=512 -f json"],
     "compare": ["problem.json --planner dp --planner pso"],
     "simulate": ["problem.json plan.json", "strategy:measured.json -f json"],
+    "run": ["zoo:gpt2 --on edge-duo --batch 8 --approximate --steps 6"],
     "explain": ["problem.json plan.json block.7"],
 }

@@ -8,6 +8,7 @@ once for every number of samples that some worker takes.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,7 +124,11 @@ def trace_step(source: ModelSource, batch: int) -> TracedStep:
     args, kwargs = _arguments(source)
     step = _Step(source)
     try:
-        with in_mode(source.model, *modules_in(source.loss_fn), training=True):
+        with (
+            in_mode(source.model, *modules_in(source.loss_fn), training=True),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", UserWarning)  # of lists of weights in recurrent layers
             exported = torch.export.export(step, (args, kwargs, source.targets), strict=False)
     except Exception as error:
         raise UnsupportedError(

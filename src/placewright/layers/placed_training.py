@@ -1,0 +1,173 @@
+"""place_training(model, inputs, ...) -> PlacedTraining: measure, plan, train on workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.errors import InputError
+from placewright.layers.plan import LayerPlan
+from placewright.planning.result import Result
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+    from placewright.layers.run import LayerRun
+    from placewright.runtime.engines.engine import Engine
+
+
+def place_training(
+    model: Any,
+    inputs: Any = None,
+    cluster: Cluster | None = None,
+    *,
+    loss_fn: Callable[[Any, Any], Any] | None = None,
+    targets: Any = None,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+    engine: str | Engine = "local",
+    emulate: bool = True,
+    planner: str = "auto",
+    plan: LayerPlan | None = None,
+    time_limit_s: float = 20.0,
+    exact: bool = True,
+    seed: int = 0,
+) -> PlacedTraining:
+    """Decide how a model is trained on several workers, ready to be trained there.
+
+    Every layer gets a strategy (data, tensor, pipeline, replicated) and every worker its share of
+    the batch; slow workers may be left out.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``, or what `placewright.load_model` returns.
+    inputs, targets
+        A whole batch.
+    cluster
+        The workers; this machine by default.
+    optimizer, lr
+        ``adam`` or ``sgd``, and its learning rate.
+    engine
+        Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. ``local``
+        emulates the speeds of devices, and no links: messages take what they take here.
+    plan
+        Use this plan instead of making one.
+    exact
+        Refuse plans that do not compute what one process computes: dropout or batch norm on parts
+        of the batch.
+
+    Raises
+    ------
+    InfeasibleError
+        No plan fits.
+    UnsupportedError
+        The model cannot be traced, or the plan cannot be executed; names the layer.
+    """
+    from placewright.cluster.cluster import Cluster
+    from placewright.layers.execution.measured_problem import measured_problem
+    from placewright.layers.execution.refusals import demand_exact, demand_untied
+    from placewright.layers.execution.session import LayerSession
+    from placewright.layers.execution.stage_orders import TracedModel
+    from placewright.layers.run import executable
+    from placewright.planning.fixed_plan import judged_plan
+    from placewright.runtime.engines.engine import open_engine
+
+    if isinstance(model, ModelSource):
+        source = replace(model, loss_fn=model.loss_fn or mean_square)
+    elif inputs is None:
+        raise InputError("the model's inputs are missing", where="place_training", hint="a batch")
+    else:
+        source = ModelSource(model, inputs, loss_fn or mean_square, targets, type(model).__name__)
+    cluster = cluster or Cluster.detect()
+    if engine == "local":  # collectives of torch.distributed cannot be slowed down by waiting
+        cluster = Cluster(cluster.devices, (), cluster.name)
+    traced = TracedModel(source)
+    with ExitStack() as stack:
+        started = (
+            stack.enter_context(open_engine(engine, cluster, emulate=emulate))
+            if isinstance(engine, str)
+            else engine
+        )
+        session = stack.enter_context(
+            LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
+        )
+        problem = measured_problem(session)
+        if plan is None:
+            result = executable(session, problem, planner, time_limit_s=time_limit_s, seed=seed)
+        else:
+            result = judged_plan(problem, plan)
+        demand_untied(traced, result.plan)
+        if exact:
+            demand_exact(traced, result.plan)
+        session.load(result.plan)
+        return PlacedTraining(session, result, stack.pop_all())
+
+
+class PlacedTraining:
+    """A model with a plan for its layers, and workers that train it. Made by `place_training`.
+
+    A context manager that ends the workers.
+
+    Attributes
+    ----------
+    result
+        The plan with its predicted step time, lower bound, gap and status.
+    measurement
+        Of the last `run`, ``None`` before the first.
+    """
+
+    def __init__(self, session: Any, result: Result, stack: ExitStack) -> None:
+        self._session, self.result, self._stack = session, result, stack
+        self.measurement: LayerRun | None = None
+
+    def __enter__(self) -> PlacedTraining:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def problem(self) -> Any:
+        """The measured costs of layers, links and workers."""
+        return self.result.problem
+
+    def run(self, steps: int = 10, *, check: bool = False) -> LayerRun:
+        """Measure the plan beside the fastest worker alone and equal batches, in turns.
+
+        Training goes back to the initial parameters.
+
+        Parameters
+        ----------
+        check
+            Compare loss and gradients of a step with one process.
+        """
+        from placewright.layers.run import run
+
+        session, plan = self._session, self.result.plan
+        self.measurement = run(session, self.problem, plan, steps=steps, check=check)
+        session.load(plan)
+        return self.measurement
+
+    def step(self, inputs: Any = None, targets: Any = None) -> float:
+        """Train one batch on the workers, by default the one that was planned with; its loss."""
+        session = self._session
+        if inputs is not None:
+            session.feed(replace(session.model.source, inputs=inputs, targets=targets))
+        (times,) = session.train(1)
+        return float(sum(t.loss for t in times))
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters and buffers as they are now, by their names in the model."""
+        found = self._session.parameters()
+        return {name.removeprefix("model."): value for name, value in found.items()}
+
+    def close(self) -> None:
+        """End the workers; twice is fine."""
+        self._stack.close()
+
+    def __repr__(self) -> str:
+        measured = [] if self.measurement is None else [repr(self.measurement)]
+        return "\n".join([repr(self.result), *measured])

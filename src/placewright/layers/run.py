@@ -1,0 +1,232 @@
+"""Execute a layer plan beside its baselines, in turns on the same workers, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from placewright.errors import CheckError, PlacewrightError
+from placewright.layers.judge import judge
+from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.problem import LayerProblem
+
+if TYPE_CHECKING:
+    from placewright.layers.execution.session import LayerSession
+
+ROUNDS = 3
+
+MOST_ERROR = 1e-5
+"""Largest difference of loss or gradients that rounding in another order makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """What was measured.
+
+    Attributes
+    ----------
+    predicted_s
+        By plan: ``plan``, ``fastest worker``, ``equal batches``.
+    step_s
+        By plan, seconds of every measured step.
+    limit
+        Speed-up over the fastest worker that no plan can exceed: the sum of the workers' speeds.
+    max_abs_error
+        Of the loss and all gradients against one process; ``None`` without a check.
+    """
+
+    predicted_s: Mapping[str, float]
+    step_s: Mapping[str, tuple[float, ...]]
+    limit: float
+    engine: str
+    emulated: str
+    baseline_worker: str
+    max_abs_error: float | None = None
+    check: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def measured_s(self) -> float:
+        """Median step of the plan."""
+        return median(self.step_s["plan"])
+
+    def speed_up(self, other: str) -> float | None:
+        """How many times faster the plan is than a baseline that could be executed."""
+        return median(self.step_s[other]) / self.measured_s if other in self.step_s else None
+
+    def as_json(self) -> dict[str, Any]:
+        """What the command line prints."""
+
+        def one(name: str) -> dict[str, Any] | None:
+            if name not in self.step_s:
+                return None
+            return {
+                "predicted_s": self.predicted_s[name],
+                "measured_s": median(self.step_s[name]),
+                "step_s": list(self.step_s[name]),
+            }
+
+        fastest = one(FASTEST)
+        return {
+            **(one("plan") or {}),
+            "steps": len(self.step_s["plan"]),
+            "baseline": None if fastest is None else {"name": self.baseline_worker, **fastest},
+            "equal_batches": one(EQUAL),
+            "speed_up": self.speed_up(FASTEST),
+            "speed_up_over_equal_batches": self.speed_up(EQUAL),
+            "speed_up_limit": self.limit,
+            "engine": self.engine,
+            "emulated": self.emulated,
+            "max_abs_error": self.max_abs_error,
+        }
+
+    def demand(self) -> None:
+        """Raise where the check failed.
+
+        Raises
+        ------
+        CheckError
+            By how much.
+        """
+        if self.max_abs_error is not None and not self.max_abs_error <= MOST_ERROR:
+            raise CheckError(
+                "the plan does not compute what one process computes",
+                where="loss and gradients",
+                by=f"{self.max_abs_error:.2e}, at most {MOST_ERROR:.0e}",
+                hint="report this plan; layers with dropout or batch norm cannot be compared",
+            )
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, times in self.step_s.items():
+            predicted, measured = self.predicted_s[name], median(times)
+            lines.append(f"{name:15s} predicted {predicted:.4g} s, measured {measured:.4g} s")
+        for name in (FASTEST, EQUAL):
+            ratio = self.speed_up(name)
+            if ratio is not None:
+                lines.append(f"{ratio:.2f}x as fast as {name}")
+        lines.append(f"at most {self.limit:.2f}x as fast as {FASTEST}: the sum of speeds")
+        if self.max_abs_error is not None:
+            lines.append(f"largest difference from one process: {self.max_abs_error:.1e}")
+        lines.append(f"engine {self.engine}, emulated: {self.emulated or 'nothing'}")
+        return "\n".join(lines)
+
+
+FASTEST, EQUAL = "fastest worker", "equal batches"
+
+
+def run(
+    session: LayerSession,
+    problem: LayerProblem,
+    plan: LayerPlan,
+    *,
+    steps: int = 10,
+    check: bool = False,
+) -> LayerRun:
+    """Measure a plan, the fastest worker alone and data parallelism with equal batches, in turns.
+
+    Baselines that do not fit or cannot be executed are left out.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan cannot be executed.
+    """
+    plans = {"plan": plan, FASTEST: fastest_alone(problem), EQUAL: equal_batches(problem)}
+    predicted = {"plan": judge(problem, plan).value}
+    error = checked(session, plan) if check else None
+    session.load(plan)
+    for name in (FASTEST, EQUAL):
+        other = plans[name]
+        judged = None if other is None else judge(problem, other)
+        if judged is None or not judged.feasible:
+            del plans[name]
+        else:
+            predicted[name] = judged.value
+    same = plans.get(FASTEST) == plan
+    if same:
+        del plans[FASTEST]
+    times: dict[str, list[float]] = {name: [] for name in plans}
+    rounds = min(ROUNDS, steps)
+    for k in range(rounds):
+        names = list(plans) if k % 2 == 0 else list(reversed(plans))
+        count = steps // rounds + (k < steps % rounds)
+        for name in names:
+            chosen = plans[name]
+            assert chosen is not None
+            session.load(chosen)
+            session.train(1)
+            times[name] += [max(t.step_s for t in step) for step in session.train(count)]
+    if same:
+        times[FASTEST] = times["plan"]
+    speeds = alone_s(problem)
+    return LayerRun(
+        predicted,
+        {name: tuple(found) for name, found in times.items()},
+        sum(min(speeds) / s for s in speeds),
+        f"{session.engine.name}: torch.distributed",
+        session.emulated,
+        problem.worker_names[speeds.index(min(speeds))],
+        error,
+    )
+
+
+def checked(session: LayerSession, plan: LayerPlan) -> float:
+    """Largest difference of loss and gradients of one step from one process."""
+    from placewright.layers.execution.reference import one_process
+
+    expected_loss, expected = one_process(session.model.source)
+    session.load(plan)
+    (times,) = session.train(1, update=False)
+    gradients = session.gradients()
+    errors = [abs(sum(t.loss for t in times) - expected_loss)]
+    for name, value in expected.items():
+        if name not in gradients:
+            return float("inf")
+        errors.append(float((gradients[name] - value).abs().max()))
+    return max(errors)
+
+
+def alone_s(problem: LayerProblem) -> list[float]:
+    """Seconds of a step on every worker alone, whether it fits or not."""
+    return [
+        judge(problem, _data(problem, [w], [problem.global_batch])).value for w in _all(problem)
+    ]
+
+
+def fastest_alone(problem: LayerProblem) -> LayerPlan | None:
+    """The whole step on the fastest worker that it fits on."""
+    plans = [_data(problem, [w], [problem.global_batch]) for w in _all(problem)]
+    fitting = [plan for plan in plans if judge(problem, plan).feasible]
+    return min(fitting, key=lambda plan: judge(problem, plan).value) if fitting else None
+
+
+def equal_batches(problem: LayerProblem) -> LayerPlan | None:
+    """Data parallelism as usual: all workers, as many samples each."""
+    share, left = divmod(problem.global_batch, problem.w)
+    if share == 0 or problem.w == 1:
+        return None
+    return _data(problem, _all(problem), [share + (w < left) for w in _all(problem)])
+
+
+def _all(problem: LayerProblem) -> list[int]:
+    return list(range(problem.w))
+
+
+def _data(problem: LayerProblem, workers: list[int], shares: list[int]) -> LayerPlan:
+    replicas = tuple(Replica((w,), s) for w, s in zip(workers, shares, strict=True))
+    return LayerPlan((Stage(0, problem.n - 1, replicas),))
+
+
+def executable(session: LayerSession, problem: LayerProblem, planner: str, **settings: Any) -> Any:
+    """The best plan of `planner` that can be executed: the best uniform one where it cannot."""
+    from placewright.layers.execution.stage_orders import check_executable
+    from placewright.planning.solving import solve
+
+    result = solve(problem, planner, **settings)
+    try:
+        check_executable(result.plan)
+    except PlacewrightError:
+        return solve(problem, "data", **settings)
+    return result

@@ -1,0 +1,103 @@
+"""Formulas against torch: parameters and outputs exact, FLOPs as PyTorch counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.flop_counter import FlopCounterMode
+
+from placewright.capturing.source import ModelSource
+from placewright.layers.profile import formulas
+from placewright.layers.profile.chain import chain
+from placewright.layers.profile.tracing import trace_step
+from tests.layers.models import image_model, language_model
+
+
+class First(nn.Module):
+    """The first output of a recurrent layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs of all steps."""
+        return self.layer(x)[0]
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], formulas.LayerCost]] = {
+    "conv2d": (
+        lambda: nn.Conv2d(6, 8, (3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2),
+        (4, 6, 17, 19),
+        formulas.conv2d(
+            4,
+            (6, 8),
+            (17, 19),
+            (3, 5),
+            stride=(2, 1),
+            padding=(1, 2),
+            dilation=(1, 2),
+            groups=2,
+        ),
+    ),
+    "linear": (
+        lambda: nn.Linear(7, 9, bias=False),
+        (4, 5, 7),
+        formulas.linear((4, 5), 7, 9, bias=False),
+    ),
+    "pool": (
+        lambda: nn.MaxPool2d(3, 2, 1),
+        (4, 6, 17, 19),
+        formulas.pool2d(4, 6, (17, 19), 3, stride=2, padding=1),
+    ),
+    "batch norm": (lambda: nn.BatchNorm2d(6), (4, 6, 5, 5), formulas.batch_norm((4, 6, 5, 5))),
+    "layer norm": (lambda: nn.LayerNorm((5, 6)), (4, 5, 6), formulas.layer_norm((4, 5, 6), 2)),
+    "lstm": (
+        lambda: First(nn.LSTM(5, 6, 2, batch_first=True, bidirectional=True)),
+        (4, 7, 5),
+        formulas.recurrent("lstm", 4, 7, 5, 6, layers=2, directions=2),
+    ),
+    "gru": (
+        lambda: First(nn.GRU(5, 6, batch_first=True)),
+        (4, 7, 5),
+        formulas.recurrent("gru", 4, 7, 5, 6),
+    ),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)),
+        (4, 7, 8),
+        formulas.transformer_mlp(4, 7, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_formula_agrees_with_the_layer_and_with_its_trace(name: str) -> None:
+    """Closed formula, formula of the traced calls, and PyTorch say the same."""
+    make, shape, cost = CASES[name]
+    model, x = make(), torch.randn(shape, requires_grad=True)
+    output = model(x)
+
+    assert tuple(output.shape) == cost.output
+    assert sum(p.numel() for p in model.parameters()) == cost.parameters
+    step = trace_step(ModelSource(model, (x.detach(),), mse_loss, torch.zeros_like(output)), 4)
+    traced = sum(formulas.call_flops(call, step.specs) for call in step.instructions)
+    assert traced == pytest.approx(cost.flops)
+
+
+@pytest.mark.parametrize("make", [language_model, image_model])
+def test_flops_of_models_are_those_of_the_counter(make: Callable[[], ModelSource]) -> None:
+    """Within one per cent, and the parameters of all layers exactly."""
+    source = make()
+    step = trace_step(source, 12)
+    layers = chain(step)
+    with FlopCounterMode(display=False) as counter:
+        source.model(*source.inputs)
+
+    flops = sum(formulas.layer_flops(step, layer) for layer in layers)
+    assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    held = {name for layer in layers for name in layer.parameters}
+    assert held == {f"model.{name}" for name, _ in source.model.named_parameters()}
