@@ -44,7 +44,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "schema",
         *(f"operators {verb}" for verb in ("plan", "compare", "simulate", "explain", "run")),
         *(f"samples {v}" for v in ("plan", "compare", "simulate", "run", "generate")),
-        *(f"layers {v}" for v in ("plan", "compare", "simulate", "explain")),
+        *(f"layers {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
         *(f"requests {v}" for v in ("plan", "compare", "simulate", "explain", "serve", "run")),
         "pbqp solve",
         *(f"testbed {v}" for v in ("up", "down", "status", "set", "selftest", "exec")),
