@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -273,6 +273,45 @@ class PlacedModel:
         with self.calling() as session:
             calls.select(session, form)
             return form.returned(session.call(form.batch(arguments))[1])
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What the model returns for each batch, in order; several are in flight on the workers.
+
+        While one device works on one batch, others work on others, as many as the memory that was
+        planned with allows. Batches are taken as there is room for them. A worker that is lost
+        costs time and no batch: the devices that are left get another plan and go on.
+
+        Parameters
+        ----------
+        batches
+            What the model is called with each time: a tensor, a tuple or list of arguments, or a
+            dict of keywords. A run of batches of equal shapes is one stream.
+
+        Raises
+        ------
+        InputError
+            As of a call, or the workers are executing another stream.
+        WorkerError
+            A worker was lost, and the others cannot go on.
+
+        Examples
+        --------
+        >>> for outputs in placed.stream(loader):
+        ...     print(outputs.argmax(-1))
+        """
+        from placewright.deployment.streams import PlacedStream
+
+        self._follow_weights()
+        placed = PlacedStream(
+            self.workload,
+            self.workers,
+            self.calls,
+            self.result.problem,
+            self.plan,
+            seed=self._seed,
+            monitor=self._monitor,
+        )
+        return placed.run(batches)
 
     @property
     def calls(self) -> Calls:

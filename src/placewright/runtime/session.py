@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load, load_file, save
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import RunError, WorkerError
+from placewright.errors import InputError, RunError, WorkerError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
@@ -104,7 +104,7 @@ class Session:
         self._numbers = count(1)
         self._selected: CallProgram | None = None
         self._step_s = math.nan
-        self.serial = self._streamed = False
+        self.serial = self._streamed = self.streaming = False
 
     def __enter__(self) -> Session:
         try:
@@ -162,6 +162,7 @@ class Session:
             For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
             through host memory, where several of one kind can be on their way.
         """
+        self._refuse_while_streaming()
         self._step_s, self.serial, self._streamed = step_s, serial, streamed
         self._loaded = self.graph if graph is None else graph
         self._forget_programs()
@@ -244,6 +245,14 @@ class Session:
         if len(self._programs) > MOST_PROGRAMS:
             _, (oldest, _) = self._programs.popitem(last=False)
             self._order_all("remove_program", oldest)
+
+    def _refuse_while_streaming(self) -> None:
+        if self.streaming:
+            raise InputError(
+                "these workers are executing a stream",
+                where=self.graph.name,
+                hint="take what the stream delivers to its end first, or close it",
+            )
 
     def _forget_programs(self) -> None:
         self._programs.clear()

@@ -187,7 +187,11 @@ class PlacedDevices:
                 elif name in self._fed:
                     known[name] = self._placed(part, self._fed[name])
                 else:
-                    known[name] = self._placed(part, initial(self._stored.get(name), item.spec))
+                    given = self._stored.get(name)
+                    if given is not None and item.role not in RESIDENT:
+                        # Of another capture, which is fed before it is used.
+                        given = given if tuple(given.shape) == item.spec.shape else None
+                    known[name] = self._placed(part, initial(given, item.spec))
         self._share, layout = share, self.exchange.layout
         self._compiled = compile_share(share, state, layout)
         self.exchange.expect(m for part in share.parts for m in part.receives)

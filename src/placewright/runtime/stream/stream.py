@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load, save
 
 from placewright.errors import InputError
+from placewright.graph.graph import Graph
 from placewright.runtime import limits
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import storable
@@ -77,6 +78,8 @@ class SampleStream:
 
     Parameters
     ----------
+    graph
+        Another capture of the same model, in place of the session's own.
     deliver
         Give outputs back.
     watched
@@ -96,6 +99,7 @@ class SampleStream:
         session: Session,
         cut: Cut,
         *,
+        graph: Graph | None = None,
         seed: int = 0,
         deliver: bool = True,
         watched: bool = False,
@@ -103,7 +107,7 @@ class SampleStream:
     ) -> None:
         if cut.window < 1:
             raise InputError("a stream needs at least one sample in flight", by=f"{cut.window}")
-        self.session, self.cut = session, cut
+        self.session, self.cut, self._graph = session, cut, graph
         self._deliver, self._watched, self._seed = deliver, watched, seed
         self._limit_s = limits.steps_s(cut.window, expected_s)
         self.spans: list[list[tuple[int, int, int, float, float]]] = [
@@ -115,20 +119,22 @@ class SampleStream:
 
     def __enter__(self) -> SampleStream:
         session, cut = self.session, self.cut
-        session.load(cut.placement, cut.order, self._seed, streamed=True)
+        session.load(cut.placement, cut.order, self._seed, streamed=True, graph=self._graph)
         groups = [session.layout.device_group(r) for r in range(len(session.group.specs))]
         opening = [
             (tuple(cut.lengths[d] for d in own), cut.window, self._deliver, self._watched)
             for own in groups
         ]
         session.group.order("open_stream", opening)
+        session.streaming = True
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        if kind is None:
+        if kind in (None, GeneratorExit):  # a generator that uses the stream was closed
             for _ in self._drained():
                 pass
             self.session.group.order_all("close_stream")
+            self.session.streaming = False
 
     @property
     def in_flight(self) -> int:

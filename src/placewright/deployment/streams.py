@@ -1,0 +1,198 @@
+"""Stream batches through a placed model; a lost worker costs time, and no batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.capturing.inputs import as_arguments
+from placewright.errors import PlacewrightError, WorkerError
+from placewright.graph.graph import Graph
+from placewright.graph.program import Program
+from placewright.operators.adaptive.survivors import cluster_of, problem_of
+from placewright.operators.carried_plan import carried_placement
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.run import cut_of
+from placewright.planning.solving import solve
+from placewright.profiling.build import profile
+from placewright.runtime.session import Session
+from placewright.runtime.stream.stream import SampleStream
+
+if TYPE_CHECKING:
+    from placewright.deployment.calls import Batch, CallForm, Calls
+    from placewright.deployment.workers import Workers
+    from placewright.deployment.workload import Workload
+    from placewright.planning.monitor import Monitor
+
+PLANNING_S = 5.0
+"""Time limit of the plan for the devices that are left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A batch that was taken and is not delivered yet."""
+
+    form: CallForm
+    batch: Batch
+
+
+@dataclass(slots=True, eq=False)
+class PlacedStream:
+    """Delivers what a model returns for each of many batches, in order.
+
+    Every batch that was taken is kept until it is delivered. Where a worker is lost, the devices
+    that are left get another plan, and take those batches again from the start.
+
+    Attributes
+    ----------
+    problem, plan
+        What is streamed, and where; on the devices called `names`.
+    waiting
+        Taken and not delivered, in order.
+    """
+
+    workload: Workload
+    workers: Workers
+    calls: Calls
+    problem: OperatorProblem
+    plan: OperatorPlan
+    seed: int
+    monitor: Monitor
+    names: tuple[str, ...] = field(init=False)
+    waiting: deque[_Waiting] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.names = self.workload.cluster.device_names
+
+    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What the model returns for each batch.
+
+        Raises
+        ------
+        WorkerError
+            A worker was lost, and the others cannot go on; what was delivered before is valid.
+        """
+        source, lost = iter(batches), set[str]()
+        while True:
+            try:
+                # Where the caller wants no more, the workers stay: GeneratorExit ends the stream.
+                with self._session(lost) as session, suppress(GeneratorExit):
+                    yield from self._deliver(session, source)
+                return
+            except WorkerError as error:
+                self._go_on_without(lost, error)
+                lost = set()
+
+    @contextmanager
+    def _session(self, lost: set[str]) -> Iterator[Session]:
+        """Workers on the devices that are left; those that are lost meanwhile go to `lost`."""
+        cluster, load = self.workload.cluster, self.workload
+        whole = self.names == cluster.device_names
+        opening: AbstractContextManager[Session] = (
+            self.workers.session(load.graph, load.state)
+            if whole
+            else Session(
+                load.graph, cluster_of(cluster, self.names), load.state, self.workers.engine
+            )
+        )
+        with opening as session:
+            try:
+                yield session
+            except WorkerError:
+                lost |= session.lost()
+                raise
+
+    def _deliver(self, session: Session, source: Iterator[Any]) -> Iterator[Any]:
+        """One stream for every run of batches of one form."""
+        while (first := self._item(0, source)) is not None:
+            form, graph = first.form, first.form.program.graph
+            problem, plan = self._placed(graph)
+            predicted = predict(judge(problem, plan))
+            stream = SampleStream(
+                session,
+                cut_of(problem, plan.placement, predicted),
+                graph=graph,
+                seed=self.seed,
+                expected_s=predicted.period_s,
+            )
+            with stream:
+                yield from self._through(stream, form, source)
+
+    def _through(
+        self, stream: SampleStream, form: CallForm, source: Iterator[Any]
+    ) -> Iterator[Any]:
+        # Another capture of the model has constants of its own, which the workers have not loaded.
+        own = {} if form.program.graph is self.workload.graph else dict(form.program.constants)
+        while True:
+            while stream.in_flight < stream.cut.window:
+                item = self._item(stream.in_flight, source)
+                if item is None or item.form is not form:
+                    break
+                stream.give(item.batch | own)
+            if not stream.in_flight:
+                return
+            for delivered in stream.take():
+                self.waiting.popleft()
+                yield form.returned(delivered.outputs)
+
+    def _item(self, k: int, source: Iterator[Any]) -> _Waiting | None:
+        """The k-th batch that is not delivered; taken from the source if it is the next one."""
+        if k < len(self.waiting):
+            return self.waiting[k]
+        for batch in source:
+            given = as_arguments(batch, self.workload.graph.name)
+            by_name = isinstance(given, dict)
+            arguments = self.calls.arguments(() if by_name else given, given if by_name else {})
+            form = self.calls.form(arguments)
+            self.waiting.append(_Waiting(form, form.batch(arguments)))
+            return self.waiting[-1]
+        return None
+
+    def _placed(self, graph: Graph) -> tuple[OperatorProblem, OperatorPlan]:
+        """The plan for the example's graph, or for another capture of the same model."""
+        if graph is self.workload.graph:
+            return self.problem, self.plan
+        placement = carried_placement(self.workload.graph, self.plan.placement.tolist(), graph)
+        cluster = cluster_of(self.workload.cluster, self.names)
+        problem = profile(graph, cluster, method="analytic")
+        return problem, OperatorPlan(np.array(placement, dtype=np.int64))
+
+    def _go_on_without(self, lost: set[str], error: WorkerError) -> None:
+        """Plan for the devices that are left.
+
+        Raises
+        ------
+        WorkerError
+            `error` itself: no worker is gone, none is left, a plan for the rest does not fit, or
+            the model keeps state from sample to sample.
+        """
+        left = tuple(name for name in self.names if name not in lost)
+        if not lost or not left or _keeps_state(self.workload.graph):
+            raise error
+        try:
+            self.problem = problem_of(self.problem, left)
+            found = solve(self.problem, time_limit_s=PLANNING_S, seed=self.seed)
+        except PlacewrightError as reason:
+            raise error from reason
+        self.plan, self.names = found.plan, left
+        self.monitor.note(
+            f"lost {', '.join(sorted(lost))}: {len(self.waiting)} batches that were in flight and "
+            f"those to come go to {', '.join(left)}, planned by {found.planner}"
+        )
+
+
+def _keeps_state(graph: Graph) -> bool:
+    """Whether a sample depends on those before it: on buffers or random numbers."""
+    program = graph.program
+    assert isinstance(program, Program)
+    return any(item.mutated for item in program.inputs) or any(
+        instruction.random for instruction in program.instructions
+    )

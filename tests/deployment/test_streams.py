@@ -1,0 +1,59 @@
+"""Batches streamed through a placed model come out as the model returns them, each once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import placewright
+from placewright.errors import InputError
+from placewright.operators.plan import OperatorPlan
+from placewright.placed_model import PlacedModel
+from tests.operators.adaptive.jobs import TRIO
+
+
+@pytest.fixture
+def placed() -> Iterator[PlacedModel]:
+    """Six layers, two on each of three devices."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))).eval()
+    graph = placewright.capture(model, torch.randn(4, 8))
+    plan = OperatorPlan(np.arange(len(graph.operators)) * 3 // len(graph.operators))
+    with placewright.place(
+        model, torch.randn(4, 8), TRIO, plan=plan, method="analytic", objective="throughput"
+    ) as found:
+        yield found
+
+
+def test_batches_come_out_in_order_also_an_odd_last_one(placed: PlacedModel) -> None:
+    """A stream that is left early leaves the workers ready; another use meanwhile is refused."""
+    batches = [torch.randn(4 if k < 9 else 2, 8) for k in range(10)]
+    model = placed.workload.source.model
+    for batch, found in zip(batches, placed.stream(batches), strict=True):
+        assert torch.equal(found, model(batch))
+    stream = placed.stream(batches)
+    next(stream)
+    with pytest.raises(InputError, match="executing a stream"):
+        placed.workers._held.session.load([0] * 6, range(6))  # type: ignore[union-attr]
+    stream.close()
+    assert torch.equal(placed(batches[0]), model(batches[0]))
+
+
+def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None:
+    """The other devices take the batches that were in flight."""
+    batches = [torch.randn(4, 8) for _ in range(40)]
+    model, found = placed.workload.source.model, []
+    for output in placed.stream(iter(batches)):
+        found.append(output)
+        if len(found) == 10:
+            session = placed.workers._held.session
+            assert session is not None
+            os.kill(session.group.processes[1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert len(found) == len(batches)
+    assert all(torch.equal(y, model(x)) for x, y in zip(batches, found, strict=True))
