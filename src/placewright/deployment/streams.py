@@ -97,10 +97,10 @@ class PlacedStream:
         cluster, load = self.workload.cluster, self.workload
         whole = self.names == cluster.device_names
         opening: AbstractContextManager[Session] = (
-            self.workers.session(load.graph, load.state)
+            self.workers.session(load.graph, load.values)
             if whole
             else Session(
-                load.graph, cluster_of(cluster, self.names), load.state, self.workers.engine
+                load.graph, cluster_of(cluster, self.names), load.values, self.workers.engine
             )
         )
         with opening as session:
