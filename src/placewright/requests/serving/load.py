@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
-import time
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,43 +21,30 @@ from placewright.report.text import plain_table
 from placewright.requests.generators import mmpp, poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
+from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.server import ServingOptions, running_server
 from placewright.requests.serving.tensors import NUMPY
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, stream_of
 
-CONNECTIONS = 256
-"""That are open at once; a request waits for one beyond."""
-
-LATEST_S = 30.0
-"""An answer later than this counts as none."""
-
-START_S = 0.2
-"""Between the call and the first arrival."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a request, as its client saw it.
-
-    Attributes
-    ----------
-    latency_s
-        From its arrival to its answer, though it may have been sent later.
-    overhead_s
-        Latency without waiting for a server and without its batch's computation.
-    """
-
-    status: int
-    latency_s: float
-    accuracy: float
-    overhead_s: float
+PAYLOADS = 16
+"""Random inputs of each family."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """One load, measured and predicted; shares in [0, 1]."""
+    """One load, measured and predicted; shares in [0, 1].
+
+    Attributes
+    ----------
+    latency_p50_ms, latency_p99_ms
+        From the arrival to the answer at the client, though it may have been sent later.
+    overhead_p50_ms, overhead_p99_ms
+        Latency without waiting for a server and without computation.
+    sent_late_p99_ms
+        How late the client sent; it is part of latency and overhead.
+    """
 
     load: float
     rate_per_s: float
@@ -71,6 +57,7 @@ class LoadResult:
     latency_p99_ms: float
     overhead_p50_ms: float
     overhead_p99_ms: float
+    sent_late_p99_ms: float
     statuses: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
@@ -92,8 +79,7 @@ def run_loads(
 ) -> list[LoadResult]:
     """Start a server, send each load to it, and simulate the same requests.
 
-    The client is in a thread of its own beside the server's, in one process: what it costs is part
-    of what is measured.
+    The client is a process of its own, which has its schedule before it starts.
 
     Raises
     ------
@@ -107,9 +93,13 @@ def run_loads(
             rate = load * full_rate(service)
             note(f"load {load:g}: {rate:.1f} requests/s for {duration_s:g} s")
             stream = made_stream(service, arrivals, rate, duration_s, deadlines, seed)
+            if not len(stream):
+                raise RunError(
+                    "there are no requests at this load", hint="give a longer --duration"
+                )
             predicted = predict(service, stream, duration_s, options, seed)
-            outcomes = asyncio.run(play(running.url, families, stream, options.token))
-            found.append(_result(load, rate, stream, outcomes, predicted))
+            replies = play(running.url, families, stream, options.token)
+            found.append(_result(load, rate, stream, replies, predicted))
     return found
 
 
@@ -194,39 +184,39 @@ def predict(
     return float(kept.mean()), float(np.where(kept, accuracy, 0.0).mean())
 
 
-async def play(
-    url: str, families: Sequence[Family], stream: Stream, token: str = ""
-) -> list[Outcome]:
-    """Send every request at its arrival, with random inputs; one outcome each, in order."""
-    pool = ConnectionPool(url)
+def play(url: str, families: Sequence[Family], stream: Stream, token: str = "") -> Replies:
+    """Send every request at its arrival from a process of its own, with random inputs."""
     rng = np.random.default_rng(0)
-    begin_s = time.monotonic() + START_S
-    tasks = []
-    for k in range(len(stream)):
-        body = request_bytes(families[int(stream.family[k])], stream, k, rng, token)
-        due_s = begin_s + float(stream.arrival_s[k])
-        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-        tasks.append(asyncio.create_task(_ask(pool, body, due_s)))
-    found = list(await asyncio.gather(*tasks))
-    pool.close()
-    return found
+    payloads = [random_payload(family, rng) for family in families for _ in range(PAYLOADS)]
+    payload = stream.family * PAYLOADS + rng.integers(PAYLOADS, size=len(stream))
+    heads = [
+        request_head(families[int(stream.family[k])], stream, k, len(payloads[payload[k]]), token)
+        for k in range(len(stream))
+    ]
+    return send(schedule_of(url, stream.arrival_s, heads, payloads, payload))
 
 
-def request_bytes(
-    family: Family, stream: Stream, k: int, rng: np.random.Generator, token: str = ""
-) -> bytes:
-    """A whole HTTP request, with raw tensors."""
-    inputs, raw = [], []
+def random_payload(family: Family, rng: np.random.Generator) -> bytes:
+    """Raw tensors of one row, one input after another."""
+    inputs = family.inputs
+    return b"".join(
+        rng.random((1, *spec.shape[1:])).astype(NUMPY[spec.datatype]).tobytes() for spec in inputs
+    )
+
+
+def request_head(family: Family, stream: Stream, k: int, size: int, token: str = "") -> bytes:
+    """A request of one row up to its raw tensors, which have this size in bytes."""
+    inputs = []
     for spec in family.inputs:
-        value = rng.random((1, *spec.shape[1:])).astype(NUMPY[spec.datatype])
-        data = value.tobytes()
-        raw.append(data)
+        shape = [1, *spec.shape[1:]]
         inputs.append(
             {
                 "name": spec.name,
                 "datatype": spec.datatype,
-                "shape": list(value.shape),
-                "parameters": {"binary_data_size": len(data)},
+                "shape": shape,
+                "parameters": {
+                    "binary_data_size": math.prod(shape) * np.dtype(NUMPY[spec.datatype]).itemsize
+                },
             }
         )
     needs = {
@@ -234,90 +224,36 @@ def request_bytes(
         "min_accuracy": float(stream.min_accuracy[k]),
         "time_sensitivity": float(stream.time_sensitivity[k]),
         "accuracy_sensitivity": float(stream.accuracy_sensitivity[k]),
+        "binary_data_output": True,
     }
     head = json.dumps({"inputs": inputs, "parameters": needs}).encode()
-    content = b"".join([head, *raw])
     lines = [
         f"POST /v2/models/{family.name}/infer HTTP/1.1",
         "host: localhost",
         f"inference-header-content-length: {len(head)}",
-        f"content-length: {len(content)}",
+        f"content-length: {len(head) + size}",
         *([f"authorization: Bearer {token}"] if token else []),
     ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
-
-
-class ConnectionPool:
-    """Connections that are kept open between requests."""
-
-    def __init__(self, url: str) -> None:
-        self._host, _, port = url.removeprefix("http://").rpartition(":")
-        self._port = int(port)
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._limit = asyncio.Semaphore(CONNECTIONS)
-
-    async def ask(self, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer to one request."""
-        async with self._limit:
-            if self._free:
-                reader, writer = self._free.pop()
-            else:
-                reader, writer = await asyncio.open_connection(self._host, self._port)
-            try:
-                writer.write(body)
-                head = await reader.readuntil(b"\r\n\r\n")
-                lines = head.lower().split(b"\r\n")
-                length = next(
-                    int(each.split(b":")[1]) for each in lines if each.startswith(b"content-length")
-                )
-                content = await reader.readexactly(length)
-            except BaseException:
-                writer.close()
-                raise
-            self._free.append((reader, writer))
-            return int(lines[0].split(b" ")[1]), content
-
-    def close(self) -> None:
-        """Close the connections."""
-        for _, writer in self._free:
-            writer.close()
-
-
-async def _ask(pool: ConnectionPool, body: bytes, due_s: float) -> Outcome:
-    try:
-        async with asyncio.timeout(LATEST_S):
-            status, content = await pool.ask(body)
-    except (OSError, asyncio.IncompleteReadError, TimeoutError):
-        return Outcome(0, LATEST_S, 0.0, 0.0)
-    latency_s = time.monotonic() - due_s
-    if status != 200:
-        return Outcome(status, latency_s, 0.0, 0.0)
-    said = json.loads(content)["parameters"]
-    served_s = 1e-3 * (said["waiting_ms"] + said["compute_ms"])
-    return Outcome(status, latency_s, said["accuracy"], latency_s - served_s)
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + head
 
 
 def _result(
     load: float,
     rate_per_s: float,
     stream: Stream,
-    outcomes: Sequence[Outcome],
+    replies: Replies,
     predicted: tuple[float, float],
 ) -> LoadResult:
-    if not outcomes:
-        raise RunError("there are no requests at this load", hint="give a longer --duration")
-    status = np.array([each.status for each in outcomes])
-    latency = np.array([each.latency_s for each in outcomes])
-    accuracy = np.array([each.accuracy for each in outcomes])
+    status, latency, accuracy = replies.status, replies.latency_s, replies.accuracy
     kept = (status == 200) & (latency <= stream.deadline_s) & (accuracy >= stream.min_accuracy)
     served = status == 200
     if not served.any():
         raise RunError("no request was answered", by=f"{dict(Counter(status.tolist()))}")
-    overhead = np.array([each.overhead_s for each in outcomes])[served]
+    overhead = (latency - replies.served_s)[served]
     return LoadResult(
         load,
         rate_per_s,
-        len(outcomes),
+        len(stream),
         float(kept.mean()),
         predicted[0],
         float(np.where(kept, accuracy, 0.0).mean()),
@@ -326,6 +262,7 @@ def _result(
         _ms(latency[served], 0.99),
         _ms(overhead, 0.5),
         _ms(overhead, 0.99),
+        _ms(replies.sent_s[served], 0.99),
         {str(k): int(n) for k, n in sorted(Counter(status.tolist()).items())},
     )
 
@@ -347,6 +284,7 @@ def table(results: Sequence[LoadResult]) -> str:
             f"{r.latency_p99_ms:.1f}",
             f"{r.overhead_p50_ms:.2f}",
             f"{r.overhead_p99_ms:.2f}",
+            f"{r.sent_late_p99_ms:.2f}",
         )
         for r in results
     ]
@@ -360,5 +298,6 @@ def table(results: Sequence[LoadResult]) -> str:
         "p99 ms",
         "overhead p50 ms",
         "p99 ms",
+        "sent late p99 ms",
     )
-    return plain_table(header, rows, "rrrrrrrrr")
+    return plain_table(header, rows, "rrrrrrrrrr")
