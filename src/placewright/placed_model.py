@@ -348,6 +348,7 @@ class PlacedModel:
 
     def _follow_weights(self) -> None:
         """Let the workers start again from the model's weights, where these have changed."""
+        self.workers.refuse_while_streaming()  # whose samples have the weights from before
         changed = self.workload.refreshed()
         if changed is not self.workload:
             self.workload = changed

@@ -197,7 +197,7 @@ class Growing(nn.Module):
         return made.sum()
 
 
-def _starve(model: PlacedModel, spare_bytes: int) -> None:
+def starve(model: PlacedModel, spare_bytes: int) -> None:
     """Let the workers have no more than so many bytes beside what they have."""
     with model.calling() as session:
         for process in session.group.processes:
@@ -213,7 +213,7 @@ def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
         model(X)
         assert model.memory()["b"].predicted_bytes > 0
         assert model.memory()["b"].measured_bytes >= 0
-        _starve(model, 64 << 20)
+        starve(model, 64 << 20)
         with pytest.raises(WorkerError, match="ran out of memory") as error:
             model(X, 100_000_000)
         assert error.value.where == "device 'b'"

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import placewright
-from placewright.errors import InputError
+from placewright.errors import InputError, WorkerError
 from placewright.operators.plan import OperatorPlan
 from placewright.placed_model import PlacedModel
+from tests.deployment.test_calls import starve
 from tests.operators.adaptive.jobs import TRIO
 
 
@@ -37,12 +38,38 @@ def test_batches_come_out_in_order_also_an_odd_last_one(placed: PlacedModel) -> 
     model = placed.workload.source.model
     for batch, found in zip(batches, placed.stream(batches), strict=True):
         assert torch.equal(found, model(batch))
-    stream = placed.stream(batches)
+    stream, other = placed.stream(batches), placed.stream(batches)
     next(stream)
-    with pytest.raises(InputError, match="executing a stream"):
-        placed.workers._held.session.load([0] * 6, range(6))  # type: ignore[union-attr]
+    session = placed.workers.up
+    assert session is not None
+    for use in (
+        lambda: session.load([0] * 6, range(6)),
+        lambda: session.run(1),
+        lambda: session.call({}),
+        lambda: session.migrate([0] * 6, range(6)),
+        lambda: placed(batches[0]),
+        lambda: next(other),
+        lambda: placed.stream(batches),
+    ):
+        with pytest.raises(InputError, match="executing a stream"):
+            use()
+    assert torch.equal(next(stream), model(batches[1]))  # the stream goes on
     stream.close()
     assert torch.equal(placed(batches[0]), model(batches[0]))
+
+
+def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
+    """Also in mid-stream, with the memory of the samples that are in flight."""
+    model = nn.Linear(8, 8).eval()
+    x = torch.randn(4, 8)
+    with placewright.place(
+        model, x, TRIO, planner="only:a", method="analytic", objective="throughput"
+    ) as placed:
+        starve(placed, 64 << 20)
+        with pytest.raises(WorkerError, match="ran out of memory") as error:
+            list(placed.stream([x, torch.randn(4_000_000, 8), x]))
+    assert error.value.where == "device 'a'"
+    assert "that the judge expected" in error.value.by
 
 
 def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None:

@@ -89,9 +89,15 @@ class Workers:
         """A session on the whole cluster, the same one for every caller.
 
         An exception in the block ends its workers, and the next caller gets others.
+
+        Raises
+        ------
+        InputError
+            The workers are executing a stream, which goes on.
         """
         from placewright.runtime.session import Session
 
+        self.refuse_while_streaming()
         engine, held = self.engine, self._held
         if held.session is None:
             held.session = Session(graph, self.cluster, state, engine).__enter__()
@@ -101,6 +107,17 @@ class Workers:
         except BaseException as error:
             held.end_session(error)
             raise
+
+    def refuse_while_streaming(self) -> None:
+        """Raise if the session that is up executes a stream.
+
+        Raises
+        ------
+        InputError
+            It does.
+        """
+        if self._held.session is not None:
+            self._held.session.refuse_while_streaming()
 
     @property
     def up(self) -> Session | None:
@@ -120,9 +137,15 @@ class Workers:
 
         It is the one that is up, where that has this cluster and this state; else that one is
         ended, so that no device holds two models, and there is another one.
+
+        Raises
+        ------
+        InputError
+            The workers are executing a stream, which goes on.
         """
         from placewright.runtime.session import Session
 
+        self.refuse_while_streaming()
         engine, held = self.engine, self._held
         session = held.session if held.starts_from(state) else None
         if session is not None and cluster.device_names == self.cluster.device_names:

@@ -162,7 +162,7 @@ class Session:
             For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
             through host memory, where several of one kind can be on their way.
         """
-        self._refuse_while_streaming()
+        self.refuse_while_streaming()
         self._step_s, self.serial, self._streamed = step_s, serial, streamed
         self._loaded = self.graph if graph is None else graph
         self._forget_programs()
@@ -170,8 +170,8 @@ class Session:
         self._expected = tuple(peak_bytes)
         self.parts, given = self._cut(self._loaded, placement, order)
         files = zip(given, self._initial, strict=True)
-        self._order("load", [(share, file, self._weights) for share, file in files])
-        self._order_all("seed", seed)
+        self.order("load", [(share, file, self._weights) for share, file in files])
+        self.order_all("seed", seed)
 
     def migrate(
         self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
@@ -186,6 +186,7 @@ class Session:
         WorkerError
             A worker was lost, or it took more than `limit_s` seconds.
         """
+        self.refuse_while_streaming()
         self.select(None)
         self._forget_programs()
         self.loads += 1
@@ -194,18 +195,19 @@ class Session:
         moves = state_moves(self.parts, after, processes)
         drawing = processes[random_home(self.parts)]
         if drawing != processes[random_home(after)]:
-            state = self._order_all("random_state")[drawing]
-            self._order_all("set_random_state", state)
-        self._order("migrate", [(share, moves) for share in given], limit_s=limit_s)
+            state = self.order_all("random_state")[drawing]
+            self.order_all("set_random_state", state)
+        self.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
         self._step_s = math.nan
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
 
     def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace inputs and targets (by program input) from the next step on."""
+        self.refuse_while_streaming()
         assert isinstance(self._loaded.program, Program)
         specs = {i.name: i.spec for i in self._loaded.program.inputs if i.name in tensors}
-        self._order_all("feed", save(storable(tensors)), specs)
+        self.order_all("feed", save(storable(tensors)), specs)
 
     def select(self, program: CallProgram | None) -> None:
         """Do the steps of another program of the same model, or of the loaded one (``None``).
@@ -218,13 +220,14 @@ class Session:
         RunError
             A tensor that steps change has another device in it.
         """
+        self.refuse_while_streaming()
         if program is self._selected:
             return
         if program is not None and program not in self._programs:
             self._add(program)
         else:
             key = 0 if program is None else self._programs[program][0]
-            self._order_all("select_program", key)
+            self.order_all("select_program", key)
         if program is not None:
             self._programs.move_to_end(program)
         self._selected, self._step_s = program, math.nan
@@ -240,13 +243,20 @@ class Session:
             )
         key = next(self._numbers)
         constants = save(storable(program.constants))
-        self._order("add_program", [(key, share, constants) for share in given])
+        self.order("add_program", [(key, share, constants) for share in given])
         self._programs[program] = (key, parts)
         if len(self._programs) > MOST_PROGRAMS:
             _, (oldest, _) = self._programs.popitem(last=False)
-            self._order_all("remove_program", oldest)
+            self.order_all("remove_program", oldest)
 
-    def _refuse_while_streaming(self) -> None:
+    def refuse_while_streaming(self) -> None:
+        """Raise if a stream is open: its samples would meet another program.
+
+        Raises
+        ------
+        InputError
+            The workers are executing a stream.
+        """
         if self.streaming:
             raise InputError(
                 "these workers are executing a stream",
@@ -277,10 +287,11 @@ class Session:
         WorkerError
             As of `run`.
         """
+        self.refuse_while_streaming()
         parts = self.parts if self._selected is None else self._programs[self._selected][1]
         limit_s = limits.steps_s(1, self._step_s)
         given = self._batches(parts, tensors, watched)
-        answers = self._order("call", given, limit_s=limit_s)
+        answers = self.order("call", given, limit_s=limit_s)
         record = self._record([logs for logs, _ in answers])
         self._step_s = record.duration_s
         return record, {n: t for _, made in answers for n, t in load(made).items()}
@@ -302,16 +313,16 @@ class Session:
 
     def random_state(self) -> bytes:
         """Where the sequence of random numbers stands."""
-        states: list[bytes] = self._order_all("random_state")
+        states: list[bytes] = self.order_all("random_state")
         return states[self.layout.processes[random_home(self.parts)]]
 
     def set_random_state(self, state: bytes) -> None:
         """Continue a sequence that was noted before."""
-        self._order_all("set_random_state", state)
+        self.order_all("set_random_state", state)
 
     def probe_speeds(self) -> list[float]:
         """Seconds that the same small piece of work takes on each device, all at once."""
-        return self._by_device(self._order_all("probe_speeds"))
+        return self._by_device(self.order_all("probe_speeds"))
 
     def probe_links(
         self, among: Collection[tuple[int, int]] | None = None
@@ -329,13 +340,13 @@ class Session:
         finite = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(latency)) if i != j]
         pairs = [(i, j) for i, j in finite if self.layout.ways[i][j] in THROUGH_HOST]
         wanted = [pair for pair in pairs if among is None or pair in among]
-        answers = self._order_all("probe_links", wanted)
+        answers = self.order_all("probe_links", wanted)
         return [(*pair, *link_line(s)) for found in answers for pair, s in found.items()]
 
     def disturb(self, factors: Sequence[float]) -> None:
         """Emulate other slownesses from the next step on, one per device."""
         first = [self.layout.device_group(rank)[0] for rank in range(len(self.group.specs))]
-        self._order("disturb", [(factors[device],) for device in first])
+        self.order("disturb", [(factors[device],) for device in first])
 
     def run(
         self, steps: int, *, watched: bool = False, limit_s: float | None = None
@@ -348,8 +359,9 @@ class Session:
             A worker died, raised, was stopped, or did not answer for `limit_s` seconds; by default
             those of `placewright.runtime.limits.steps_s`.
         """
+        self.refuse_while_streaming()
         limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
-        answers = self._order_all("steps", steps, watched, limit_s=limit_s)
+        answers = self.order_all("steps", steps, watched, limit_s=limit_s)
         records = [self._record(logs) for logs in zip(*answers, strict=True)]
         if records:
             self._step_s = max(record.duration_s for record in records)
@@ -397,13 +409,13 @@ class Session:
         Of a GPU what PyTorch has allocated on it, of a CPU its process's memory, without what that
         had before.
         """
-        return self._by_device(self._order_all("memory_peaks"))
+        return self._by_device(self.order_all("memory_peaks"))
 
-    def _order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+    def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Give every worker the same order."""
-        return self._order(name, [arguments] * len(self.group.specs), limit_s=limit_s)
+        return self.order(name, [arguments] * len(self.group.specs), limit_s=limit_s)
 
-    def _order(
+    def order(
         self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
     ) -> list[Any]:
         """Give every worker an order; an error for want of memory says what was expected."""

@@ -40,6 +40,8 @@ class StreamPrediction:
         From when a sample is taken in until it is done, then.
     trace
         Some samples of the steady state; spans are segments and transfers.
+    peak_bytes
+        By device, with that many samples in flight.
     limited_by_memory
         Whether more samples in flight would be faster, and do not fit.
     """
@@ -49,6 +51,7 @@ class StreamPrediction:
     period_s: float
     latency_s: float
     trace: Trace
+    peak_bytes: tuple[float, ...] = ()
     limited_by_memory: bool = False
 
 
@@ -63,23 +66,23 @@ def predict(judgement: OperatorJudgement, window: int | None = None) -> StreamPr
     """
     problem = judgement.problem
     pipeline = _Pipeline.of(problem, judgement.placement)
-    if window is not None:
-        return pipeline.simulated(window)
-    most = most_in_flight(judgement, pipeline.segments)
-    enough = pipeline.enough()
-    found = pipeline.simulated(min(most, enough + 1))
-    return replace(found, limited_by_memory=most < enough)
+    each = _held_bytes(problem, judgement.placement, pipeline.segments)
+    most, enough = math.inf, 0
+    if window is None:
+        most, enough = _most_in_flight(judgement, each), pipeline.enough()
+        window = min(int(most), enough + 1)
+    peaks = judgement.peak_bytes + (window - 1) * each
+    found = pipeline.simulated(window)
+    return replace(found, limited_by_memory=most < enough, peak_bytes=tuple(peaks.tolist()))
 
 
-def most_in_flight(judgement: OperatorJudgement, segments: Segments) -> int:
+def _most_in_flight(judgement: OperatorJudgement, each: FloatArray) -> int:
     """How many samples fit beside each other: the judged peak holds one of them.
 
-    Each further one holds what it receives, from when it is taken in, and what it has made for
-    later segments.
+    Each further one holds `each`: what it receives, from when it is taken in, and what it has
+    made for later segments.
     """
-    problem = judgement.problem
-    room = problem.memory_bytes - judgement.peak_bytes
-    each = _held_bytes(problem, judgement.placement, segments)
+    room = judgement.problem.memory_bytes - judgement.peak_bytes
     fits = [int(min(r / e, WINDOWS[-1])) for r, e in zip(room, each, strict=True) if e > 0]
     return min(WINDOWS[-1], 1 + max(0, min(fits, default=WINDOWS[-1])))
 

@@ -142,7 +142,13 @@ def cut_of(problem: OperatorProblem, placement: Any, prediction: StreamPredictio
 
     s = prediction.segments
     order = tuple(s.order.tolist())
-    return Cut(tuple(placement.tolist()), order, s.lengths(problem.m), prediction.window)
+    return Cut(
+        tuple(placement.tolist()),
+        order,
+        s.lengths(problem.m),
+        prediction.window,
+        prediction.peak_bytes,
+    )
 
 
 def refuse_what_cannot_stream(problem: OperatorProblem) -> None:

@@ -45,12 +45,16 @@ class Cut:
         By device, how many operators each of its segments has.
     window
         Most samples in flight.
+    peak_bytes
+        By device what it is expected to need with so many: an error says by how much that was
+        wrong.
     """
 
     placement: tuple[int, ...]
     order: tuple[int, ...]
     lengths: tuple[tuple[int, ...], ...]
     window: int
+    peak_bytes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +123,20 @@ class SampleStream:
 
     def __enter__(self) -> SampleStream:
         session, cut = self.session, self.cut
-        session.load(cut.placement, cut.order, self._seed, streamed=True, graph=self._graph)
+        session.load(
+            cut.placement,
+            cut.order,
+            self._seed,
+            streamed=True,
+            graph=self._graph,
+            peak_bytes=cut.peak_bytes,
+        )
         groups = [session.layout.device_group(r) for r in range(len(session.group.specs))]
         opening = [
             (tuple(cut.lengths[d] for d in own), cut.window, self._deliver, self._watched)
             for own in groups
         ]
-        session.group.order("open_stream", opening)
+        session.order("open_stream", opening)
         session.streaming = True
         return self
 
@@ -133,7 +144,7 @@ class SampleStream:
         if kind in (None, GeneratorExit):  # a generator that uses the stream was closed
             for _ in self._drained():
                 pass
-            self.session.group.order_all("close_stream")
+            self.session.order_all("close_stream")
             self.session.streaming = False
 
     @property
@@ -174,7 +185,7 @@ class SampleStream:
         while self._next in self._parts:
             samples, self._waiting = self._waiting, []
             self._note(
-                self.session.group.order_all(
+                self.session.order_all(
                     "stream_turn", samples, self._next, WAIT_S, limit_s=limits.patience(30.0)
                 )
             )
