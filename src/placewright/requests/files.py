@@ -76,18 +76,29 @@ def read_proposal(path: str | Path, problem: RequestProblem) -> Proposal[Request
     InputError
         A policy or a parameter that does not exist.
     """
+    plan = read_plan(path)
+    try:
+        check_plan(problem, plan)
+    except PlacewrightError as error:
+        raise placed(error, str(path)) from None
+    return Proposal(plan)
+
+
+def read_plan(path: str | Path) -> RequestPlan:
+    """Read a plan without its problem, for a server whose requests are not known.
+
+    Raises
+    ------
+    InputError
+        Names the file, the line or the field, and what is wrong.
+    """
     data, text = read_data(path)
     entry = validate(RequestPlanFile, data, where=str(path), text=text).plan
     parameters = tuple(
         (key, tuple(value) if isinstance(value, list) else value)
         for key, value in entry.parameters.items()
     )
-    plan = RequestPlan(entry.policy, parameters, entry.seed)
-    try:
-        check_plan(problem, plan)
-    except PlacewrightError as error:
-        raise placed(error, str(path)) from None
-    return Proposal(plan)
+    return RequestPlan(entry.policy, parameters, entry.seed)
 
 
 def check_plan(problem: RequestProblem, plan: RequestPlan) -> None:

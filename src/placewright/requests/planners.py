@@ -21,6 +21,10 @@ BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 """What one would run without variants, deadlines or both."""
 
 
+AUTO = "rolling"
+"""The policy of ``auto``: choosing by what the judge counts would look ahead into the arrivals."""
+
+
 def planners(problem: RequestProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
     own: list[Planner] = [
@@ -41,5 +45,5 @@ def planners(problem: RequestProblem) -> Mapping[str, Planner]:
 
 
 def portfolio(problem: RequestProblem) -> Sequence[str]:
-    """One policy: choosing by what the judge counts would look ahead into the arrivals."""
-    return ["rolling"]
+    """One policy."""
+    return [AUTO]

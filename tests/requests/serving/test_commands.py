@@ -93,3 +93,29 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
         running_server([family()], {"a": 1.0}, options),
     ):
         pass
+
+
+def test_a_saved_plan_is_the_policy_of_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`requests plan -o` gives what --plan takes; without either, ``auto``'s policy decides."""
+    from placewright.requests.conformance import random_problem
+    from placewright.requests.files import write_problem
+    from placewright.requests.plan import RequestPlan
+    from placewright.requests.serving.commands import _policy
+    from tests.cli.speak import speak
+
+    problem, path = tmp_path / "p.json", tmp_path / "plan.json"
+    write_problem(random_problem(5), problem)
+    made = speak(
+        capsys, *f"requests plan {problem} -o {path} --planner edf-fastest -f json".split()
+    )
+    found = _policy("auto", path).plan
+    assert found.policy == made.data["plan"]["policy"] == "edf"
+    assert dict(found.parameters) == made.data["plan"]["parameters"] != {}
+    assert _policy("auto", None).plan == RequestPlan("rolling")
+    with pytest.raises(InputError, match="--policy or --plan"):
+        _policy("edf", path)
+    path.write_text("plan: {policy: edf, parameters: {x: 1}}")
+    with pytest.raises(InputError):
+        _policy("auto", path)

@@ -38,7 +38,16 @@ EngineOption = Annotated[
     typer.Option("--engine", help="local: slow servers wait; testbed: CPU quotas, as root."),
 ]
 PolicyOption = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help="Who decides: rolling, edf, thesis, ...")
+    str,
+    typer.Option("--policy", metavar="NAME", help="Who decides: auto, rolling, edf, thesis, ..."),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Policy and parameters that `requests plan -o FILE` has chosen, in place of --policy.",
+    ),
 ]
 LogOption = Annotated[
     Path | None,
@@ -53,7 +62,8 @@ def serve(
     server: ServerOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = "local",
-    policy: PolicyOption = "rolling",
+    policy: PolicyOption = "auto",
+    plan: PlanOption = None,
     host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
         "127.0.0.1"
     ),
@@ -81,7 +91,7 @@ def serve(
     from placewright.requests.serving.server import TOKEN, Running, ServingOptions, serve_requests
 
     options = ServingOptions(
-        policy=_policy(policy),
+        policy=_policy(policy, plan),
         engine=engine,
         host=host,
         port=port,
@@ -110,7 +120,8 @@ def run(
     server: ServerOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = "local",
-    policy: PolicyOption = "rolling",
+    policy: PolicyOption = "auto",
+    plan: PlanOption = None,
     load: Annotated[
         list[float] | None,
         typer.Option("--load", min=0.01, help="1: every server always busy; several times."),
@@ -138,7 +149,7 @@ def run(
     from placewright.requests.serving.server import ServingOptions
 
     options = ServingOptions(
-        policy=_policy(policy), engine=engine, port=0, most_batch=max_batch, log=log
+        policy=_policy(policy, plan), engine=engine, port=0, most_batch=max_batch, log=log
     )
     found = run_loads(
         _families(family, console),
@@ -186,8 +197,15 @@ def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float]:
     return found
 
 
-def _policy(name: str) -> PlannedPolicy:
+def _policy(name: str, path: Path | None) -> PlannedPolicy:
+    from placewright.errors import InputError
+    from placewright.requests.files import read_plan
     from placewright.requests.plan import RequestPlan
+    from placewright.requests.planners import AUTO
     from placewright.requests.serving.server import PlannedPolicy
 
-    return PlannedPolicy(RequestPlan(name))
+    if path is None:
+        return PlannedPolicy(RequestPlan(AUTO if name == "auto" else name))
+    if name != "auto":
+        raise InputError("give --policy or --plan, not both", where="--plan", by=f"{name}, {path}")
+    return PlannedPolicy(read_plan(path))

@@ -115,7 +115,8 @@ class Fleet:
         Raises
         ------
         InputError
-            A server of this name is or was there, or the speed is not in (0, 1].
+            A server of this name is or was there, the speed is not in (0, 1], or the others are
+            nodes of a testbed and this is none.
         RunError
             It does not start.
         """
@@ -123,6 +124,12 @@ class Fleet:
             raise InputError("a server of this name is or was there", where=f"server {name!r}")
         if not 0 < speed <= 1:
             raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
+        if handle is None and any(slot.process.handle for slot in self.slots):
+            raise InputError(
+                "a testbed's nodes are fixed when it starts",
+                where=f"server {name!r}",
+                hint="name it with --server at the start, or serve with --engine local",
+            )
         async with self._changing:
             position = len(self.slots)
             process = ServerProcess(name, speed, handle, lambda why: self._lost(position, why))

@@ -56,7 +56,16 @@ class PlannedPolicy:
 
     def start(self, service: Service) -> Policy:
         """A policy object; an unknown name or parameter is an `InputError`."""
-        return start(self.plan, service)
+        try:
+            return start(self.plan, service)
+        except (TypeError, ValueError, KeyError) as error:
+            hint = "plan again with the variants that are served"
+            raise InputError(
+                "the policy refuses its parameters",
+                where=f"plan {self.plan.policy!r}",
+                by=str(error),
+                hint=hint,
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class ServerProcess:
         handle: NodeHandle | None,
         on_loss: Callable[[str], None],
     ) -> None:
-        self.name, self.speed = name, speed
+        self.name, self.speed, self.handle = name, speed, handle
         self._on_loss = on_loss
         device = Device(name, node=name, speed=min(speed, 1.0))
         handles = None if handle is None else {name: handle}
