@@ -65,7 +65,7 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
 def test_the_lines_of_the_readme_run_as_they_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Placed, called, trained, saved and reloaded; what was learned is what is reloaded."""
+    """Placed, called, trained, saved, reloaded and streamed; what was learned is reloaded."""
     import torch
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,6 +77,8 @@ def test_the_lines_of_the_readme_run_as_they_stand(
         assert not torch.equal(made["before"], made["model"](made["x"]))
     assert (tmp_path / "trained" / "model.safetensors").exists()
     assert made["losses"][-1] < made["losses"][0]
+    assert len(made["outputs"]) == 2
+    assert all(torch.equal(y, made["model"](made["x"])) for y in made["outputs"])
 
 
 def test_the_places_that_contributing_names_exist() -> None:

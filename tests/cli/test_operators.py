@@ -276,3 +276,26 @@ def test_a_model_without_weights_is_planned_and_runs_from_files(
     )
     assert ran.code == 0
     assert ran.data["steps"] == 1
+
+
+def test_a_stream_is_run_and_compared_with_eager(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Predicted beside measured, also on the page; `--adapt` and training steps are refused."""
+    ask = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
+    stream = (*ask, "--objective", "throughput", "--time-limit", 1)
+    trace, kept = tmp_path / "trace.json.gz", tmp_path / "run.json"
+    said = speak(
+        capsys, *stream, "--steps", 4, "--check", "--trace", trace, "-o", kept, "-f", "json"
+    )
+    assert said.code == 0
+    assert said.data["check"]["passed"]
+    assert said.data["max_abs_error"] == 0.0
+    assert said.data["throughput_per_s"] == pytest.approx(1.0 / said.data["measured_s"])
+    assert said.data["in_flight"] >= 1
+    assert trace.stat().st_size > 200
+    assert json.loads(kept.read_text(encoding="utf-8")) == said.data
+    for refused, why in (("--adapt", "--adapt is for steps"), ("--training", "one training step")):
+        said = speak(capsys, *stream, "--steps", 1, refused)
+        assert said.code == 1
+        assert why in said.err
