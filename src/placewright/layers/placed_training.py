@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placewright.capturing.source import ModelSource, mean_square
@@ -68,7 +69,7 @@ def place_training(
     """
     from placewright.cluster.cluster import Cluster
     from placewright.layers.execution.measured_problem import measured_problem
-    from placewright.layers.execution.refusals import demand_exact, demand_untied
+    from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
     from placewright.layers.run import executable
@@ -94,16 +95,17 @@ def place_training(
         session = stack.enter_context(
             LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
         )
-        problem = measured_problem(session)
+        problem = measured_problem(session, exact=exact)
+        demand = partial(demand_executable, traced, workers=problem.w, exact=exact)
         if plan is None:
-            result = executable(session, problem, planner, time_limit_s=time_limit_s, seed=seed)
+            limits = {"time_limit_s": time_limit_s, "seed": seed}
+            result = executable(problem, planner, demand, **limits)
         else:
             result = judged_plan(problem, plan)
-        demand_untied(traced, result.plan)
-        if exact:
-            demand_exact(traced, result.plan)
+            demand(plan)
         session.load(result.plan)
-        return PlacedTraining(session, result, stack.pop_all())
+        notes = (*measured_only(traced), *filter(None, [result.note]))
+        return PlacedTraining(session, result, stack.pop_all(), notes)
 
 
 class PlacedTraining:
@@ -117,9 +119,14 @@ class PlacedTraining:
         The plan with its predicted step time, lower bound, gap and status.
     measurement
         Of the last `run`, ``None`` before the first.
+    notes
+        Faster plans that cannot be executed, and layers that only measurements know.
     """
 
-    def __init__(self, session: Any, result: Result, stack: ExitStack) -> None:
+    def __init__(
+        self, session: Any, result: Result, stack: ExitStack, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.notes = notes
         self._session, self.result, self._stack = session, result, stack
         self.measurement: LayerRun | None = None
 

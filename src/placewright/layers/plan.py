@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from placewright.errors import InputError
+from placewright.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.layers.problem import LayerProblem
@@ -207,6 +207,15 @@ def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) 
     if stage.strategies and len(stage.strategies) != len(stage.layers):
         by = f"{len(stage.strategies)} strategies for {len(stage.layers)} layers"
         raise InputError("needs a strategy per layer", where=at, by=by)
+    split = problem.whole_batch(stage, plan.micro_batches)
+    if split is not None:
+        raise UnsupportedError(
+            f"layer {problem.layer_names[split.layer]!r} cannot be data over a part of the batch",
+            where=f"{at}: {len(stage.replicas)} replicas, {plan.micro_batches} micro-batches",
+            by=split.reason,
+            hint="train without it, or accept what data parallelism usually does to it: "
+            "--approximate, or exact=False",
+        )
     for degree in sorted(degrees):
         for layer in stage.layers:
             problem.demand(layer, stage.strategy(layer), degree, where=at)

@@ -18,7 +18,7 @@ import numpy as np
 from placewright.errors import UnsupportedError
 from placewright.layers.checks import check_problem
 from placewright.layers.links import Link
-from placewright.layers.plan import Strategy
+from placewright.layers.plan import Stage, Strategy
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.report.text import plain_table, size
 
@@ -32,7 +32,11 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A strategy that a layer cannot have, and why (dropout, tied weights, odd head counts)."""
+    """A strategy that a layer cannot have, and why (dropout, tied weights, odd head counts).
+
+    A layer that cannot be DATA has to see the whole batch (batch norm): it is in a stage with a
+    single replica, without micro-batches, and inside a replica of several workers not DATA.
+    """
 
     layer: int
     strategy: Strategy
@@ -289,7 +293,12 @@ class LayerProblem:
         return self.degrees.index(degree)
 
     def refusal(self, layer: int, strategy: Strategy, degree: int = 1) -> str:
-        """Why a layer cannot have a strategy; empty if it can."""
+        """Why a layer cannot have a strategy; empty if it can.
+
+        DATA on one worker splits nothing and is never refused: see `whole_batch`.
+        """
+        if strategy is Strategy.DATA and degree == 1:
+            return ""
         for entry in self.refusals:
             if entry.layer == layer and entry.strategy is strategy:
                 return entry.reason
@@ -299,6 +308,13 @@ class LayerProblem:
             if not math.isfinite(self.parameters[layer, self.degree_index(degree)]):
                 return f"it cannot be split over {degree} workers"
         return ""
+
+    def whole_batch(self, stage: Stage, micro_batches: int) -> Refusal | None:
+        """The first layer of a stage that would see a part of the batch only, and must not."""
+        if len(stage.replicas) == 1 and micro_batches == 1:
+            return None
+        whole = (x for x in self.refusals if x.strategy is Strategy.DATA)
+        return next((x for x in whole if x.layer in stage.layers), None)
 
     def demand(self, layer: int, strategy: Strategy, degree: int, where: str = "") -> None:
         """Raise if a layer cannot have a strategy.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import CheckError, PlacewrightError
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
+from placewright.planning.result import Candidate, Outcome, Result, Status
+from placewright.report.text import size
 
 if TYPE_CHECKING:
     from placewright.layers.execution.session import LayerSession
@@ -35,6 +39,9 @@ class LayerRun:
         Speed-up over the fastest worker that no plan can exceed: the sum of the workers' speeds.
     max_abs_error
         Of the loss and all gradients against one process; ``None`` without a check.
+    peak_memory_bytes, predicted_peak_bytes
+        Most resident memory of each worker's process while the plan trained, as the kernel
+        counted it (NaN: it does not); what the judge says.
     """
 
     predicted_s: Mapping[str, float]
@@ -44,7 +51,8 @@ class LayerRun:
     emulated: str
     baseline_worker: str
     max_abs_error: float | None = None
-    check: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    predicted_peak_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def measured_s(self) -> float:
@@ -79,6 +87,13 @@ class LayerRun:
             "engine": self.engine,
             "emulated": self.emulated,
             "max_abs_error": self.max_abs_error,
+            "memory": {
+                name: {
+                    "predicted_peak_bytes": self.predicted_peak_bytes.get(name),
+                    "measured_peak_bytes": held,
+                }
+                for name, held in self.peak_memory_bytes.items()
+            },
         }
 
     def demand(self) -> None:
@@ -109,6 +124,9 @@ class LayerRun:
         lines.append(f"at most {self.limit:.2f}x as fast as {FASTEST}: the sum of speeds")
         if self.max_abs_error is not None:
             lines.append(f"largest difference from one process: {self.max_abs_error:.1e}")
+        for name, held in self.peak_memory_bytes.items():
+            said = self.predicted_peak_bytes.get(name, math.nan)
+            lines.append(f"{name} peak memory: predicted {size(said)}, measured {size(held)}")
         lines.append(f"engine {self.engine}, emulated: {self.emulated or 'nothing'}")
         return "\n".join(lines)
 
@@ -134,12 +152,13 @@ def run(
         The plan cannot be executed.
     """
     plans = {"plan": plan, FASTEST: fastest_alone(problem), EQUAL: equal_batches(problem)}
-    predicted = {"plan": judge(problem, plan).value}
+    said = judge(problem, plan)
+    predicted = {"plan": said.value}
     error = checked(session, plan) if check else None
     session.load(plan)
     for name in (FASTEST, EQUAL):
         other = plans[name]
-        judged = None if other is None else judge(problem, other)
+        judged = None if other is None else judged_plan(problem, other)
         if judged is None or not judged.feasible:
             del plans[name]
         else:
@@ -147,6 +166,7 @@ def run(
     same = plans.get(FASTEST) == plan
     if same:
         del plans[FASTEST]
+    held: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in plans}
     rounds = min(ROUNDS, steps)
     for k in range(rounds):
@@ -156,8 +176,12 @@ def run(
             chosen = plans[name]
             assert chosen is not None
             session.load(chosen)
+            if name == "plan" and k == 0:
+                session.forget_peak()
             session.train(1)
             times[name] += [max(t.step_s for t in step) for step in session.train(count)]
+            if name == "plan" and k == 0:
+                held = session.peak_bytes()
     if same:
         times[FASTEST] = times["plan"]
     speeds = alone_s(problem)
@@ -169,6 +193,8 @@ def run(
         session.emulated,
         problem.worker_names[speeds.index(min(speeds))],
         error,
+        {problem.worker_names[w]: held[w] for w in plan.workers},
+        {problem.worker_names[w]: float(said.held_bytes[w]) for w in plan.workers},
     )
 
 
@@ -219,14 +245,62 @@ def _data(problem: LayerProblem, workers: list[int], shares: list[int]) -> Layer
     return LayerPlan((Stage(0, problem.n - 1, replicas),))
 
 
-def executable(session: LayerSession, problem: LayerProblem, planner: str, **settings: Any) -> Any:
-    """The best plan of `planner` that can be executed: the best uniform one where it cannot."""
-    from placewright.layers.execution.stage_orders import check_executable
+def executable(
+    problem: LayerProblem,
+    planner: str,
+    demand: Callable[[LayerPlan], None],
+    **settings: Any,
+) -> Result:
+    """The best plan of `planner` that can be executed; its note names better ones left out.
+
+    Parameters
+    ----------
+    demand
+        Raises where a plan cannot be executed.
+
+    Raises
+    ------
+    UnsupportedError
+        Not even data parallelism or a single worker can be executed.
+    """
     from placewright.planning.solving import solve
 
-    result = solve(problem, planner, **settings)
-    try:
-        check_executable(result.plan)
-    except PlacewrightError:
-        return solve(problem, "data", **settings)
-    return result
+    left_out: dict[LayerPlan, str] = {}
+    for name in (planner, "data", "single"):
+        try:
+            result = solve(problem, name, **settings)
+        except PlacewrightError:
+            if name == planner:
+                raise
+            continue
+        tried = [Candidate(result.planner, result.value, Outcome.FITS, 0.0)]
+        plans = [(result.plan, tried[0]), *((c.plan, c) for c in result.candidates if c.fits)]
+        for plan, entry in sorted(plans, key=lambda pair: pair[1].value):
+            if plan in left_out or not isinstance(plan, LayerPlan):
+                continue
+            try:
+                demand(plan)
+            except PlacewrightError as error:
+                why = f"{error.what} ({error.where})" if error.where else error.what
+                left_out[plan] = f"{entry.planner}, {entry.value:.4g} s: {why}"
+                refused = error
+                continue
+            return result if plan == result.plan else _instead(result, plan, entry, left_out)
+    raise refused
+
+
+def _instead(
+    result: Result, plan: LayerPlan, entry: Candidate, left_out: Mapping[LayerPlan, str]
+) -> Result:
+    """The result with a plan that can be executed."""
+    judged = judge(result.problem, plan)
+    note = "predicted faster, but cannot be executed: " + "; ".join(left_out.values())
+    return replace(
+        result,
+        plan=plan,
+        judgement=judged,
+        planner=entry.planner,
+        value=judged.value,
+        status=Status.FEASIBLE if judged.feasible else Status.INFEASIBLE,
+        note="; ".join(filter(None, (result.note, note))),
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import UnsupportedError
 from placewright.layers.execution.reference import one_process
 from placewright.layers.execution.session import LayerSession, loss_of
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_orders import TracedModel, check_executable
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from tests.layers.models import language_model
 
@@ -29,6 +31,14 @@ PLANS = {
     "data, uneven": LayerPlan((stage(0, 7, [[0], [1]], [7, 5]),)),
     "data, micro-batches": LayerPlan((stage(0, 7, [[2], [0], [1]], [3, 1, 2]),), 2),
     "recompute": LayerPlan((stage(0, 7, [[0], [1]], [7, 5], recompute=True),)),
+    "zero 1": LayerPlan((stage(0, 7, [[0], [1], [2]], [3, 2, 1], zero_stage=1),), 2),
+    "a grid, zero 1": LayerPlan(
+        (
+            stage(0, 2, [[0], [1]], [2, 1], zero_stage=1),
+            stage(3, 7, [[2], [3]], [2, 1], zero_stage=1),
+        ),
+        4,
+    ),
     "zero 2": LayerPlan((stage(0, 7, [[0], [1]], [4, 2], zero_stage=2),), 2),
     "zero 3": LayerPlan((stage(0, 7, [[0], [1]], [7, 5], zero_stage=3),)),
     "gpipe": LayerPlan((stage(0, 2, [[0]], [3]), stage(3, 7, [[1]], [3])), 4, Schedule.GPIPE),
@@ -90,7 +100,7 @@ def test_a_plan_computes_what_one_process_does(name: str, session: LayerSession)
 def test_training_ends_with_the_parameters_of_one_process(session: LayerSession) -> None:
     """Also where optimizer states are divided among the workers."""
     ends = []
-    for name in ("one worker", "data, uneven", "a grid, sharded"):
+    for name in ("one worker", "data, uneven", "zero 1", "a grid, zero 1", "a grid, sharded"):
         session.load(PLANS[name])
         session.train(2)
         ends.append(session.parameters())
@@ -101,3 +111,32 @@ def test_training_ends_with_the_parameters_of_one_process(session: LayerSession)
         for key, value in ends[0].items():
             assert (other[key] - value).abs().max() <= 1e-6, key
     assert any((ends[0][key] - start[key]).abs().max() > 1e-4 for key in ends[0])
+
+
+def test_zero_1_divides_the_states_of_the_optimizer(session: LayerSession) -> None:
+    """Every parameter's states lie on one replica; gradients and weights stay whole."""
+    adam = session.optimizer
+    session.optimizer = "adam"
+    try:
+        session.load(PLANS["data, uneven"])
+        session.train(1)
+        whole = session.state_elements()
+        session.load(
+            replace(PLANS["data, uneven"], stages=(stage(0, 7, [[0], [1]], [7, 5], zero_stage=1),))
+        )
+        session.train(1)
+        divided = session.state_elements()
+    finally:
+        session.optimizer = adam
+
+    assert whole[0] == whole[1] > 0
+    assert divided[0] + divided[1] == whole[0]
+    assert min(divided[:2]) > 0
+
+
+def test_sharding_inside_a_replica_is_refused() -> None:
+    """The judge divides its memory, and no executor does."""
+    plan = LayerPlan((stage(0, 7, [[0, 1]], [12], strategies=(Strategy.SHARDED,) * 8),))
+
+    with pytest.raises(UnsupportedError, match="sharded inside a replica"):
+        check_executable(plan)

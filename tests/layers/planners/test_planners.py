@@ -91,3 +91,27 @@ def test_shares_are_whole_and_add_up() -> None:
     assert shares([1.0, 1.0, 2.0], 8) == (2, 2, 4)
     assert shares([1.0, 100.0], 4) == (1, 3)
     assert shares([1.0, 1.0], 1) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_planners_keep_layers_that_see_the_whole_batch_whole(seed: int) -> None:
+    """Batch norm: one replica, no micro-batches; the dynamic programme still finds the best."""
+    problem = random_tiny(seed)
+    whole = tuple(Refusal(0, s, "batch norm") for s in (Strategy.DATA, Strategy.SHARDED))
+    problem = problem.replace(refusals=(*problem.refusals, *whole))
+    best = None
+    for plan in every_plan(problem):
+        found = judged(problem, plan)
+        best = found if better(found, best) else best
+    assert best is not None
+    assert space_size(problem, SMALL) < SMALL
+
+    for name, planner in planners(problem).items():
+        if planner.unsupported_reason(problem) is None:
+            try:
+                plan = planner(problem, Context(seed=seed))
+            except InfeasibleError:
+                continue
+            assert plan.micro_batches == len(plan.stages[0].replicas) == 1
+            if name == "dp":
+                assert not better(best, judge(problem, plan))

@@ -65,9 +65,15 @@ def run(
         exact=exact,
         seed=seed,
     ) as placed:
+        for note in placed.notes:
+            console.note(note)
         measured = placed.run(steps, check=check)
         result = placed.result
-    data = measured.as_json() | {"planner": result.planner, "plan": plan_json(result.judgement)}
+    data = measured.as_json() | {
+        "planner": result.planner,
+        "plan": plan_json(result.judgement),
+        "notes": list(placed.notes),
+    }
     console.show(lambda: data, lambda: f"{result!r}\n{measured!r}")
     console.keep(lambda: data)
     measured.demand()

@@ -16,7 +16,8 @@ from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.timing import LayerTimes
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.profile.formulas import layer_flops
+from placewright.layers.profile.chain import Layer
+from placewright.layers.profile.formulas import layer_flops, unknown_calls
 from placewright.layers.profile.tracing import with_batch
 from placewright.numerics.arrays import FloatArray, IntArray
 
@@ -38,10 +39,15 @@ class MeasuredTables:
     optimizer_s: FloatArray
 
 
-def measured_problem(session: LayerSession) -> LayerProblem:
+def measured_problem(session: LayerSession, *, exact: bool = False) -> LayerProblem:
     """Measure everything that plans for this model on these workers cost.
 
     All workers measure at once, as they will train at once.
+
+    Parameters
+    ----------
+    exact
+        Layers with dropout or batch norm have to see the whole batch.
     """
     model, cluster = session.model, session.cluster
     devices = cluster.devices
@@ -68,7 +74,7 @@ def measured_problem(session: LayerSession) -> LayerProblem:
         backward_s=tables.backward_s,
         activation_bytes=tables.saved,
         tensor_bytes=tables.tensor_bytes,
-        flops=np.array([layer_flops(model.step, layer) / model.batch for layer in model.layers]),
+        flops=np.array([_flops(model, layer) for layer in model.layers]),
         sizes=np.array(sizes, dtype=np.float64),
         degrees=degrees,
         worker_names=cluster.device_names,
@@ -84,7 +90,7 @@ def measured_problem(session: LayerSession) -> LayerProblem:
         tied=tuple(
             (a, b) for users in tied_layers(model.layers).values() for a, b in _pairs(users)
         ),
-        refusals=refusals(model, degrees),
+        refusals=refusals(model, degrees, exact=exact),
         training=Training(optimizer_bytes=8.0 if adam else 0.0),
         zero_stages=(0,),
         recompute=False,
@@ -183,6 +189,13 @@ def _output_bytes(model: TracedModel) -> FloatArray:
         size = sum(math.prod(s.shape) * _item_bytes(s.dtype) for s in specs)
         found.append(size / model.batch)
     return np.array([*found, 0.0])
+
+
+def _flops(model: TracedModel, layer: Layer) -> float:
+    """Of one sample; NaN where a call has no formula."""
+    if unknown_calls(model.step, layer):
+        return math.nan
+    return layer_flops(model.step, layer) / model.batch
 
 
 def _item_bytes(dtype: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction
@@ -133,23 +133,3 @@ class StepTimes:
     forward_s: float
     backward_s: float
     loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeldMemory:
-    """Bytes that a worker held.
-
-    Attributes
-    ----------
-    before
-        Of the process with everything loaded but the model.
-    resident
-        After the model was loaded and before the first step.
-    peak
-        Most during the steps.
-    """
-
-    before: int = 0
-    resident: int = 0
-    peak: int = 0
-    parts: Mapping[str, int] = field(default_factory=dict)

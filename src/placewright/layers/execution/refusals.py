@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 from placewright.errors import UnsupportedError
 from placewright.graph.program import Instruction
-from placewright.layers.execution.stage_orders import IN_ROWS, TracedModel, tied_layers
+from placewright.layers.execution.stage_orders import (
+    IN_ROWS,
+    TracedModel,
+    check_executable,
+    stage_orders,
+    tied_layers,
+)
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import Refusal
+from placewright.layers.profile.formulas import unknown_calls
 from placewright.layers.profile.splitting import split_layer
 
 NORMS = ("aten.batch_norm.default", "aten.instance_norm.default")
@@ -30,11 +37,15 @@ def tensor_refusals(model: TracedModel, degrees: Sequence[int]) -> dict[tuple[in
     return found
 
 
-def refusals(model: TracedModel, degrees: Sequence[int]) -> tuple[Refusal, ...]:
-    """Layers that cannot be split at any of the degrees."""
+def refusals(
+    model: TracedModel, degrees: Sequence[int], *, exact: bool = False
+) -> tuple[Refusal, ...]:
+    """Layers that cannot be split at any of the degrees, or with `exact` not along samples."""
     reasons = tensor_refusals(model, degrees)
     split = [d for d in degrees if d > 1]
-    return tuple(
+    whole = inexact_layers(model) if exact else {}
+    by_samples = tuple(Refusal(k, s, why) for k, why in whole.items() for s in IN_ROWS)
+    return by_samples + tuple(
         Refusal(k, Strategy.TENSOR, reasons[k, split[0]])
         for k in range(len(model.layers))
         if split and all((k, d) in reasons for d in split)
@@ -111,3 +122,31 @@ def demand_untied(model: TracedModel, plan: LayerPlan) -> None:
                 by=f"stages {', '.join(map(str, sorted(stages)))}",
                 hint="put these layers into one stage without ZeRO",
             )
+
+
+def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exact: bool) -> None:
+    """Raise where a plan cannot be executed, or with `exact` not like one process.
+
+    Raises
+    ------
+    UnsupportedError
+        Names the stage, the layer or the weight.
+    """
+    check_executable(plan)
+    demand_untied(model, plan)
+    if exact:
+        demand_exact(model, plan)
+    stage_orders(model, plan, workers, optimizer="sgd", lr=0.0)
+
+
+def measured_only(model: TracedModel) -> tuple[str, ...]:
+    """A line for every layer with a call that no formula covers."""
+    found = []
+    for layer in model.layers:
+        calls = unknown_calls(model.step, layer)
+        if calls:
+            found.append(
+                f"layer {layer.name!r} ({layer.kind}) has no formula for {', '.join(calls)}: its "
+                "time and memory are measured, its FLOPs are unknown"
+            )
+    return tuple(found)

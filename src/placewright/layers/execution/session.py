@@ -127,6 +127,20 @@ class LayerSession:
         found: list[int] = self.group.order_all("held_bytes")
         return found
 
+    def forget_peak(self) -> None:
+        """Count the peak memory of all workers from now on."""
+        self.group.order_all("forget_peak")
+
+    def peak_bytes(self) -> list[float]:
+        """Peak memory of every worker since `forget_peak`."""
+        found: list[float] = self.group.order_all("peak_bytes")
+        return found
+
+    def state_elements(self) -> list[int]:
+        """Elements of optimizer states (numbers per parameter apart) that every worker keeps."""
+        found: list[int] = self.group.order_all("state_elements")
+        return found
+
     def seed(self, seed: int) -> None:
         """Seed the random numbers of all workers."""
         self.group.order_all("seed", seed)

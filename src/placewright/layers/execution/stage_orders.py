@@ -147,6 +147,14 @@ def check_executable(plan: LayerPlan) -> None:
             hint="plan with the schedule 1f1b or gpipe",
         )
     for s, stage in enumerate(plan.stages):
+        if stage.tensor_degree > 1 and Strategy.SHARDED in stage.strategies:
+            raise UnsupportedError(
+                "weights cannot be sharded inside a replica yet",
+                where=f"stage {s}",
+                by=f"layer {stage.layers[stage.strategies.index(Strategy.SHARDED)]} is sharded "
+                f"over {stage.tensor_degree} workers",
+                hint="shard over replicas (zero_stage 3), or make these layers data or tensor",
+            )
         if stage.shares != first.shares or stage.tensor_degree != first.tensor_degree:
             raise UnsupportedError(
                 "stages of different shapes cannot be executed yet",

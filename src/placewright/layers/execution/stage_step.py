@@ -64,6 +64,8 @@ class StageStep:
         self.names = _names(self.module)
         trained = [p for p in self.names if p.requires_grad]
         self.optimizer = make_optimizer(order.optimizer, order.lr, trained)
+        if order.zero_stage == 1 and across is not None and trained:
+            self.optimizer = _divided(self.optimizer, trained, across)
         self.pipeline = None
         if order.stages > 1:
             self.pipeline = PipelinePart(order, self.wrapped, device, groups[order.chain], stretch)
@@ -113,6 +115,17 @@ class StageStep:
             whole.update({name: self.state[name] for name in buffers})
         return whole
 
+    def state_elements(self) -> int:
+        """Elements of optimizer states that this worker keeps; step counters are not counted."""
+        optimizer: Any = self.optimizer
+        kept = getattr(optimizer, "optim", optimizer)  # ZeRO 1: its own parameters' optimizer
+        values = (v for states in kept.state.values() for v in states.values())
+        return sum(
+            (v.to_local() if isinstance(v, DTensor) else v).numel()
+            for v in values
+            if isinstance(v, Tensor) and v.dim() > 0
+        )
+
     @property
     def _first(self) -> bool:
         return self.order.replica == 0 and self.order.column == 0
@@ -141,9 +154,9 @@ class StageStep:
         return Peers(groups[order.inside], order.column, rows, self.stretch)
 
     def _wrapped(self, across: Any, groups: Groups) -> nn.Module:
-        """DDP over the replicas, or FSDP2 over them or inside the replica."""
+        """DDP over the replicas (ZeRO 0 and 1), or FSDP2 over them (2 and 3)."""
         order = self.order
-        if order.zero_stage and across is not None:
+        if order.zero_stage > 1 and across is not None:
             mesh = DeviceMesh.from_group(across, self.device.type)
             return self._sharded(mesh, range(len(order.layers)))
         if across is None or not any(p.requires_grad for p in self.module.parameters()):
@@ -248,3 +261,14 @@ def make_optimizer(
     """``adam`` or ``sgd``; a stage without parameters gets one that does nothing."""
     held = list(parameters) or [nn.Parameter(torch.zeros(()))]
     return torch.optim.SGD(held, lr=lr) if name == "sgd" else torch.optim.Adam(held, lr=lr)
+
+
+def _divided(
+    plain: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Any
+) -> torch.optim.Optimizer:
+    """ZeRO 1: each replica keeps the states of some parameters, updates these and sends them."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(
+        parameters, type(plain), process_group=group, lr=plain.param_groups[0]["lr"]
+    )

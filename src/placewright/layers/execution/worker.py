@@ -176,6 +176,31 @@ class LayerWorker(WorkerProgram):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    @order("forgetting its peak memory")
+    def forget_peak(self) -> None:
+        """Count the most memory held from now on."""
+        release_memory()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    @order("saying what it held")
+    def peak_bytes(self) -> float:
+        """Most resident memory of this process, or tensor memory of its GPU; NaN if unknown."""
+        if self.device.type == "cuda":
+            return float(torch.cuda.max_memory_allocated())
+        with suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return 1024.0 * int(line.split()[1])
+        return float("nan")
+
+    @order("counting optimizer states")
+    def state_elements(self) -> int:
+        """Elements of optimizer states that this worker keeps."""
+        return 0 if self.step is None else self.step.state_elements()
+
     @order("setting its seed")
     def seed(self, seed: int) -> None:
         """Seed the random numbers."""

@@ -319,7 +319,9 @@ class Table:
                     if found is None:
                         continue
                     stage = Stage(0, p.n - 1, found, degree, (), zero, again)
-                    if refused[degree]:
+                    # A row stands for any layers: with one that sees the whole batch somewhere,
+                    # stages of large problems have a single replica.
+                    if refused[degree] or p.whole_batch(stage, micro_batches) is not None:
                         continue
                     try:
                         columns = _columns(p, stage, known)

@@ -74,6 +74,8 @@ def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[
     """Numbers of micro-batches: divisors of the global batch, at most `most` of them."""
     if p.micro_batches:
         return [p.micro_batches]
+    if any(x.strategy is Strategy.DATA for x in p.refusals):  # these layers see the whole batch
+        return [1]
     divisors = [m for m in range(1, p.global_batch + 1) if p.global_batch % m == 0]
     if len(divisors) <= most:
         return divisors
@@ -135,6 +137,8 @@ def build(
             cell.recompute,
         )
         if any(p.refusal(i, stage.strategy(i), cell.degree) for i in stage.layers):
+            return None
+        if p.whole_batch(stage, micro_batches) is not None:
             return None
         stages.append(stage)
     return LayerPlan(tuple(stages), micro_batches, schedule)
