@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import PlacewrightError
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.pipeline import PLAIN
+from placewright.operators.problem import Objective
 from placewright.operators.run import SINGLE, best_single
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
@@ -110,11 +111,24 @@ def planned(
     result = _of_its_kind(known, result)
     single = None if auto is None else best_single(known.alone)
     if single is None:
-        return (result,)
+        return (result,) if auto is None else _for_its_objective(known, (result,), seed)
     # The page compares with what a device takes alone, not beside others.
     others = (c for c in result.candidates if not c.planner.startswith(SINGLE))
     result = replace(result, candidates=(*others, *single.candidates))
-    return (single, result) if single.value < result.value else (result, single)
+    found = (single, result) if single.value < result.value else (result, single)
+    return _for_its_objective(known, found, seed)
+
+
+def _for_its_objective(
+    known: InterferenceProfile, results: tuple[Result, ...], seed: int
+) -> tuple[Result, ...]:
+    """Results of `auto`: those of a stream with the shortest predicted period first."""
+    stopped = any(result.status is Status.INTERRUPTED for result in results)
+    if known.together.objective is not Objective.THROUGHPUT or stopped:
+        return results
+    from placewright.deployment.stream_plans import by_period
+
+    return tuple(by_period(known, results, seed))
 
 
 def size_limit_s(problem: OperatorProblem) -> float:
