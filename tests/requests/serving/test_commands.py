@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,21 +33,42 @@ def family_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def status(url: str) -> dict[str, Any]:
+    """The server's numbers."""
+    with urllib.request.urlopen(url.partition("/v2")[0] + "/status.json") as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
 def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
-    """One command: its URL on stdout, answers, a log, and exit code 0 at SIGTERM."""
+    """One command: its URL on stdout, answers, logs, and exit code 0 at SIGTERM."""
     log = tmp_path / "log.jsonl"
     command = [sys.executable, "-m", "placewright", "requests", "serve", "-f", "json"]
     command += ["--family", str(family_file), "--server", "a:1", "--port", "0", "--log", str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command += ["--log-format", "json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         text = "".join(iter(process.stdout.readline, "}\n")) + "}"
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         url = json.loads(text)["url"] + "/v2/models/double/infer"
         request = urllib.request.Request(url, json.dumps({"inputs": [tensor]}).encode())
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+        pid = next(each["pid"] for each in status(url)["servers"])
+        os.kill(pid, signal.SIGKILL)
+        while not any(s["up"] and s["pid"] != pid for s in status(url)["servers"]):
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        events = [json.loads(x) for x in process.stderr if x.startswith("{")]
+    kinds = [each["event"] for each in events]
+    lost = ["server-lost", "server-restarted"]
+    assert kinds == ["server-added", "started", *lost, "draining", "drained"]
+    assert events[-1]["unanswered"] == 0
+    assert events[-1]["outcomes"] == {"in-time": 1}
+    assert events[2]["reason"].startswith("its process ")
     assert [json.loads(line)["variant"] for line in log.read_text().splitlines()] == ["large"]
 
 

@@ -20,6 +20,8 @@ import pytest
 
 from placewright.errors import InputError
 from placewright.requests.serving.application import HttpLimits
+from placewright.requests.serving.dispatcher import Dispatcher, Row
+from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.server import Running, ServingOptions, running_server
 from tests.requests.serving.models import family, scaled
 
@@ -285,7 +287,7 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
         threads = [threading.Thread(target=ask, args=(60_000,)) for _ in range(8)]
         for thread in threads:
             thread.start()
-        until(lambda: running.dispatcher.under_way + running.dispatcher.queue.count == 8)
+        until(lambda: running.dispatcher._count == 8)  # all were taken, most still wait
     for thread in threads:
         thread.join()
     assert found == [200] * 8
@@ -295,3 +297,15 @@ def test_other_hosts_need_a_token() -> None:
     """Listening to other machines without a token is refused before anything starts."""
     with pytest.raises(InputError, match="need a token"):
         ServingOptions(host="0.0.0.0")
+
+
+@pytest.mark.parametrize(("reply_s", "reserved_s"), [(0.0, 0.0), (0.05, 0.1), (10.0, 0.25)])
+def test_time_for_the_answer_is_reserved(reply_s: float, reserved_s: float) -> None:
+    """What reading and answering takes is kept free of a deadline, at most a quarter of it."""
+    dispatcher = Dispatcher([family()], ServingOptions(port=0).policy.start)
+    for _ in range(400):
+        dispatcher.replied(reply_s)
+    never: Any = None  # nobody waits for this row
+    dispatcher._enqueue(0, Row(0, (X,), Needs(1.0), 5.0, 6.0, never))
+    queue = dispatcher.queue
+    assert queue.deadline_s[queue.by_deadline] == pytest.approx([6.0 - reserved_s])

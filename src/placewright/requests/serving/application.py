@@ -232,6 +232,8 @@ class Application:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
         reply = _answer(family, request, rows)
+        end_s = max(row.done.result().end_s for row in rows)
+        self.dispatcher.replied(time.monotonic() - end_s)
         self.observer.answered(family.name, rows, headers)
         return reply
 

@@ -79,6 +79,10 @@ def serve(
         float, typer.Option("--drain", min=0.0, help="Seconds to finish requests at the end.")
     ] = 10.0,
     log: LogOption = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option("--log-format", help="Events on standard error: losses, refusals, changes."),
+    ] = None,
 ) -> None:
     """Serve model variants by the Open Inference Protocol until SIGTERM or Ctrl-C.
 
@@ -88,8 +92,11 @@ def serve(
     import sys
 
     from placewright.requests.serving.application import HttpLimits
+    from placewright.requests.serving.events import log_events
     from placewright.requests.serving.server import TOKEN, Running, ServingOptions, serve_requests
 
+    if log_format is not None:
+        log_events(log_format)
     options = ServingOptions(
         policy=_policy(policy, plan),
         engine=engine,

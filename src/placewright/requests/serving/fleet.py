@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
 from placewright.requests.serving.tensors import NUMPY
@@ -146,6 +147,7 @@ class Fleet:
             self.table.resize(len(self.slots), len(self.variants))
             for variant, taken in enumerate(samples):
                 self.table.measured(position, variant, taken)
+            event("server-added", server=name, speed=speed, pid=process.pid)
             self._on_change()
 
     def remove_server(self, name: str) -> None:
@@ -163,6 +165,7 @@ class Fleet:
             raise InputError("the last server cannot be removed", where=f"server {name!r}")
         slot = active[name]
         slot.active = slot.up = False
+        event("server-removed", server=name)
         if not slot.rows:
             slot.process.close()
         self._on_state()
@@ -200,6 +203,8 @@ class Fleet:
             self.table.resize(len(self.slots), len(self.variants))
             for server, samples in taken.items():
                 self.table.measured(server, position, samples)
+            names = [self.slots[server].process.name for server in taken]
+            event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
 
     async def remove_variant(self, family: int, name: str) -> None:
@@ -223,6 +228,7 @@ class Fleet:
             self.families[family] = Family(old.name, old.inputs, old.outputs, rest)
             del self.variants[position], self._models[key]
             self.table.remove_variant(position)
+            event("variant-removed", variant=key)
             self._on_change()
             for slot in self.slots:
                 try:
@@ -267,6 +273,7 @@ class Fleet:
             return  # it has never served: `add_server` raises
         slot = self.slots[server]
         slot.up = False
+        event("server-lost", server=slot.process.name, reason=reason, rows=len(slot.rows))
         self._on_loss(server, reason)
         if slot.active and not self._closed:
             self._task(self._restart(server))
@@ -286,6 +293,8 @@ class Fleet:
             if not slot.active:
                 slot.process.close()
             slot.up = slot.active
+            name, pid = slot.process.name, slot.process.pid
+            event("server-restarted", server=name, restarts=slot.restarts, pid=pid)
             self._on_state()
             return
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from placewright.errors import InputError, MissingDependencyError
 from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE
 from placewright.requests.serving.protocol import Needs
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DECISIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 RECENT_S = 10.0
+
+OVERLOAD = ("queue-full", "deadline", "no-server")
+"""Codes of refusals that are logged as events, added up between two flushes."""
 
 
 class Observer:
@@ -57,6 +61,7 @@ class Observer:
         self.totals: Counter[str] = Counter()
         self._dispatcher = dispatcher
         self.path = log
+        self._overload: Counter[str] = Counter()
         self._number = 0
         self._accuracy = 0.0
         self._recent: deque[tuple[float, bool, float]] = deque(maxlen=20_000)
@@ -142,6 +147,8 @@ class Observer:
     ) -> None:
         """A request was refused."""
         self._count(model, refusal.code, False)
+        if refusal.code in OVERLOAD:
+            self._overload[refusal.code] += 1
         fields = {"server": None, "status": refusal.status, "reason": refusal.reason}
         if refusal.code != "malformed":
             self._recent.append((time.monotonic(), False, 0.0))
@@ -168,12 +175,16 @@ class Observer:
         }
 
     def flush(self) -> None:
-        """Write what is buffered of the log."""
+        """Write what is buffered of the log, and one event of what was refused meanwhile."""
+        if self._overload:
+            event("refused-overload", **{k.replace("-", "_"): n for k, n in self._overload.items()})
+            self._overload.clear()
         if self._log is not None:
             self._log.flush()
 
     def close(self) -> None:
         """Close the log."""
+        self.flush()
         if self._log is not None:
             self._log.close()
             self._log = None

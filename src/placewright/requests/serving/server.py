@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application, HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer
 
@@ -35,7 +33,6 @@ TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
 
 ENGINES = ("local", "testbed")
-LOGGER = logging.getLogger("placewright.requests")
 FLUSH_S = 0.5
 CONNECTIONS = 2048
 
@@ -162,7 +159,7 @@ def serve_requests(
         async with serving(families, servers, options) as running:
             on_ready(running)
             await stop.wait()
-            LOGGER.info(_event("draining", waiting=running.dispatcher.queue.count))
+            event("draining", waiting=running.dispatcher.queue.count)
 
     _run(main())
 
@@ -231,8 +228,12 @@ async def serving(
                 await dispatcher.fleet.add_server(name, speed, handle)
             http = _http(application)
             tasks.append(asyncio.create_task(http.serve(sockets=[listening])))
-            yield Running(_url(listening), dispatcher, observer, application)
+            url = _url(listening)
+            event("started", url=url, servers=list(nodes), models=[f.name for f in families])
+            yield Running(url, dispatcher, observer, application)
             await dispatcher.drain(options.drain_s)
+            left = dispatcher.queue.count + dispatcher.under_way
+            event("drained", unanswered=left, outcomes=dict(observer.totals))
             http.should_exit = True
             await tasks[-1]
         finally:
@@ -323,8 +324,3 @@ async def _flush(observer: Observer) -> None:
     while True:
         await asyncio.sleep(FLUSH_S)
         observer.flush()
-
-
-def _event(event: str, **fields: Any) -> str:
-    """A line of the structured log."""
-    return json.dumps({"event": event, "time_s": round(time.time(), 3), **fields})
