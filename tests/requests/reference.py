@@ -79,7 +79,8 @@ class _World:
 
     def wake(self, time_s: float) -> Any:
         yield self.until(time_s)
-        self.ask()
+        if self.wake_s == time_s:  # no later decision has put another time in its place
+            self.ask()
 
     def serve(self, server: int, variant: int, slots: Any) -> Any:
         service, a, now_s = self.problem.service, self.answers, self.clock.now

@@ -19,6 +19,9 @@ BUCKETS = 12
 FIRST, EVERY = 8, 16
 """Arrivals before prices are set for the first time, and between two changes."""
 
+TRIM_STEP, TRIM = 0.1, (0.05, 1.5)
+"""Change of prices by use at a time, and its limits."""
+
 FIRST_ROUNDS, ROUNDS, STEP = 300, 5, 0.1
 
 
@@ -31,24 +34,38 @@ class Load:
         Shape (kinds of server,): accuracies per second.
     rate_per_s
         Requests per second, an exponential mean over about `memory_s`.
+    used_s
+        Seconds of servers dispatched since the last change of prices; the policy adds to it.
+    trim
+        Multiplies the prices: see `_follow_use`.
     """
 
-    def __init__(self, utilisation: float, wait: float, memory_s: float) -> None:
-        self.utilisation, self.wait, self.memory_s = utilisation, wait, memory_s
+    def __init__(self, reserve: float, memory_s: float) -> None:
+        self.reserve, self.memory_s = reserve, memory_s
         self.prices, self.rate_per_s = np.zeros(0), 0.0
         self.family = np.zeros(SAMPLES, dtype=np.int64)
         self.floor, self.deadline_s = np.zeros(SAMPLES), np.zeros(SAMPLES)
         self.sampled = self.seen = self.counted = self.updated = 0
         self.last_s, self.first_s = 0.0, math.nan
+        self.used_s, self.trim = 0.0, 1.0
 
     def revise(
         self, tables_s: FloatArray, servers: FloatArray, family: IntArray, accuracy: FloatArray
     ) -> None:
         """Use these tables; shape (kinds, variants, batch + 1)."""
         self.tables_s, self.servers = tables_s, servers
+        # A request waits a batch's time / n for the next of n servers.
+        n = float(servers.sum())
+        self.utilisation, self.wait = 1.0 - self.reserve / n**0.5, n / (n + 1.0)
         self.variant_family, self.accuracy = family, accuracy
+        self.share = np.zeros(int(family.max()) + 1)
         if len(self.prices) != len(servers):
             self.prices, self.updated = np.ones(len(servers)), 0
+
+    def rate_of(self, family: int) -> float:
+        """Requests per second of a family."""
+        live = min(self.sampled, SAMPLES)
+        return self.rate_per_s * float(self.share[family]) if live else 0.0
 
     def observe(self, now_s: float, queue: Queue) -> None:
         """Note what has arrived since the last call; now and then change the prices."""
@@ -75,9 +92,22 @@ class Load:
             self.rate_per_s = keep * self.rate_per_s + (1 - keep) * recent
             self._price(now_s, total, ROUNDS)
 
+    def _follow_use(self, span_s: float) -> None:
+        """Lower the prices while servers are used less than prices allow, and the other way round.
+
+        The fluid program takes batches for full and waiting for free; what is really used tells.
+        """
+        share = self.used_s / (self.servers.sum() * max(span_s, 1e-9) * self.utilisation)
+        change = TRIM_STEP * max(-1.0, min(1.0, share - 1.0))
+        self.trim = min(TRIM[1], max(TRIM[0], self.trim * math.exp(change)))
+        self.used_s = 0.0
+
     def _price(self, now_s: float, total: int, rounds: int) -> None:
+        self._follow_use(now_s - self.last_s)
         self.last_s, self.counted, self.updated = now_s, total, total
         live = min(self.sampled, SAMPLES)
+        counts = np.bincount(self.family[:live], minlength=len(self.share))
+        self.share = counts / live
         edges, bucket = _buckets(self.deadline_s[:live])
         adjust_prices(
             self.prices,

@@ -28,15 +28,22 @@ from placewright.numerics.njit import lean
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.load import Load
 from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision
+from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
-SCALES = (1.0, 3.0, 10.0)
-"""Multiples of the prices at which the queue is planned, while somebody is left out."""
+SURCHARGES = (0.0, 0.1, 0.5, 3.0)
+"""Accuracy that a mean batch of one costs on top, one after another, while somebody is left out:
+the last one buys the fastest variants."""
 
 PLANNED = 64
 """Waiting requests that are planned at least; four for each server if that is more."""
+
+WORTH_WAITING = 0.001
+"""Accuracy for each request that a fuller batch must save."""
+
+LOOKED_AT = 12
+"""Larger sizes for which a batch may wait."""
 
 ANSWERED = 0.3
 """What an answer in time is worth beside its accuracy, when plans are compared."""
@@ -62,6 +69,8 @@ def _fill(
     family: IntArray,
     accuracy: FloatArray,
     price: FloatArray,
+    knob: float,
+    surcharge: FloatArray,
     scale: float,
     sizes: IntArray,
     end_s: FloatArray,
@@ -113,7 +122,7 @@ def _fill(
                 candidates += 1
             elif end_s[i] < end_s[candidate[rival]]:
                 candidate[rival] = i
-        best, b_server, b_variant, b_size = -np.inf, -1, -1, 0
+        best, b_server, b_variant, b_size, b_most = -np.inf, -1, -1, 0, 0
         for v in range(m):
             if family[v] != f or accuracy[v] < floor[head]:
                 continue
@@ -139,10 +148,10 @@ def _fill(
                     took_s = planned_s[i, v, b] + extra_s
                     if end_s[i] + took_s > due_s[head]:
                         continue
-                    gain = accuracy[v] - price[i] * scale * took_s / b
+                    gain = accuracy[v] - (price[i] + surcharge[i] * scale) * took_s / b
                     gain -= SOONER * (end_s[i] + took_s - now_s)
                     if gain > best:
-                        best, b_server, b_variant, b_size = gain, i, v, b
+                        best, b_server, b_variant, b_size, b_most = gain, i, v, b, most
                         chosen_here = True
             if chosen_here:
                 for x in range(b_size):
@@ -153,6 +162,9 @@ def _fill(
         took_s = planned_s[b_server, b_variant, b_size]
         if not resident[b_server, b_variant]:
             took_s += load_s[b_server, b_variant]
+        dear = accuracy[b_variant] < price[b_server] / knob * took_s / b_size
+        if scale == 0.0 and dear and b_size < b_most:
+            continue  # its short deadline would keep others out of a fuller batch
         for x in range(b_size):
             server_of[picked[x]], variant_of[picked[x]] = b_server, b_variant
             start_s[picked[x]] = end_s[b_server]
@@ -204,10 +216,9 @@ class Rolling(Specification):
     price
         The knob: multiplies the price of machine time. Below 1 buys accuracy and risks deadlines;
         above 1 the other way round.
-    utilisation
-        Of the servers, up to which prices let them be used.
-    wait
-        Share of a deadline that a batch may take when prices are computed: the rest is waiting.
+    reserve
+        Prices let n servers be used up to ``1 - reserve / sqrt(n)``: square-root staffing, what is
+        left absorbs bursts (Halfin and Whitt, 1981, doi 10.1287/opre.29.3.567).
     quantile
         Standard deviations of noise that are planned for.
     memory_s
@@ -215,17 +226,18 @@ class Rolling(Specification):
     """
 
     price: float = 1.0
-    utilisation: float = 0.9
-    wait: float = 0.5
+    reserve: float = 0.6
     quantile: float = 1.0
     memory_s: float = 1.0
     policy: ClassVar[str] = "rolling"
 
     def start(self, service: Service, seed: int = 0) -> RollingHorizon:
         """A policy object for one stream."""
-        for key in ("price", "utilisation", "wait", "memory_s"):
+        for key in ("price", "memory_s"):
             if not 0 < getattr(self, key) < np.inf:
                 raise InputError(f"{key} must be above 0", where="rolling")
+        if not 0 <= self.reserve < 1:
+            raise InputError("reserve must be in [0, 1)", where="rolling")
         return RollingHorizon(service, self)
 
 
@@ -237,7 +249,7 @@ class RollingHorizon:
 
     def __init__(self, service: Service, options: Rolling) -> None:
         self.options = options
-        self.load = Load(options.utilisation, options.wait, options.memory_s)
+        self.load = Load(options.reserve, options.memory_s)
         self._scratch(PLANNED)
         self.revise(service)
 
@@ -257,6 +269,9 @@ class RollingHorizon:
         self.last = np.zeros(s.families, dtype=np.int64)
         self.candidate = np.zeros(s.servers, dtype=np.int64)
         self.members, self.picked = np.zeros((2, s.max_batch + 1), dtype=np.int64)
+        alone_s = np.where(np.isfinite(self.planned_s[:, :, 1]), self.planned_s[:, :, 1], np.nan)
+        self.surcharge = 1.0 / np.nanmean(alone_s, axis=1)
+        self.growth = np.arange(1, s.max_batch + 1)
         self.most = max(PLANNED, 4 * s.servers)
 
     def _scratch(self, size: int) -> None:
@@ -276,10 +291,10 @@ class RollingHorizon:
         count = min(len(order), self.most)
         free_s = np.where(servers.busy, np.maximum(servers.free_s, now_s), now_s)
         free_s[~servers.up] = np.inf
-        price = self.load.prices[self.kind] * self.options.price
+        price = self.load.prices[self.kind] * (self.options.price * self.load.trim)
         value, kept, other = -np.inf, self.plans[0], self.plans[1]
         lost = True
-        for scale in SCALES:
+        for scale in SURCHARGES:
             made, left_out = _fill(
                 now_s,
                 order,
@@ -296,6 +311,8 @@ class RollingHorizon:
                 self.family,
                 self.accuracy,
                 price,
+                self.options.price,
+                self.surcharge,
                 scale,
                 self.sizes,
                 self.end_s,
@@ -313,7 +330,42 @@ class RollingHorizon:
         server_of, variant_of = kept[0][:count], kept[1][:count]
         starts = (server_of >= 0) & (kept[2][:count] <= now_s) & ~servers.busy[server_of]
         dispatches = grouped(order[:count], np.where(starts, server_of, -1), variant_of)
-        return Decision(dispatches, self._refused(now_s, queue, servers) if lost else order[:0])
+        dispatches, wake_s = self._held(now_s, dispatches, queue, price)
+        for batch in dispatches:
+            self.load.used_s += self.planned_s[batch.server, batch.variant, len(batch.slots)]
+        refused = self._refused(now_s, queue, servers) if lost else order[:0]
+        return Decision(dispatches, refused, wake_s)
+
+    def _held(
+        self, now_s: float, dispatches: tuple[Dispatch, ...], queue: Queue, price: FloatArray
+    ) -> tuple[tuple[Dispatch, ...], float]:
+        """Batches that start now, and when to decide about the others again.
+
+        A batch waits where a larger one costs enough less for each request, the server's idle time
+        included, and the first deadline leaves half as much again as it takes at the recent rate.
+        """
+        kept, wake_s = [], np.inf
+        for batch in dispatches:
+            until_s = self._worth_waiting(now_s, batch, queue, float(price[batch.server]))
+            if until_s > now_s:
+                wake_s = min(wake_s, until_s)
+            else:
+                kept.append(batch)
+        return tuple(kept), wake_s
+
+    def _worth_waiting(self, now_s: float, batch: Dispatch, queue: Queue, price: float) -> float:
+        b, table_s = len(batch.slots), self.planned_s[batch.server, batch.variant]
+        rate = self.load.rate_of(int(self.family[batch.variant]))
+        if b + 1 >= len(table_s) or price <= 0 or rate <= 0:
+            return now_s
+        size = self.growth[b : b + LOOKED_AT]
+        gap_s = (size - b) / rate
+        due_s = queue.deadline_s[batch.slots[0]]
+        cost = price * (table_s[size] + gap_s) / size
+        cost[now_s + 1.5 * gap_s + table_s[size] > due_s] = np.inf
+        if price * table_s[b] / b - cost.min() < WORTH_WAITING:
+            return now_s
+        return float(due_s - table_s[b + 1])
 
     def _refused(self, now_s: float, queue: Queue, servers: Servers) -> IntArray:
         found = _hopeless(

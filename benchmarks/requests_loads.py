@@ -1,0 +1,114 @@
+"""Four unequal servers, loads 0.5 to 1.5, three kinds of arrivals: policies beside the bound.
+
+Servers of speed 1, 0.6, 0.35, 0.2; variants of 8, 20, 50 ms with accuracy 0.70, 0.76, 0.82;
+deadlines 35 % U(40, 90), 40 % U(90, 220), 25 % U(220, 600) ms; minimum accuracy
+none, 0.75, 0.80 for 50, 30, 20 %; 5 % noise. Load 1 is the rate whose cheapest acceptable variants,
+alone, use all servers.
+
+    python benchmarks/requests_loads.py [--seeds 5] [--duration 60] [--load 0.8 ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray
+from placewright.report.text import plain_table
+from placewright.requests.bounds import alone, fluid
+from placewright.requests.capacity import plan_of
+from placewright.requests.generators import mmpp, poisson, scaled
+from placewright.requests.judge import judge
+from placewright.requests.problem import RequestProblem
+from placewright.requests.readers.azure import azure_arrivals
+from placewright.requests.service import Service, service_of
+from placewright.requests.stream import stream_of
+
+DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+TRACE = DATA / "traces" / "azure_llm_2023" / "AzureLLMInferenceTrace_conv.csv"
+SPEED = np.array([1.0, 0.6, 0.35, 0.2])
+FIXED = np.array([0.6, 0.6, 0.3, 0.1])
+BATCH = (16, 16, 8, 4)
+ALONE_S = np.array([0.008, 0.020, 0.050])
+ACCURACY = (0.70, 0.76, 0.82)
+FLOORS, SHARES = (0.0, 0.75, 0.80), (0.5, 0.3, 0.2)
+FULL_RATE = float(SPEED.sum() / (np.array(SHARES) @ ALONE_S))
+PLANNERS = (
+    "round-robin(variant='largest')",
+    "shortest-queue",
+    "thesis",
+    "least-completion",
+    "edf-fastest",
+    "edf-fastest-batch",
+    "slack-fit",
+    "rolling",
+)
+
+
+def service() -> Service:
+    """Four servers, three variants."""
+    size = np.arange(max(BATCH) + 1)
+    factor = FIXED[:, None] + (1 - FIXED[:, None]) * size
+    latency_s = ALONE_S[None, :, None] / SPEED[:, None, None] * factor[:, None, :]
+    latency_s[np.broadcast_to(size > np.array(BATCH)[:, None, None], latency_s.shape)] = np.inf
+    latency_s[:, :, 0] = 0.0
+    return service_of(tuple("abcd"), ("small", "medium", "large"), ACCURACY, latency_s, noise=0.05)
+
+
+def problem(kind: str, load: float, seed: int, duration_s: float) -> RequestProblem:
+    """The set-up with arrivals of a kind."""
+    rng, rate = np.random.default_rng([seed, 7]), load * FULL_RATE
+    arrival_s = _arrivals(kind, rng, rate, duration_s, seed)
+    n, u = len(arrival_s), rng.random(len(arrival_s))
+    ranges = (rng.uniform(0.04, 0.09, n), rng.uniform(0.09, 0.22, n), rng.uniform(0.22, 0.6, n))
+    deadline_s = np.where(u < 0.35, ranges[0], np.where(u < 0.75, ranges[1], ranges[2]))
+    floor = rng.choice(FLOORS, n, p=SHARES)
+    stream = stream_of(arrival_s, deadline_s, min_accuracy=floor)
+    return RequestProblem(service(), stream, duration_s, seed, name=f"{kind} {load:g}")
+
+
+def _arrivals(
+    kind: str, rng: np.random.Generator, rate: float, duration_s: float, seed: int
+) -> FloatArray:
+    if kind == "poisson":
+        return poisson(rng, rate, duration_s)
+    if kind == "mmpp":
+        return mmpp(rng, rate, duration_s)
+    wanted = int(rate * duration_s)
+    times = azure_arrivals(TRACE)
+    first = (seed * wanted) % max(1, len(times) - wanted)
+    found, _ = scaled(times[first : first + wanted], rate)
+    return found[found < duration_s]
+
+
+def main() -> None:
+    """Print success % / effective accuracy, means over seeds, and auto's share of the bound."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--duration", type=float, default=60.0)
+    parser.add_argument("--load", type=float, action="append", default=[])
+    given = parser.parse_args()
+    rows = []
+    for kind in ("poisson", "mmpp", *(["azure"] if TRACE.exists() else [])):
+        for load in given.load or (0.5, 0.8, 1.1, 1.5):
+            tried = [problem(kind, load, s, given.duration) for s in range(given.seeds)]
+            bound = float(np.mean([min(fluid(p), alone(p)) for p in tried]))
+            cells, value = [], 0.0
+            for name in PLANNERS:
+                judged = [judge(p, plan_of(p, name, 0)[1]) for p in tried]
+                value = float(np.mean([j.value for j in judged]))
+                success = float(np.mean([j.success_rate for j in judged]))
+                cells.append(f"{100 * success:.1f} / {value:.3f}")
+            rows.append(
+                (f"{kind} {load:g}", *cells, f"{bound:.3f}", f"{100 * value / bound:.1f} %")
+            )
+    header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "rolling / bound")
+    print("success % / effective accuracy")
+    print(plain_table(header, rows, " " + "r" * (len(header) - 1)))
+
+
+if __name__ == "__main__":
+    main()

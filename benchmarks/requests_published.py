@@ -1,0 +1,59 @@
+"""Published scenarios: every policy beside `auto` and the fluid bound, on the arrivals of a seed.
+
+python benchmarks/requests_published.py [--seed 0] [--cut N] [--scenario NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from placewright.report.text import plain_table
+from placewright.requests.bounds import fluid
+from placewright.requests.capacity import cut, plan_of
+from placewright.requests.judge import judge
+from placewright.requests.planners import planners
+from placewright.requests.readers.serving import read_serving, serving_problem
+
+DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "rolling")
+
+
+def row(file: Path, scenario: str, seed: int, most: int) -> tuple[str, ...]:
+    """Violations and effective accuracy of each policy, the bound, and auto's share of it."""
+    problem = cut(serving_problem(file, scenario, seed), most)
+    cells, best = [], 0.0
+    for name in POLICIES:
+        if planners(problem)[name].unsupported_reason(problem) is not None:
+            cells.append("-")
+            continue
+        start = time.process_time()
+        judged = judge(problem, plan_of(problem, name, seed)[1])
+        cells.append(f"{100 * (1 - judged.success_rate):.2f} / {judged.value:.4f}")
+        best, took = judged.value, time.process_time() - start
+    bound, speed = fluid(problem), 60 * len(problem.stream) / took
+    return (scenario, *cells, f"{bound:.4f}", f"{100 * best / bound:.1f} %", f"{speed:.2g}/min")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cut", type=int, default=10**9, help="first requests only")
+    parser.add_argument("--scenario", action="append", default=[])
+    given = parser.parse_args()
+    rows = [
+        row(file, scenario, given.seed, given.cut)
+        for file in sorted((DATA / "serving").glob("*_*.json"))
+        for scenario in read_serving(file).scenarios
+        if not given.scenario or scenario in given.scenario
+    ]
+    header = ("scenario", *POLICIES, "bound", "rolling / bound", "simulated")
+    print("violations % / effective accuracy")
+    print(plain_table(header, rows, " " + "r" * (len(header) - 1)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The rolling horizon: the price knob, holding batches, full queues."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.requests.conformance import random_problem, two_servers
+from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies.rolling import Rolling
+from placewright.requests.policy import warm_up
+from placewright.requests.problem import RequestProblem
+from placewright.requests.queue import Queue, Servers
+from placewright.requests.stream import stream_of
+
+
+def at_price(price: float) -> RequestJudgement:
+    """A stream of 60 a second on the two servers."""
+    rng = np.random.default_rng(0)
+    stream = stream_of(np.sort(rng.uniform(0, 20, 1200)), 0.15)
+    return judge(
+        RequestProblem(two_servers(), stream, 20.0), RequestPlan("rolling", (("price", price),))
+    )
+
+
+def test_dear_machine_time_trades_accuracy_for_success() -> None:
+    """The one knob."""
+    cheap, dear = at_price(0.01), at_price(100.0)
+    assert dear.success_rate >= cheap.success_rate
+    assert dear.accuracy_of_successes < cheap.accuracy_of_successes
+
+
+def test_it_takes_a_full_queue_and_servers_that_are_down() -> None:
+    """1,000 requests wait; nothing goes to a server that is busy or down."""
+    service = two_servers()
+    policy, queue, servers = Rolling().start(service), Queue(1), Servers.of(service)
+    warm_up(policy, service)
+    for k in range(1000):
+        queue.add(k, 0, k * 1e-4, 5.0 + k * 1e-3)
+    servers.up[1] = False
+    decision = policy.decide(0.2, queue, servers)
+    assert [batch.server for batch in decision.dispatches] == [0]
+    servers.busy[0] = True
+    assert not policy.decide(0.2, queue, servers).dispatches
+
+
+def test_a_revised_service_is_used() -> None:
+    """A third server is added while it runs: it gets work."""
+    old = random_problem(2).service
+    policy, queue = Rolling().start(old), Queue(2)
+    keep = np.append(np.arange(old.servers), 0)
+    changes = {
+        key: getattr(old, key)[keep]
+        for key in (
+            "latency_s",
+            "server_memory_bytes",
+            "load_s",
+            "round_trip_s",
+            "seconds_per_byte",
+        )
+    }
+    new = old.replace(server_names=(*old.server_names, "new"), **changes)
+    policy.revise(new)
+    servers = Servers.of(new)
+    servers.busy[:-1], servers.free_s[:-1] = True, 100.0
+    queue.add(0, 0, 0.0, 1.0)
+    assert [batch.server for batch in policy.decide(0.0, queue, servers).dispatches] == [
+        old.servers
+    ]
