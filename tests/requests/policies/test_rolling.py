@@ -67,3 +67,14 @@ def test_a_revised_service_is_used() -> None:
     assert [batch.server for batch in policy.decide(0.0, queue, servers).dispatches] == [
         old.servers
     ]
+
+
+def test_a_server_that_runs_nothing_gets_nothing() -> None:
+    """Its surcharge is 0, without a warning, and the others serve."""
+    problem = random_problem(400)
+    runs = np.isfinite(problem.service.latency_s[:, :, 1]).any(axis=1)
+    assert not runs.all()
+    policy = Rolling().start(problem.service)
+    assert (policy.surcharge[~runs] == 0).all() and (policy.surcharge[runs] > 0).all()
+    used = judge(problem, RequestPlan("rolling")).answers.server
+    assert not np.isin(used[used >= 0], np.flatnonzero(~runs)).any()

@@ -269,8 +269,12 @@ class RollingHorizon:
         self.last = np.zeros(s.families, dtype=np.int64)
         self.candidate = np.zeros(s.servers, dtype=np.int64)
         self.members, self.picked = np.zeros((2, s.max_batch + 1), dtype=np.int64)
-        alone_s = np.where(np.isfinite(self.planned_s[:, :, 1]), self.planned_s[:, :, 1], np.nan)
-        self.surcharge = 1.0 / np.nanmean(alone_s, axis=1)
+        runs = np.isfinite(self.planned_s[:, :, 1])
+        total_s = self.planned_s[:, :, 1].sum(axis=1, where=runs)
+        # A server that runs nothing costs nothing more: no plan uses it.
+        self.surcharge = np.divide(
+            runs.sum(axis=1), total_s, out=np.zeros(s.servers), where=total_s > 0
+        )
         self.growth = np.arange(1, s.max_batch + 1)
         self.most = max(PLANNED, 4 * s.servers)
 
