@@ -75,6 +75,7 @@ def test_a_server_that_runs_nothing_gets_nothing() -> None:
     runs = np.isfinite(problem.service.latency_s[:, :, 1]).any(axis=1)
     assert not runs.all()
     policy = Rolling().start(problem.service)
-    assert (policy.surcharge[~runs] == 0).all() and (policy.surcharge[runs] > 0).all()
+    assert (policy.surcharge[~runs] == 0).all()
+    assert (policy.surcharge[runs] > 0).all()
     used = judge(problem, RequestPlan("rolling")).answers.server
     assert not np.isin(used[used >= 0], np.flatnonzero(~runs)).any()
