@@ -51,6 +51,14 @@ PLANS = {
         ),
         6,
     ),
+    "1f1b, one micro-batch": LayerPlan((stage(0, 2, [[0]], [12]), stage(3, 7, [[1]], [12]))),
+    "a pipeline behind a split layer": LayerPlan(
+        (
+            stage(0, 2, [[0, 1]], [4], strategies=(TENSOR, REPLICATED, DATA)),
+            stage(3, 7, [[2, 3]], [4], strategies=(DATA, DATA, DATA, TENSOR, REPLICATED)),
+        ),
+        3,
+    ),
     "data inside a replica": LayerPlan((stage(0, 7, [[0, 1]], [12], strategies=(DATA,) * 8),)),
     "tensor": LayerPlan((stage(0, 7, [[0, 1, 2, 3]], [12]),)),
     "a mix per layer": LayerPlan((stage(0, 7, [[0, 1], [2, 3]], [7, 5], strategies=MIX),)),

@@ -34,7 +34,10 @@ class PipelinePart:
     ) -> None:
         self.order, self.device = order, device
         self.stage = _TimedStage(order, module, device, group, stretch)
-        self.schedule = SCHEDULES[order.schedule](
+        # PyTorch's 1F1B refuses fewer micro-batches than stages: all are then in flight, as in
+        # GPipe.
+        few = order.micro_batches < order.stages
+        self.schedule = SCHEDULES["gpipe" if few else order.schedule](
             self.stage,
             n_microbatches=order.micro_batches,
             loss_fn=lambda output, _: output * order.loss_share,

@@ -49,6 +49,7 @@ class StageModule(nn.Module):
         rows = {**own, **self.shared_feeds}
         if not self.layers[0].program.inputs:  # type: ignore[union-attr]
             values = ()  # the pipeline's first stage is given a token
+        values = tuple(map(_sendable_gradient, values))
         at_rows = False
         for layer, in_rows in zip(self.layers, self.in_rows, strict=True):
             values = self._moved(values, at_rows, in_rows)
@@ -61,6 +62,7 @@ class StageModule(nn.Module):
         if self.is_last:
             return self._weighted(values[0]) if at_rows else values[0]
         values = self._moved(values, at_rows, False)
+        values = tuple(value.contiguous() for value in values)  # messages have no strides
         return values[0] if len(values) == 1 else values
 
     def _moved(self, values: tuple[Tensor, ...], at_rows: bool, to: bool) -> tuple[Tensor, ...]:
@@ -73,3 +75,11 @@ class StageModule(nn.Module):
         """The part of the replica's mean that its own samples make."""
         assert self.peers is not None
         return loss * (self.peers.rows[self.peers.column] / sum(self.peers.rows))
+
+
+def _sendable_gradient(value: Tensor) -> Tensor:
+    """The value; its gradient goes back to the stage before in one piece of memory."""
+    if value.requires_grad:
+        value = value.view_as(value)
+        value.register_hook(lambda gradient: gradient.contiguous())  # type: ignore[no-untyped-call]
+    return value
