@@ -53,6 +53,8 @@ STEPS = 150
 PHASES = ("begin", "start", "steady", "ending")
 SIGNALS = ("KILL", "KILL", "STOP", "STOP", "INT", "INT2", "TERM")
 RESUMED_AFTER_S = 8.0
+TRACEBACK = "Traceback (most recent call last)"
+CHAINED = "During handling of the above exception, another exception occurred:"
 PYTHON_S = 1.0
 """Before the first line of the command Python itself prints a traceback at Ctrl-C."""
 
@@ -464,7 +466,7 @@ def judge(shot: Shot, folder: Path, outcome: Outcome) -> list[str]:
     faults = []
     err = (folder / "err").read_text(errors="replace")
     ours = err
-    if "Traceback (most recent call last)" in _without_torchrun(ours):
+    if TRACEBACK in _without_torchrun(ours):
         faults.append("traceback")
     if outcome.code == 0:
         with suppress(ImportError):
@@ -482,9 +484,14 @@ def _without_torchrun(err: str) -> str:
             skipping = False
         kept.append("" if skipping else line)
     text = "\n".join(kept)
-    pieces = text.split("Traceback (most recent call last)")
-    outside = [p for p in pieces[1:] if "torch/distributed/run.py" not in p.split("Traceback")[0]]
-    return "Traceback (most recent call last)".join(["", *outside]) if outside else ""
+    chains: list[str] = []
+    for piece in text.split(TRACEBACK)[1:]:
+        if chains and chains[-1].rstrip().endswith(CHAINED):
+            chains[-1] += TRACEBACK + piece
+        else:
+            chains.append(piece)
+    outside = [chain for chain in chains if "torch/distributed/run.py" not in chain]
+    return TRACEBACK.join(["", *outside]) if outside else ""
 
 
 def numbers(shot: Shot, folder: Path) -> list[str]:
