@@ -100,6 +100,8 @@ def test_links_between_measured_cpus_deliver_as_the_executor_does(
     expected = plain.copy()
     expected[0, 2] = 1e-3 + message_cost.extra_s
     expected[0, 1] = expected[1, 0] = message_cost.real_s
+    expected[1, 2] = expected[1, 0] + expected[0, 2]  # by way of "a"
+    expected[3, 2] = expected[3, 0] + expected[0, 2]
     assert problem.latency_s == pytest.approx(expected, nan_ok=True)
     assert problem.seconds_per_byte[0, 1] == pytest.approx(message_cost.real_s_per_byte)
     assert table.entries[KEY] == message_cost.as_entries()

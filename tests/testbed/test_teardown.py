@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
 from placewright.testbed.record import Process, Record
 from placewright.testbed.status import status
-from placewright.testbed.teardown import end_all, leave, sweep
+from placewright.testbed.teardown import MODULE, end_all, leave, remove, sweep
 from placewright.testbed.text import testbed_table
 from tests.testbed import inside
 from tests.testbed.conftest import DUO, Start, cluster
@@ -133,3 +134,14 @@ def test_the_last_one_that_leaves_takes_it_down(empty: Record, start: Start) -> 
     assert end_all("another") == ()
     assert end_all(bed.id) == (empty,)
     assert not bed.folder.exists()
+
+
+def test_an_emulator_that_is_stopped_before_it_reports_is_killed(empty: Record) -> None:
+    """Nothing names its process yet: it is found by its arguments."""
+    empty.write()
+    words = [sys.executable, "-c", "import time; time.sleep(60)", MODULE.decode()]
+    with subprocess.Popen([*words, str(empty.folder)]) as process:
+        process.send_signal(signal.SIGSTOP)
+        remove(empty)
+        assert process.wait(20) == -signal.SIGKILL
+    assert not empty.folder.exists()

@@ -23,6 +23,9 @@ from placewright.testbed.record import (
     records,
 )
 
+MODULE = b"placewright.testbed.emulator"
+"""In the arguments of an emulator, before the folder of its testbed."""
+
 
 def remove(record: Record) -> None:
     """End the processes in its groups and its emulator; remove groups, namespaces and record.
@@ -38,13 +41,17 @@ def remove(record: Record) -> None:
 
 
 def end_emulator(record: Record) -> None:
-    """Kill its emulator, unless this process is it; wait until its devices are released."""
-    pid = emulator_pid(record)
-    if pid in (0, os.getpid()):
-        return
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    while _is_emulator(pid, record.folder):
+    """Kill its emulator, unless this process is it; wait until its devices are released.
+
+    One that has not yet written its number into the link table, because it is stopped or starts
+    slowly, is found by its arguments.
+    """
+    processes = (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
+    found = [p for p in processes if p != os.getpid() and _is_emulator(p, record.folder)]
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while any(_is_emulator(pid, record.folder) for pid in found):
         time.sleep(0.002)
 
 
@@ -61,7 +68,7 @@ def _is_emulator(pid: int, folder: Path) -> bool:
     """Whether that process is the emulator, not a later one of the same number (or a zombie)."""
     with suppress(OSError):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return str(folder).encode() in arguments
+        return MODULE in arguments and str(folder).encode() in arguments
     return False
 
 
