@@ -3,8 +3,7 @@
 ``python benchmarks/accelerate_maps.py [--seconds S] [--tokens N] [--models 8b 70b] [CLUSTER ...]``
 prints a markdown table and ends with 1 where `auto` is above accelerate's map. Models are built
 from their configurations on the meta device (bfloat16, one prefill, no weights), profiles are
-analytic. Every value is seconds by the judge; nothing is given up for simpler
-plans (``auto(tolerance=0)``). The map is the library's own, from
+analytic. Every value is seconds by the judge. The map is the library's own, from
 ``infer_auto_device_map`` under ``get_balanced_memory``, where accelerate is installed, else ours.
 
 *copied* is what accelerate does with modules that its map has on the CPU: their weights are copied
@@ -199,7 +198,7 @@ def row(size: str, model: nn.Module, problem: OperatorProblem, seconds: float) -
         judgement = judge(problem, OperatorPlan(place))
         theirs, way = judgement.value, copied(problem, place)
         said = "" if judgement.feasible else "does not fit beside activations"
-    result = solve(problem, "auto(tolerance=0)", time_limit_s=seconds)
+    result = solve(problem, time_limit_s=seconds)
     single = [c.value for c in result.candidates if c.planner.startswith("only:") and c.fits]
     values = [min(single, default=math.nan), theirs, way, ours, planned(problem, ChainDp())]
     cells = [f"{v:.4g}" if math.isfinite(v) else "-" for v in values]

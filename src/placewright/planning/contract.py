@@ -220,6 +220,11 @@ class Simplifier(Protocol):
         """Of its plan in tables."""
         ...
 
+    @property
+    def never_behind(self) -> Sequence[str]:
+        """Planners whose plans the answer must not be worse than, whatever the tolerance."""
+        ...
+
     def unsupported_reason(self, problem: Any) -> str | None:
         """``None`` if it can take the problem, else why not."""
         ...

@@ -171,7 +171,11 @@ class Portfolio:
         """Replace the best plan by the simplest of about its value. True if interrupted."""
         if self.best is None:
             return False
-        slack, best = 1 + self.direction.sign * tolerance, self.value
+        best, sign = self.value, self.direction.sign
+        for c in self.tried:
+            if c.fits and c.planner in simplifier.never_behind and best > 0:
+                tolerance = min(tolerance, max(0.0, sign * (c.value / best - 1)))
+        slack = 1 + sign * tolerance
         near = [c for c in self.tried if c.fits and not self._beyond(c.value, slack)]
         near.sort(key=lambda c: (c.plan is not self.best_plan, self.direction.sign * c.value))
         context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.planning.judge)

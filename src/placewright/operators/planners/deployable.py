@@ -145,6 +145,7 @@ class Deployable:
     """
 
     name: ClassVar[str] = "deployable"
+    never_behind: ClassVar[tuple[str, ...]] = ("accelerate-auto",)
     effort: float = 2e7
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
