@@ -136,8 +136,9 @@ def place(
     ...     print(placed.run(steps=200, adapt=True, check=True))
     ...     placed.report("run.html")
     """
-    from placewright.deployment.workers import Workers, served_torchrun
+    from placewright.deployment.workers import Workers
     from placewright.deployment.workload import profiled, source_of
+    from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         raise SystemExit(0)

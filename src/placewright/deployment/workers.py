@@ -209,15 +209,3 @@ def reachability(engine: Engine) -> dict[str, Any]:
         return all_talk([handles[name] for name in names])
 
     return {"reachable": reachable}
-
-
-def served_torchrun(engine: object) -> bool:
-    """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
-    if engine != "torchrun":
-        return False
-    from placewright.runtime.engines import torchrun_agent
-
-    if torchrun_agent.is_coordinator():
-        return False
-    torchrun_agent.serve()
-    return True

@@ -75,7 +75,10 @@ def place_training(
     from placewright.layers.run import executable
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine
+    from placewright.runtime.engines.torchrun_agent import served_torchrun
 
+    if served_torchrun(engine):
+        raise SystemExit(0)
     if isinstance(model, ModelSource):
         source = replace(model, loss_fn=model.loss_fn or mean_square)
     elif inputs is None:

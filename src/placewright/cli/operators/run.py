@@ -130,10 +130,11 @@ def run(
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
     from placewright.cli.sources import SourceOptions, find_cluster, load
-    from placewright.deployment.workers import Workers, served_torchrun
+    from placewright.deployment.workers import Workers
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table
     from placewright.placed_model import deploy
+    from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         return

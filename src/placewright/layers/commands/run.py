@@ -53,7 +53,10 @@ def run(
     from placewright.cluster.files import load_cluster
     from placewright.layers.files import plan_json
     from placewright.layers.placed_training import place_training
+    from placewright.runtime.engines.torchrun_agent import served_torchrun
 
+    if served_torchrun(engine):
+        return
     source = load_model(model, batch, training=True, seed=seed)
     cluster = Cluster.detect() if on is None else load_cluster(on)
     with place_training(

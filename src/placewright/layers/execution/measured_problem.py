@@ -152,6 +152,7 @@ def time_layers(
                 tuple(degrees),
                 tuple(tied_layers(model.layers)),
                 (session.optimizer, session.lr),
+                session.engine.name == "testbed",
             )
             for state in session.states
         ],

@@ -1,8 +1,8 @@
 """Time the layers of a model on one worker: forward and backward passes, split ones too.
 
-Times are CPU seconds times the worker's slowdown (wall time over CPU time of the whole
-measurement): under a CPU quota a short call either runs at full speed or waits a period, so that
-the wall time of one call says nothing. On a GPU they are wall times.
+Times are CPU seconds times the worker's slowdown (wall time over CPU time under a CPU quota, or
+the factor by which it is emulated): under a CPU quota a short call either runs at full speed or
+waits a period, so that the wall time of one call says nothing. On a GPU they are wall times.
 """
 
 from __future__ import annotations
@@ -197,10 +197,15 @@ class _Saved:
         return value
 
 
-def slowdown(stretch: Stretch | None, seconds: float = 0.4) -> float:
-    """Wall seconds per CPU second on this worker: its quota, or its emulated slowness."""
+def slowdown(stretch: Stretch | None, *, throttled: bool, seconds: float = 0.4) -> float:
+    """Wall seconds per CPU second on this worker: its CPU quota, or its emulated slowness.
+
+    Without either it is 1: other processes that keep the cores busy are not part of a worker.
+    """
     if stretch is not None:
         return stretch.factor
+    if not throttled:
+        return 1.0
     x = torch.randn(128, 128)
     began, cpu = time.perf_counter(), time.thread_time()
     while time.perf_counter() - began < seconds:

@@ -117,6 +117,7 @@ class LayerWorker(WorkerProgram):
         degrees: tuple[int, ...],
         shared: tuple[str, ...],
         optimizer: tuple[str, float],
+        throttled: bool,
     ) -> list[LayerTimes]:
         """Costs of all layers on one number of samples, by tensor degree."""
         self.step = None
@@ -130,7 +131,7 @@ class LayerWorker(WorkerProgram):
                 floating = value.is_floating_point()
                 state[name] = torch.nn.Parameter(value) if name in trained and floating else value
         feeds = {name: value.to(self.device) for name, value in load(batch).items()}
-        timer = LayerTimer(state, self.device, slowdown(self.stretch))
+        timer = LayerTimer(state, self.device, slowdown(self.stretch, throttled=throttled))
         return [
             timer.time(
                 programs,

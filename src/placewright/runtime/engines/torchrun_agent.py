@@ -68,6 +68,14 @@ def _is_init(pid: int) -> bool:
     return False
 
 
+def served_torchrun(engine: object) -> bool:
+    """Whether this process is one of torchrun's that only serve; if so it did, until the end."""
+    if engine != "torchrun" or is_coordinator():
+        return False
+    serve()
+    return True
+
+
 def serve() -> None:
     """Be this rank's agent until the coordinator is gone."""
     end_with_torchrun()
