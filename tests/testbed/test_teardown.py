@@ -140,8 +140,13 @@ def test_an_emulator_that_is_stopped_before_it_reports_is_killed(empty: Record) 
     """Nothing names its process yet: it is found by its arguments."""
     empty.write()
     words = [sys.executable, "-c", "import time; time.sleep(60)", MODULE.decode()]
-    with subprocess.Popen([*words, str(empty.folder)]) as process:
+    process = subprocess.Popen([*words, str(empty.folder)])
+    try:
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may have no name
         remove(empty)
         assert process.wait(20) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
     assert not empty.folder.exists()
