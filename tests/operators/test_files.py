@@ -172,3 +172,19 @@ def test_older_files_are_read_and_keep_their_hash(tmp_path: Path) -> None:
     path.write_text(json.dumps({key: v for key, v in data.items() if key not in later}))
     assert same(problem, read_problem(path))
     assert read_problem(path).hash() == problem.hash()
+
+
+def test_kinds_and_shapes_are_read_back(tmp_path: Path) -> None:
+    """Node features survive, scalars too, and change the hash; a wrong one is refused."""
+    plain = named_instances()["diamond"]
+    shapes = ((2, 3), (), (4,), (0, 7))
+    known = plain.replace(operator_kinds=("a", "b", "", "a"), output_shapes=shapes)
+    again = read_problem(write_problem(known, tmp_path / "p.json"))
+    assert again.operator_kinds == known.operator_kinds
+    assert again.output_shapes == shapes
+    assert again.hash() == known.hash() != plain.hash()
+    assert again.replace(objective="throughput").output_shapes == shapes
+    with pytest.raises(InputError, match="operator_kinds has the wrong length"):
+        plain.replace(operator_kinds=("a",))
+    with pytest.raises(InputError, match="must not be negative"):
+        plain.replace(output_shapes=((1,), (-1,), (), ()))

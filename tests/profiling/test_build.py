@@ -26,6 +26,8 @@ def test_the_problem_mirrors_the_graph() -> None:
     problem = profile(graph, BOARDS, state=state)
     assert problem.operator_names == graph.operator_names
     assert problem.tensor_names == tuple(t.name for t in graph.tensors)
+    assert problem.operator_kinds == tuple(op.kind for op in graph.operators)
+    assert problem.output_shapes == tuple(op.outputs[0].shape for op in graph.operators)
     assert np.array_equal(problem.tensor_bytes, [128, 128, 128])
     assert problem.compute_s[:, 1] == pytest.approx(2 * problem.compute_s[:, 0])
     assert (problem.compute_s > 0).all()

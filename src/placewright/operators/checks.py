@@ -67,11 +67,16 @@ def _check_shapes(p: OperatorProblem) -> None:
             where=p.name,
             by=f"{len(p.pipeline.cluster)} for {m} devices",
         )
-    for key, size in (("device_kinds", m), ("operator_modules", n)):
+    lengths = {"device_kinds": m, "operator_modules": n, "operator_kinds": n, "output_shapes": n}
+    for key, size in lengths.items():
         given = getattr(p, key)
         if given and len(given) != size:
             by = f"{len(given)}, expected {size}"
             raise InputError(f"{key} has the wrong length", where=p.name, by=by)
+    for name, output in zip(p.operator_names, p.output_shapes, strict=False):
+        if any(size < 0 for size in output):
+            where = f"{p.name}: output_shapes[{name!r}]"
+            raise InputError("a size must not be negative", where=where, by=f"got {output}")
     for key, names in (("operator", p.operator_names), ("device", p.device_names)):
         if len(set(names)) < len(names):
             raise InputError(f"{key} names must differ from each other", where=p.name)

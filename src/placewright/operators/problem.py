@@ -130,6 +130,13 @@ class OperatorProblem:
         where they are not known.
     modules
         The model's modules with what they hold, ``None`` where they are not known.
+    operator_kinds
+        Shape (n,), what each operator computes, such as ``aten.addmm.default``; empty where the
+        kinds are not known. A node feature: the judge and the planners that do not learn never
+        read it.
+    output_shapes
+        Length n, the shape of each operator's first output, ``()`` for a scalar or none; empty
+        where the shapes are not known. A node feature as well.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -164,6 +171,8 @@ class OperatorProblem:
     device_kinds: tuple[str, ...] = ()
     operator_modules: tuple[str, ...] = ()
     modules: ModuleTree | None = None
+    operator_kinds: tuple[str, ...] = ()
+    output_shapes: tuple[tuple[int, ...], ...] = ()
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -260,6 +269,8 @@ _LATER: dict[str, Any] = {
     "device_kinds": (),
     "operator_modules": (),
     "modules": None,
+    "operator_kinds": (),
+    "output_shapes": (),
 }
 _EMPTY: FloatArray = np.zeros(0)
 
@@ -288,8 +299,10 @@ def _fill_in(p: OperatorProblem) -> None:
     backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward
     object.__setattr__(p, "is_backward", frozen_bool(backward))
     object.__setattr__(p, "contiguous", bool(p.contiguous))
-    for key in ("device_kinds", "operator_modules"):
+    for key in ("device_kinds", "operator_modules", "operator_kinds"):
         object.__setattr__(p, key, tuple(getattr(p, key)))
+    shapes = tuple(tuple(int(size) for size in shape) for shape in p.output_shapes)
+    object.__setattr__(p, "output_shapes", shapes)
 
 
 def _is_default(key: str, value: Any) -> bool:

@@ -158,6 +158,8 @@ def operator_problem(
         device_kinds=tuple(d.kind for d in cluster.devices),
         operator_modules=tuple(op.module for op in graph.operators),
         modules=graph.modules,
+        operator_kinds=tuple(op.kind for op in graph.operators),
+        output_shapes=tuple(op.outputs[0].shape if op.outputs else () for op in graph.operators),
     )
 
 

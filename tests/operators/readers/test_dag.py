@@ -13,6 +13,7 @@ from placewright.errors import InputError
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.readers.dag import read_dag
+from placewright.planning.solving import solve
 from tests.published import published
 
 SMALL: dict[str, Any] = {
@@ -121,3 +122,16 @@ def test_nodes_without_a_link_can_not_talk(tmp_path: Path) -> None:
     problem = read_dag(written(tmp_path, links=[]))
     assert problem.seconds_per_byte.tolist() == [[0, np.inf], [np.inf, 0]]
     assert problem.channel.tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_kinds_of_tasks_are_kept_and_change_no_plan(tmp_path: Path) -> None:
+    """A task that says no kind has an empty one; a number is refused by its place."""
+    tasks = [dict(SMALL["tasks"][0], kind="einsum"), *SMALL["tasks"][1:]]
+    problem, plain = read_dag(written(tmp_path, tasks=tasks)), read_dag(written(tmp_path))
+    assert problem.operator_kinds == ("einsum", "", "")
+    assert plain.operator_kinds == ()
+    places = [solve(x, "heft").plan.placement.tolist() for x in (problem, plain)]
+    assert places[0] == places[1]
+    tasks[1] = dict(tasks[1], kind=3)
+    with pytest.raises(InputError, match=r"tasks\[1\]: 'kind' must be a string"):
+        read_dag(written(tmp_path, tasks=tasks))

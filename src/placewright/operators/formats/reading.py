@@ -148,6 +148,8 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
         "pipeline": Pipeline(**entry.pipeline.model_dump()),
         "device_kinds": tuple(entry.device_kinds or ()),
         "operator_modules": tuple(entry.operator_modules or ()),
+        "operator_kinds": tuple(entry.operator_kinds or ()),
+        "output_shapes": tuple(map(tuple, entry.output_shapes or ())),
         "modules": None if entry.modules is None else entry.modules.tree(),
     }
 

@@ -70,6 +70,8 @@ class ProblemFile(FileModel):
     pipeline: PipelineEntry = Field(default_factory=PipelineEntry)
     device_kinds: list[str] | None = None
     operator_modules: list[str] | None = None
+    operator_kinds: list[str] | None = None
+    output_shapes: list[list[Annotated[int, Field(ge=0, le=MOST)]]] | None = None
     modules: ModuleTreeEntry | None = None
 
 

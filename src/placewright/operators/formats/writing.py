@@ -56,17 +56,18 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
         "backward": [operators[i] for i in np.flatnonzero(p.is_backward)],
         "calls": p.calls,
         **({} if p.pipeline == PLAIN else {"pipeline": asdict(p.pipeline)}),
-        **_module_json(p),
+        **_known_json(p),
     }
 
 
-def _module_json(p: OperatorProblem) -> dict[str, Any]:
-    """Kinds of devices, modules of operators and the model's modules, where they are known."""
+def _known_json(p: OperatorProblem) -> dict[str, Any]:
+    """Kinds, modules and output shapes, and the model's modules, where they are known."""
     known: dict[str, Any] = {}
-    if p.device_kinds:
-        known["device_kinds"] = list(p.device_kinds)
-    if p.operator_modules:
-        known["operator_modules"] = list(p.operator_modules)
+    for key in ("device_kinds", "operator_modules", "operator_kinds"):
+        if getattr(p, key):
+            known[key] = list(getattr(p, key))
+    if p.output_shapes:
+        known["output_shapes"] = [list(shape) for shape in p.output_shapes]
     return known if p.modules is None else known | {"modules": tree_json(p.modules)}
 
 

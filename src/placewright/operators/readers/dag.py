@@ -25,10 +25,10 @@ _SECTIONS = {
 def read_dag(path: str | Path, links: str = "free") -> OperatorProblem:
     """Read a task graph.
 
-    ``nodes`` (name, speed), ``links`` (undirected pairs, speed), ``tasks`` (name, cost),
-    ``dependencies`` (source, target, size). Time on a node is cost / speed, a transfer takes
-    size / speed; every dependency is a tensor of its own; an undirected link is two directed
-    ones, each a channel of its own.
+    ``nodes`` (name, speed), ``links`` (undirected pairs, speed), ``tasks`` (name, cost, and
+    ``kind`` where it is known), ``dependencies`` (source, target, size). Time on a node is
+    cost / speed, a transfer takes size / speed; every dependency is a tensor of its own; an
+    undirected link is two directed ones, each a channel of its own.
 
     Parameters
     ----------
@@ -68,6 +68,7 @@ def read_dag(path: str | Path, links: str = "free") -> OperatorProblem:
         colocation=np.arange(len(names)),
         pinned=np.full(len(names), -1),
         links=Links(links),
+        operator_kinds=_kinds(path, data["tasks"]),
     )
 
 
@@ -101,6 +102,16 @@ def _column(path: Path, section: str, rows: Sequence[Any], key: str) -> Any:
             f"{key!r} must be a string", where=f"{path}: {section}[{at}]", by=f"got {values[at]!r}"
         )
     return values
+
+
+def _kinds(path: Path, tasks: Sequence[Any]) -> tuple[str, ...]:
+    """What each task computes, empty where no task says it."""
+    kinds = [task.get("kind", "") for task in tasks]
+    for at, kind in enumerate(kinds):
+        if not isinstance(kind, str):
+            where = f"{path}: tasks[{at}]"
+            raise InputError("'kind' must be a string", where=where, by=f"got {kind!r}")
+    return tuple(kinds) if any(kinds) else ()
 
 
 def _numbers(path: Path, section: str, key: str, values: Sequence[Any]) -> FloatArray:
