@@ -163,11 +163,13 @@ class PlacedTraining:
 
     def step(self, inputs: Any = None, targets: Any = None) -> float:
         """Train one batch on the workers, by default the one that was planned with; its loss."""
+        from placewright.layers.execution.session import loss_of
+
         session = self._session
         if inputs is not None:
             session.feed(replace(session.model.source, inputs=inputs, targets=targets))
         (times,) = session.train(1)
-        return float(sum(t.loss for t in times))
+        return loss_of(times)
 
     def parameters(self) -> dict[str, Any]:
         """Parameters and buffers as they are now, by their names in the model."""

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 MOST_ERROR = 1e-5
-"""Largest difference of loss or gradients that rounding in another order makes."""
+"""Largest difference that rounding in another order makes: of the loss, or as a part of the
+largest gradient."""
+
+TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class LayerRun:
         Speed-up over the fastest worker that no plan can exceed: the sum of the workers' speeds.
     max_abs_error
         Of the loss and all gradients against one process; ``None`` without a check.
+    max_rel_error
+        The same, the loss as a part of itself and gradients as a part of the largest one.
     peak_memory_bytes, predicted_peak_bytes
         Most resident memory of each worker's process while the plan trained, as the kernel
         counted it (NaN: it does not); what the judge says.
@@ -51,6 +56,7 @@ class LayerRun:
     emulated: str
     baseline_worker: str
     max_abs_error: float | None = None
+    max_rel_error: float | None = None
     peak_memory_bytes: Mapping[str, float] = field(default_factory=dict)
     predicted_peak_bytes: Mapping[str, float] = field(default_factory=dict)
 
@@ -87,6 +93,7 @@ class LayerRun:
             "engine": self.engine,
             "emulated": self.emulated,
             "max_abs_error": self.max_abs_error,
+            "max_rel_error": self.max_rel_error,
             "memory": {
                 name: {
                     "predicted_peak_bytes": self.predicted_peak_bytes.get(name),
@@ -104,11 +111,11 @@ class LayerRun:
         CheckError
             By how much.
         """
-        if self.max_abs_error is not None and not self.max_abs_error <= MOST_ERROR:
+        if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
             raise CheckError(
                 "the plan does not compute what one process computes",
                 where="loss and gradients",
-                by=f"{self.max_abs_error:.2e}, at most {MOST_ERROR:.0e}",
+                by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
                 hint="report this plan; layers with dropout or batch norm cannot be compared",
             )
 
@@ -151,10 +158,12 @@ def run(
     UnsupportedError
         The plan cannot be executed.
     """
+    from placewright.layers.execution.session import step_s
+
     plans = {"plan": plan, FASTEST: fastest_alone(problem), EQUAL: equal_batches(problem)}
     said = judge(problem, plan)
     predicted = {"plan": said.value}
-    error = checked(session, plan) if check else None
+    errors = checked(session, plan) if check else (None, None)
     session.load(plan)
     for name in (FASTEST, EQUAL):
         other = plans[name]
@@ -179,7 +188,7 @@ def run(
             if name == "plan" and k == 0:
                 session.forget_peak()
             session.train(1)
-            times[name] += [max(t.step_s for t in step) for step in session.train(count)]
+            times[name] += [step_s(step) for step in session.train(count)]
             if name == "plan" and k == 0:
                 held = session.peak_bytes()
     if same:
@@ -192,26 +201,38 @@ def run(
         f"{session.engine.name}: torch.distributed",
         session.emulated,
         problem.worker_names[speeds.index(min(speeds))],
-        error,
+        errors[0],
+        errors[1],
         {problem.worker_names[w]: held[w] for w in plan.workers},
         {problem.worker_names[w]: float(said.held_bytes[w]) for w in plan.workers},
     )
 
 
-def checked(session: LayerSession, plan: LayerPlan) -> float:
-    """Largest difference of loss and gradients of one step from one process."""
+def checked(session: LayerSession, plan: LayerPlan) -> tuple[float, float]:
+    """Largest difference of loss and gradients of one step from one process, and relative to them.
+
+    The loss is compared with itself, gradients with the largest entry of any of them.
+    """
     from placewright.layers.execution.reference import one_process
+    from placewright.layers.execution.session import loss_of
 
     expected_loss, expected = one_process(session.model.source)
     session.load(plan)
     (times,) = session.train(1, update=False)
     gradients = session.gradients()
-    errors = [abs(sum(t.loss for t in times) - expected_loss)]
-    for name, value in expected.items():
-        if name not in gradients:
-            return float("inf")
-        errors.append(float((gradients[name] - value).abs().max()))
-    return max(errors)
+    if expected.keys() - gradients.keys():
+        return math.inf, math.inf
+    of_loss = abs(loss_of(times) - expected_loss)
+    of_gradients = [float((gradients[n] - v).abs().max()) for n, v in expected.items()]
+    largest = max((float(v.abs().max()) for v in expected.values()), default=0.0)
+    relative = (
+        of_loss / max(abs(expected_loss), TINY),
+        max(of_gradients, default=0.0) / max(largest, TINY),
+    )
+    # max() would drop a NaN that is not first.
+    found = (max(of_loss, *of_gradients), max(relative))
+    finite = all(map(math.isfinite, (of_loss, *of_gradients)))
+    return found if finite else (math.inf, math.inf)
 
 
 def alone_s(problem: LayerProblem) -> list[float]:

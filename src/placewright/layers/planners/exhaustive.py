@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from placewright.errors import InfeasibleError
-from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan
 from placewright.layers.planners.space import (
     Cell,
-    better,
+    best_of,
     build,
-    judged,
     memory_options,
     micro_batch_counts,
     orders,
@@ -87,24 +84,4 @@ class Exhaustive:
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where none can run."""
-        return best_plan(problem, every_plan(problem), context)
-
-
-def best_plan(p: LayerProblem, plans: Iterator[LayerPlan], context: Context) -> LayerPlan:
-    """The best of all plans by the judge, or the best in time.
-
-    Raises
-    ------
-    InfeasibleError
-        None can run.
-    """
-    best: LayerJudgement | None = None
-    for plan in plans:
-        found = judged(p, plan)
-        if better(found, best):
-            best = found
-        if best is not None and context.remaining_s() < 0:
-            break
-    if best is None:
-        raise InfeasibleError("no plan can run on these workers and links", where=p.name)
-    return best.plan
+        return best_of(problem, every_plan(problem), context, "plan")

@@ -18,15 +18,13 @@ from typing import final
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InputError
 from placewright.layers.costs import WHOLE, replica_costs, ring_s, sync_layer_s
-from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.planners.space import (
     Cell,
-    better,
+    best_of,
     build,
-    judged,
     memory_options,
     micro_batch_counts,
     orders,
@@ -147,12 +145,4 @@ class PbqpLayers:
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where none can run."""
-        best: LayerJudgement | None = None
-        for plan in mixed_plans(problem, self.counts):
-            found = judged(problem, plan)
-            best = found if better(found, best) else best
-            if best is not None and context.remaining_s() < 0:
-                break
-        if best is None:
-            raise InfeasibleError("no mixed plan can run", where=problem.name)
-        return best.plan
+        return best_of(problem, mixed_plans(problem, self.counts), context, "mixed plan")

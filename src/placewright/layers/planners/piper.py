@@ -13,7 +13,6 @@ stage's variants are chosen by the ratio of time to memory, improved by the best
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -22,7 +21,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.layers.loads import costs_of
 from placewright.layers.plan import LayerPlan, Replica, Stage
-from placewright.layers.planners._load_kernels import cover, stage_loads
+from placewright.layers.planners._load_kernels import cover, interval_costs, knapsack, stage_loads
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context
@@ -48,6 +47,23 @@ class Loads:
     load: FloatArray
 
 
+Tables = tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+def _tables(p: LayerProblem) -> Tables:
+    """What the kernels read of edges and variants, in the order of their parameters."""
+    v = costs_of(p)
+    return (
+        np.array(p.edge_source),
+        np.array(p.edge_target),
+        np.array(p.edge_bytes),
+        np.array(v.sync_in_bytes),
+        np.array(v.sync_out_bytes),
+        np.array(v.time_s),
+        np.array(v.parameter_bytes),
+    )
+
+
 def loads_of(p: LayerProblem) -> Loads:
     """Loads of every interval, tensor degree, number of replicas and samples in flight."""
     v = costs_of(p)
@@ -58,13 +74,7 @@ def loads_of(p: LayerProblem) -> Loads:
     degrees = np.array(p.degrees, dtype=np.int64)
     table = stage_loads(
         p.n,
-        np.array(p.edge_source),
-        np.array(p.edge_target),
-        np.array(p.edge_bytes),
-        np.array(v.sync_in_bytes),
-        np.array(v.sync_out_bytes),
-        np.array(v.time_s),
-        np.array(v.parameter_bytes),
+        *_tables(p),
         np.array(v.in_flight_bytes),
         np.array(v.fixed_bytes),
         degrees,
@@ -145,21 +155,13 @@ def _plan(
 
 def chosen_variants(p: LayerProblem, i: int, j: int, t: int, d: int, flight: int) -> IntArray:
     """Variants of the layers of a stage, as the table has them."""
-    from placewright.layers.planners._load_kernels import interval_costs, knapsack
-
     v = costs_of(p)
     cost = interval_costs(
         i,
         j,
         t,
         d,
-        np.array(p.edge_source),
-        np.array(p.edge_target),
-        np.array(p.edge_bytes),
-        np.array(v.sync_in_bytes),
-        np.array(v.sync_out_bytes),
-        np.array(v.time_s),
-        np.array(v.parameter_bytes),
+        *_tables(p),
         float(v.batch_samples),
         float(v.bandwidth),
     )
@@ -183,16 +185,3 @@ def _no_room(p: LayerProblem) -> InfeasibleError:
     else:
         by = f"all layers need {size(total)} more than all devices have, {p.worker_names[0]} too"
     return InfeasibleError("the layers fit in no strategy", where=p.name, by=by)
-
-
-def uniform_plans(p: LayerProblem) -> Iterator[LayerPlan]:
-    """One stage on all devices, with every tensor degree and variant."""
-    v = costs_of(p)
-    for degree in p.degrees:
-        for d in range(p.w // degree, 0, -1):
-            if v.batch_samples % d:
-                continue
-            groups = tuple(Replica(tuple(range(r * degree, (r + 1) * degree)), 1) for r in range(d))
-            for k in range(len(v.names)):
-                yield LayerPlan((Stage(0, p.n - 1, groups, degree),), variants=(k,) * p.n)
-            break

@@ -15,11 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from placewright.errors import InputError
+from placewright.errors import InfeasibleError, InputError
 from placewright.layers.costs import pass_s, stage_bytes
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.planning.contract import Context
 
 MOST_MICRO_BATCHES = 10
 """Numbers of micro-batches that are tried."""
@@ -159,6 +160,26 @@ def better(one: LayerJudgement | None, other: LayerJudgement | None) -> bool:
     if one is None or other is None:
         return one is not None
     return (one.violation_size, one.value) < (other.violation_size, other.value)
+
+
+def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str) -> LayerPlan:
+    """The best of these plans by the judge, or the best in time.
+
+    Raises
+    ------
+    InfeasibleError
+        None of them, said to be `what`, can run.
+    """
+    best: LayerJudgement | None = None
+    for plan in plans:
+        found = judged(p, plan)
+        if better(found, best):
+            best = found
+        if best is not None and context.remaining_s() < 0:
+            break
+    if best is None:
+        raise InfeasibleError(f"no {what} can run on these workers and links", where=p.name)
+    return best.plan
 
 
 def memory_options(p: LayerProblem) -> list[tuple[int, bool]]:

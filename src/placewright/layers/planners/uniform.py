@@ -9,15 +9,12 @@ from typing import final
 
 import numpy as np
 
-from placewright.errors import InfeasibleError
 from placewright.layers.costs import pass_s
-from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.planners.space import (
     Cell,
-    better,
+    best_of,
     build,
-    judged,
     memory_options,
     micro_batch_counts,
     orders,
@@ -30,26 +27,6 @@ from placewright.planning.contract import Context
 
 CONVOLUTIONS = ("conv", "pool", "norm", "relu")
 """Beginnings of the kinds that "one weird trick" splits by samples."""
-
-
-def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str) -> LayerPlan:
-    """The best plan by the judge.
-
-    Raises
-    ------
-    InfeasibleError
-        There is no such plan at all.
-    """
-    best: LayerJudgement | None = None
-    for plan in plans:
-        found = judged(p, plan)
-        if better(found, best):
-            best = found
-        if best is not None and context.remaining_s() < 0:
-            break
-    if best is None:
-        raise InfeasibleError(f"no {what} plan is possible", where=p.name)
-    return best.plan
 
 
 @final
@@ -84,7 +61,7 @@ class Uniform:
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where there is none."""
-        return best_of(problem, self._plans(problem), context, self.strategy)
+        return best_of(problem, self._plans(problem), context, f"{self.strategy} plan")
 
     def _plans(self, p: LayerProblem) -> Iterator[LayerPlan]:
         for order in orders(p):
@@ -181,7 +158,7 @@ class OneWeirdTrick:
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where there is none."""
-        return best_of(problem, self._plans(problem), context, self.name)
+        return best_of(problem, self._plans(problem), context, f"{self.name} plan")
 
     def _plans(self, p: LayerProblem) -> Iterator[LayerPlan]:
         for order in orders(p):

@@ -126,12 +126,6 @@ def recurrent(
     return LayerCost((batch, length, hidden * directions), parameters, flops)
 
 
-def self_attention(batch: int, length: int, width: int) -> LayerCost:
-    """Four projections with biases and the products of queries, keys and values."""
-    flops = 8.0 * batch * length * width**2 + 4.0 * batch * length**2 * width
-    return LayerCost((batch, length, width), 4 * width**2 + 4 * width, flops)
-
-
 def transformer_mlp(batch: int, length: int, width: int) -> LayerCost:
     """Two linear layers, four times as wide in between."""
     flops = 16.0 * batch * length * width**2
