@@ -180,7 +180,7 @@ def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
         (("plan", "piper:x.json"), "is not read yet"),
         (("plan", "msr:none.json"), "none.json: cannot be read"),
         (("plan", "msr:none.json?cost=3"), "did you mean 'cost_scale'"),
-        (("plan", "model.onnx"), ".onnx models are not read yet"),
+        (("plan", "model.onnx"), "model.onnx: no such file"),
         (("plan", "no.such.module:make"), "no module named"),
         (("plan", "PROBLEM", "--on", "edge-duo"), "--on is for models and graphs"),
         (("plan", "PROBLEM", "--training"), "--training is for models"),

@@ -42,11 +42,13 @@ def capture(
     [cyan]placewright capture zoo:inception_v3 -o graph.json[/cyan]
 
     [cyan]placewright capture mypackage.models:make --training --batch 8 -o graph.json[/cyan]
+
+    [cyan]placewright capture model.onnx -o graph.json[/cyan]
     """
-    from placewright.cli.sources import SourceOptions, load_graph
+    from placewright.cli.sources import SourceOptions, captured_graph
     from placewright.graph.files import graph_json, write_graph
 
-    graph, _ = load_graph(SourceOptions(model, training=training, batch=batch), console)
+    graph = captured_graph(SourceOptions(model, training=training, batch=batch), console)
     console.show(lambda: graph_json(graph), lambda: repr(graph))
     if console.output is not None:
         console.kept(write_graph(graph, console.output))

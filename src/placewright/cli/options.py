@@ -32,7 +32,11 @@ VerboseOption = Annotated[
 Source = Annotated[str, typer.Argument(metavar="SOURCE", show_default=False, help=_SOURCE_HELP)]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", show_default=False, help="zoo:NAME or package.module:factory."),
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="zoo:NAME, package.module:factory or FILE.onnx.",
+    ),
 ]
 PlanFile = Annotated[
     Path,

@@ -14,6 +14,7 @@ from placewright.cli.operators.pipelines import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
+    from placewright.capturing.files.model_file import ModelFile
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
@@ -24,12 +25,13 @@ Method = Literal["auto", "in-place", "isolated", "analytic"]
 
 SCHEMES = {
     "zoo": "zoo:NAME, a model that ships with Placewright",
+    "onnx": "FILE.onnx, a model that ONNX Runtime executes",
     "dag": "dag:FILE.json, a task graph on unlike nodes",
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
 LATER = ("piper", "iopddl")
-LATER_FILES = (".onnx", ".xml", ".pb")
+LATER_FILES = (".xml", ".pb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Loaded:
     model: ModelSource | None = None
     state: Any = None
     weights: Any = None
+    file: ModelFile | None = None
 
 
 def find_cluster(spec: str | None) -> Cluster:
@@ -100,15 +103,24 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
         return Loaded(_msr(rest, ask))
     if scheme == "pipedream":
         return _pipedream(rest, ask)
+    if is_model_file(ask.source):
+        return _from_model_file(ask, console)
     if is_file(ask.source):
         return _from_file(Path(ask.source), ask, console)
     return _from_model(ask, console)
 
 
+def captured_graph(ask: SourceOptions, console: Console) -> Graph:
+    """The graph of the model that SOURCE names, whatever executes it."""
+    if is_model_file(ask.source):
+        return _captured_file(ask, console).graph
+    return load_graph(ask, console)[0]
+
+
 def load_graph(
     ask: SourceOptions, console: Console, *, weights: bool = False
 ) -> tuple[Graph, ModelSource]:
-    """Build and capture the model that SOURCE names."""
+    """Build and capture the PyTorch model that SOURCE names."""
     if ":" not in ask.source:
         raise _unknown_scheme(ask.source, "is neither a file nor a model")
     from placewright.capturing.mode import CaptureWarning
@@ -118,6 +130,11 @@ def load_graph(
     with console.noted(CaptureWarning), console.meter(f"capturing {ask.source}"):
         model = load_model(ask.source, ask.batch, ask.training, weights=weights)
         return capture_source(model, training=ask.training), model
+
+
+def is_model_file(source: str) -> bool:
+    """Whether `source` is a model that another runtime than PyTorch executes."""
+    return Path(source).suffix == ".onnx"
 
 
 def is_file(source: str) -> bool:
@@ -146,6 +163,25 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
     with _profiling(console, graph, cluster):
         problem = _profiled(graph, cluster, ask, table)
     return Loaded(problem, graph, cluster)
+
+
+def _from_model_file(ask: SourceOptions, console: Console) -> Loaded:
+    from placewright.deployment.model_files import profile_model_file
+
+    table = _kept_profile(ask, console)
+    file = _captured_file(ask, console)
+    cluster = find_cluster(ask.on)
+    with _profiling(console, file.graph, cluster):
+        problem = ask.of(profile_model_file(file, cluster, method=ask.method, table=table))
+    return Loaded(problem, file.graph, cluster, file=file)
+
+
+def _captured_file(ask: SourceOptions, console: Console) -> ModelFile:
+    from placewright.deployment.model_files import capture_model_file, refuse_for_files
+
+    refuse_for_files(ask.source, {"--training": ask.training, "--weights": ask.weights is not None})
+    with console.meter(f"capturing {ask.source}"):
+        return capture_model_file(ask.source, ask.batch)
 
 
 def _from_model(ask: SourceOptions, console: Console) -> Loaded:

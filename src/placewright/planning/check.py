@@ -104,6 +104,8 @@ class Check:
         Tensors beyond their tolerance in that step, furthest first, at most `LISTED`.
     beyond
         How many there are.
+    reference
+        What the run was compared with.
     """
 
     steps: int
@@ -113,6 +115,7 @@ class Check:
     failed: tuple[Difference, ...] = ()
     beyond: int = 0
     note: str = ""
+    reference: str = "plain eager PyTorch"
 
     @property
     def first(self) -> Difference | None:
@@ -135,7 +138,7 @@ class Check:
         if self.first is None:
             return
         raise CheckError(
-            "the placed run differs from plain eager PyTorch",
+            f"the placed run differs from {self.reference}",
             where=f"{self.first.role} {self.first.tensor!r} after step {self.first.step}",
             by=f"by {self.first.max_abs_error:g}, tolerance {self.first.tolerance:g}: "
             f"{self.tolerance.reason}; {_counted(self.beyond, 'tensor')} beyond it in that step",
@@ -160,7 +163,8 @@ class Check:
     def __str__(self) -> str:
         what = f"{self.max_abs_error:g} ({self.amount})"
         note = f" ({self.note})" if self.note else ""
-        return f"largest difference from eager PyTorch: {what}; {self._verdict()}{note}"
+        reference = self.reference.removeprefix("plain ")
+        return f"largest difference from {reference}: {what}; {self._verdict()}{note}"
 
     @property
     def amount(self) -> str:

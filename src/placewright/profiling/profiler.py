@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -83,13 +83,15 @@ def fits(graph: Graph, device: Device) -> bool:
 class Profiler:
     """A graph, the method by which its costs are found, and the table of measurements.
 
-    `state` has real tensors for the program inputs; needed for ``in-place``.
+    `state` has real tensors for the program inputs; needed for ``in-place``. `measure` times all
+    operators on a number of cores where another runtime than PyTorch executes the graph.
     """
 
     graph: Graph
     method: MeasuringMethod
     state: Mapping[str, AnyTensor] | None
     table: ProfileTable
+    measure: Callable[[int], FloatArray] | None = None
 
     def seconds(self, device: Device, gpu: GpuHere | None = None) -> FloatArray:
         """Seconds on a device, shape (operators,); `gpu` where it is a GPU of this machine.
@@ -175,6 +177,8 @@ class Profiler:
         return self.table.seconds(key, self.graph)
 
     def _measured(self, cores: int) -> FloatArray:
+        if self.measure is not None:
+            return self.measure(cores)
         if self.method == "in-place":
             from placewright.profiling.in_place import in_place_seconds
 

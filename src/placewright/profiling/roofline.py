@@ -66,10 +66,10 @@ EFFICIENCY = {
 have those of ``cpu``, as they have its peaks."""
 
 _FAMILIES = (
-    ("attention", re.compile(r"attention|attn")),
-    ("grouped_matmul", re.compile(r"grouped_mm")),
-    ("convolution", re.compile(r"conv(?!ert)")),
-    ("recurrent", re.compile(r"rnn|lstm|gru")),
+    ("attention", re.compile(r"attention|attn", re.I)),
+    ("grouped_matmul", re.compile(r"grouped_mm", re.I)),
+    ("convolution", re.compile(r"conv(?!ert)", re.I)),
+    ("recurrent", re.compile(r"rnn|lstm|gru", re.I)),
 )
 """The first pattern that is in an operator's kind; what is left is ``matmul``."""
 

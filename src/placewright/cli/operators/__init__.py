@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from placewright.cli.operators.model_files import export
 from placewright.cli.operators.pipelines import (
     ClustersOption,
     PipelineOptions,
@@ -58,7 +59,7 @@ def load(
     return load_source(options, console)
 
 
-verbs: dict[str, Callable[..., None]] = {"run": run}
+verbs: dict[str, Callable[..., None]] = {"run": run, "export": export}
 examples = {
     "plan": [
         "zoo:resnet50 --training --on edge-duo -o plan.json",
@@ -71,6 +72,7 @@ examples = {
     ],
     "simulate": ["problem.json plan.json", "dag:tasks.json plan.json --links contended"],
     "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],
+    "export": ["model.onnx plan.json --on edge-duo --folder placed"],
     "run": [
         "zoo:resnet50 --training --on edge-duo --steps 5 --check",
         "zoo:alexnet plan.json --on edge-duo --report run.html",

@@ -126,10 +126,13 @@ def run(
 
     With [cyan]--objective throughput[/cyan] a stream of samples, several in flight.
 
+    A model.onnx runs in ONNX Runtime, one thread with sessions of its own per device.
+
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.sources import SourceOptions, find_cluster, load
+    from placewright.cli.operators.model_files import RunOptions, run_model_file
+    from placewright.cli.sources import SourceOptions, find_cluster, is_model_file, load
     from placewright.deployment.workers import Workers
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table
@@ -142,8 +145,6 @@ def run(
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
     together = None if gpus is None else gpus == "together"
-    with console.noted(UserWarning):  # an engine that cannot be had fails before any work
-        workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     options = SourceOptions(
         source,
         on,
@@ -158,6 +159,31 @@ def run(
     streamed = options.changes.get("objective") == "throughput"
     if streamed and adapt:
         raise InputError("--adapt is for steps", by="--objective throughput", hint="leave it out")
+    if is_model_file(source):
+        run_model_file(
+            console,
+            load(options, console),
+            plan,
+            RunOptions(
+                steps=steps or STEPS,
+                check=check,
+                emulate=emulate,
+                planner=planner or "auto",
+                time_limit_s=time_limit,
+                seed=seed,
+                report=report,
+                trace=trace,
+            ),
+            refused={
+                "--engine": engine != "local",
+                "--adapt": adapt,
+                "--gpus": gpus is not None,
+                "--objective throughput": streamed,
+            },
+        )
+        return
+    with console.noted(UserWarning):  # an engine that cannot be had fails before any work
+        workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     workload = _runnable(load(options, console))
     with deploy(
         workload,

@@ -1,0 +1,1 @@
+"""Models in files of other runtimes become graphs: ONNX and OpenVINO."""

@@ -1,0 +1,259 @@
+"""Read an ONNX file: static shapes, no control flow, every constant an initializer."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+
+CONTROL = "an operator with a graph of its own"
+
+IR_LIMIT = 2**31
+"""Protocol buffers end here; larger models have their weights in files beside."""
+
+
+def read_onnx(path: Path, batch: int | None = None) -> Any:
+    """The ``onnx.ModelProto`` with shapes of all values and unique node names.
+
+    Parameters
+    ----------
+    batch
+        Takes the place of a first dimension that the file leaves open.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, a file with its weights is missing, or it needs `batch`.
+    UnsupportedError
+        Dynamic shapes, control flow, or a value whose shape cannot be inferred.
+    MissingDependencyError
+        The package ``onnx`` is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", extra="onnx", purpose=f"reading {path}")
+    import onnx
+    from onnx.external_data_helper import load_external_data_for_model
+
+    model = _parsed(path)
+    _check_external(model, path)
+    if model.functions:
+        import onnx.inliner
+
+        model = onnx.inliner.inline_local_functions(model)
+    _refuse_control_flow(model.graph.node, path)
+    _name_nodes(model.graph)
+    _fix_batch(model.graph, batch, path)
+    _refuse_dynamic(model.graph, path)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        )
+    except onnx.shape_inference.InferenceError as error:
+        raise InputError(
+            "its shapes contradict each other",
+            where=str(path),
+            by=_last_line(error),
+            hint="export the model again; `onnx.checker.check_model` says more",
+        ) from error
+    model = _with_static_outputs(inferred, path)
+    load_external_data_for_model(model, str(path.parent))
+    _constants_to_initializers(model.graph)
+    return model
+
+
+def _parsed(path: Path) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not path.is_file():
+        raise InputError("no such file", where=str(path), hint="give the path of a .onnx file")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except DecodeError as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror or error}",
+            where=str(path),
+            hint="give a file that you may read",
+        ) from error
+    if not model.graph.node:
+        raise _damaged(path, "it has no node")
+    return model
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(
+        "is not an ONNX model, or a damaged one",
+        where=str(path),
+        by=f"{path.stat().st_size} bytes: {why}",
+        hint="export or download it again; git-lfs may have left a pointer file",
+    )
+
+
+def _check_external(model: Any, path: Path) -> None:
+    """Every file with weights is there, inside the model's folder, and long enough."""
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+    folder = path.resolve().parent
+    for tensor in filter(uses_external_data, model.graph.initializer):
+        info = ExternalDataInfo(tensor)
+        file = (folder / info.location).resolve()
+        if not file.is_relative_to(folder):
+            raise InputError(
+                f"the weight {tensor.name!r} is in a file outside the model's folder",
+                where=str(path),
+                by=info.location,
+                hint="move the weights beside the model and save it again",
+            )
+        needed = int(info.offset or 0) + int(info.length or 0)
+        size = file.stat().st_size if file.is_file() else -1
+        if size < needed or size < 0:
+            raise InputError(
+                f"the file with the weight {tensor.name!r} is missing or too short",
+                where=f"{path}: {info.location}",
+                by="missing" if size < 0 else f"{size} bytes of {needed}",
+                hint="put the file with the external data beside the model",
+            )
+
+
+def _refuse_control_flow(nodes: Iterable[Any], path: Path) -> None:
+    from onnx import AttributeProto
+
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                raise UnsupportedError(
+                    f"control flow cannot be placed: {node.op_type} is {CONTROL}",
+                    where=f"{path}: node {node.name or node.output[0]!r}",
+                    hint="export the model with the branch or loop unrolled (a traced model)",
+                )
+
+
+def _name_nodes(graph: Any) -> None:
+    """Give nodes without a name, or with another's, one of their own."""
+    taken: set[str] = set()
+    for node in graph.node:
+        name = node.name or f"{node.op_type}:{node.output[0]}"
+        count = 2
+        while name in taken:
+            name, count = f"{node.name or node.op_type}#{count}", count + 1
+        taken.add(name)
+        node.name = name
+
+
+def _inputs(graph: Any) -> list[Any]:
+    """Inputs that are no initializers (old files list those too)."""
+    held = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in held]
+
+
+def _fix_batch(graph: Any, batch: int | None, path: Path) -> None:
+    """Set open first dimensions of inputs, and what has the same symbol, to `batch`."""
+    if batch is None:
+        return
+    symbols = set()
+    for value in _inputs(graph):
+        dims = value.type.tensor_type.shape.dim
+        if dims and not dims[0].HasField("dim_value"):
+            symbols.add(dims[0].dim_param)
+            dims[0].dim_value = batch
+        elif dims and dims[0].dim_value != batch:
+            raise InputError(
+                f"the input {value.name!r} has a fixed batch",
+                where=str(path),
+                by=f"{dims[0].dim_value}, --batch {batch}",
+                hint="leave --batch out, or export the model with a dynamic batch",
+            )
+    for value in (*_inputs(graph), *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param in symbols:
+                dim.dim_value = batch
+    del graph.value_info[:]  # they may name the symbol
+
+
+def _refuse_dynamic(graph: Any, path: Path) -> None:
+    for value in _inputs(graph):
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedError(
+                f"the input {value.name!r} is no tensor",
+                where=str(path),
+                hint="only models whose inputs are tensors can be placed",
+            )
+        tensor = value.type.tensor_type
+        open_dims = [k for k, dim in enumerate(tensor.shape.dim) if not dim.HasField("dim_value")]
+        if open_dims or not tensor.HasField("shape"):
+            names = [tensor.shape.dim[k].dim_param or "?" for k in open_dims] or ["any rank"]
+            batch_only = open_dims == [0]
+            raise UnsupportedError(
+                f"the input {value.name!r} has a dynamic shape",
+                where=str(path),
+                by=f"dimensions {', '.join(names)}",
+                hint="give --batch N"
+                if batch_only
+                else "fix the sizes: onnxruntime.tools.make_dynamic_shape_fixed",
+            )
+
+
+def _with_static_outputs(model: Any, path: Path) -> Any:
+    """The model, if the shapes of all outputs of all nodes are known."""
+    graph = model.graph
+    known = {v.name: v.type for v in (*graph.input, *graph.output, *graph.value_info)}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in known and _is_static(known[name].tensor_type):
+                continue
+            domain = f"{node.domain}." if node.domain else ""
+            raise UnsupportedError(
+                f"the shape of {name!r} is not known before the model runs",
+                where=f"{path}: node {node.name!r} ({domain}{node.op_type})",
+                by="dynamic shape, or an operator that ONNX does not define",
+                hint="export with static shapes; the tool onnxruntime.tools.symbolic_shape_infer "
+                "can add those of contributed operators",
+            )
+    return model
+
+
+def _is_static(tensor: Any) -> bool:
+    dims = tensor.shape.dim if tensor.HasField("shape") else None
+    return dims is not None and all(dim.HasField("dim_value") for dim in dims)
+
+
+def _constants_to_initializers(graph: Any) -> None:
+    """Constant nodes become initializers, which every part of the model copies."""
+    from onnx import numpy_helper
+
+    kept = []
+    for node in graph.node:
+        value = next((a for a in node.attribute if node.op_type == "Constant"), None)
+        if value is None:
+            kept.append(node)
+        elif value.name == "value":
+            graph.initializer.add().CopyFrom(value.t)
+            graph.initializer[-1].name = node.output[0]
+        else:
+            array = _constant_array(value)
+            graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
+    if len(kept) < len(graph.node):
+        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def _constant_array(value: Any) -> Any:
+    import numpy as np
+    import onnx
+
+    held = onnx.helper.get_attribute_value(value)
+    dtype = np.int64 if "int" in value.name else np.float32
+    if "string" in value.name:
+        return np.array(held, dtype=object)
+    return np.array(held, dtype=dtype)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

@@ -1,0 +1,132 @@
+"""placewright operators run and export for models that other runtimes execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewright.cli.answer import keep_pictures
+from placewright.cli.console import Console
+from placewright.cli.options import BatchOption, OnOption, PlanFile, Source
+from placewright.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from placewright.cli.sources import Loaded
+    from placewright.deployment.model_files import FileWorkload
+
+LIMIT_S = 10.0
+"""Seconds of planning where none are given."""
+
+FolderOption = Annotated[
+    Path,
+    typer.Option("--folder", metavar="FOLDER", show_default=False, help="Where it is written."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of ``run`` that models of other runtimes have."""
+
+    steps: int
+    check: bool
+    emulate: bool
+    planner: str
+    time_limit_s: float | None
+    seed: int
+    report: Path | None
+    trace: Path | None
+
+
+def run_model_file(
+    console: Console,
+    loaded: Loaded,
+    plan: Path | None,
+    options: RunOptions,
+    *,
+    refused: Mapping[str, bool],
+) -> None:
+    """Run a plan beside the best single device; planned first without one."""
+    from placewright.deployment.model_files import refuse_for_files
+    from placewright.operators.run import as_json, best_single
+    from placewright.operators.views import run_table
+    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import solve
+
+    workload = _workload(loaded)
+    refuse_for_files(workload.file.source, refused)
+    problem = loaded.problem
+    if plan is not None:
+        result = judged_plan(problem, plan)
+    else:
+        limit_s = LIMIT_S if options.time_limit_s is None else options.time_limit_s
+        with console.meter(f"planning {problem.name}") as meter:
+            result = solve(
+                problem, options.planner, time_limit_s=limit_s, seed=options.seed, progress=meter
+            )
+    with console.meter(f"running {problem.name}") as meter:
+        measured = workload.measure(
+            result,
+            beside=best_single(problem),
+            steps=options.steps,
+            seed=options.seed,
+            check=options.check,
+            emulate=options.emulate,
+            progress=meter,
+        )
+    data = as_json(measured, result)
+    console.show(lambda: data, lambda: run_table(result, measured))
+    console.keep(lambda: data)
+    keep_pictures(
+        console,
+        result,
+        report=options.report,
+        trace=options.trace,
+        graph=loaded.graph,
+        measurement=measured,
+    )
+    if measured.check is not None:
+        measured.check.demand()
+
+
+def export(
+    console: Console,
+    source: Source,
+    plan: PlanFile,
+    folder: FolderOption,
+    on: OnOption = None,
+    batch: BatchOption = None,
+) -> None:
+    """Write a plan in the model's own format, load what was written, and compare its outputs.
+
+    An ONNX model becomes one sub-model per stretch of operators on a device, and a
+    ``manifest.json`` by which plain ONNX Runtime runs them.
+    """
+    from placewright.cli.sources import SourceOptions, is_model_file, load
+    from placewright.planning.fixed_plan import judged_plan
+
+    if not is_model_file(source):
+        raise UnsupportedError(
+            "only models of other runtimes are written back",
+            where=source,
+            hint="give a FILE.onnx; `operators plan -o` saves the plan of any model",
+        )
+    loaded = load(SourceOptions(source, on, batch=batch, method="analytic"), console)
+    workload, result = _workload(loaded), judged_plan(loaded.problem, plan)
+    files, check = workload.export(result, folder)
+    data = {"files": [str(path) for path in files], "check": check.as_json()}
+    lines = [f"wrote {files[0]} and {len(files) - 1} files beside it", str(check)]
+    console.show(lambda: data, lambda: "\n".join(lines))
+    console.keep(lambda: data)
+    check.demand()
+
+
+def _workload(loaded: Loaded) -> FileWorkload:
+    from placewright.deployment.model_files import FileWorkload
+
+    assert loaded.file is not None
+    assert loaded.cluster is not None
+    return FileWorkload(loaded.file, loaded.cluster, loaded.problem)

@@ -1,0 +1,283 @@
+"""Place a model that another runtime executes: load, profile, run beside a baseline, write back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.errors import InputError, UnsupportedError
+from placewright.operators.measuring import execution_order
+from placewright.planning.check import LISTED, Check, Difference, Tolerance
+from placewright.planning.contract import Progress, silent
+from placewright.planning.result import Baseline, Measurement, Result
+from placewright.runtime.model_files.contract import FilePlacement, PlacedFile
+
+if TYPE_CHECKING:
+    from placewright.capturing.files.model_file import Array, ModelFile
+    from placewright.cluster.cluster import Cluster
+    from placewright.operators.problem import OperatorProblem
+    from placewright.profiling.build import Method
+    from placewright.profiling.table import ProfileTable
+
+SINGLE = "only:"
+
+ROUNDS = 5
+"""Blocks of steps of each plan, in turns."""
+
+EXACT = Tolerance(
+    relative=1e-5,
+    reason="a runtime fuses other operators in parts of a model than in the whole",
+)
+
+
+def capture_model_file(path: str | Path, batch: int | None = None) -> ModelFile:
+    """Capture the model in a ``.onnx`` file.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, or needs `batch`.
+    UnsupportedError
+        Dynamic shapes or control flow.
+    MissingDependencyError
+        The package that reads the format is not installed.
+    """
+    from placewright.capturing.files.onnx_graph import capture_onnx
+
+    return capture_onnx(Path(path), batch)
+
+
+def profile_model_file(
+    file: ModelFile,
+    cluster: Cluster,
+    *,
+    method: Method = "auto",
+    table: ProfileTable | None = None,
+) -> OperatorProblem:
+    """Costs of the model's operators on the devices of a cluster; see `profile_onnx`."""
+    from placewright.profiling.model_files import profile_onnx
+
+    return profile_onnx(file, cluster, method=method, table=table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileWorkload:
+    """A model of another runtime, the cluster that it is placed on, and the problem of that."""
+
+    file: ModelFile
+    cluster: Cluster
+    problem: OperatorProblem
+
+    def placed(self, result: Result, *, emulate: bool = True) -> PlacedFile:
+        """Load the model under a plan.
+
+        Raises
+        ------
+        UnsupportedError
+            The runtime does not take it.
+        """
+        return _opened(self._placement(result, emulate))
+
+    def _placement(self, result: Result, emulate: bool) -> FilePlacement:
+        problem = result.problem
+        if problem.operator_names != self.file.graph.operator_names:
+            raise InputError(
+                "the plan is for another graph",
+                where=f"{problem.name} and {self.file.source}",
+                by=f"{problem.n} and {len(self.file.graph.operators)} operators",
+                hint="plan again from the model that you run",
+            )
+        names = problem.operator_names
+        order = [names[i] for i in execution_order(problem, result.judgement)]
+        device = dict(zip(names, result.plan.placement.tolist(), strict=True))
+        return FilePlacement(self.file, self.cluster, device, order, emulate)
+
+    def measure(
+        self,
+        result: Result,
+        *,
+        beside: Result | None = None,
+        steps: int = 10,
+        warmup: int = 2,
+        seed: int = 0,
+        check: bool = False,
+        emulate: bool = True,
+        progress: Progress = silent,
+    ) -> Measurement:
+        """Run a plan, and another one in turns with it.
+
+        Parameters
+        ----------
+        beside
+            `best_single(result.problem)` for `Measurement.speed_up`.
+        check
+            Compare the outputs with those of the unplaced model; `Measurement.check.demand`
+            raises where they differ.
+
+        Raises
+        ------
+        UnsupportedError
+            The runtime does not take the plan.
+        RunError
+            It failed while it ran.
+        """
+        inputs = self.file.random_inputs(seed)
+        alike = beside is not None and np.array_equal(beside.plan.placement, result.plan.placement)
+        rival = None if alike else beside
+        with self.placed(result, emulate=emulate) as own:
+            checked = self.check(own, inputs) if check else None
+            if rival is None:
+                times = [_in_turns([own], inputs, steps, warmup, result.value, progress)[0]]
+            else:
+                with self.placed(rival, emulate=emulate) as other:
+                    times = _in_turns([own, other], inputs, steps, warmup, result.value, progress)
+                    rival_engine, rival_emulated = other.engine, other.emulated
+            found = _measurement(result, times[0], own.engine, own.emulated)
+        baseline = None
+        if beside is not None:
+            alone = None
+            if rival is not None:
+                alone = _measurement(rival, times[1], rival_engine, rival_emulated)
+            baseline = Baseline(beside.planner.removeprefix(SINGLE), alone)
+        return replace(found, check=checked, baseline=baseline)
+
+    def check(self, placed: PlacedFile, inputs: Mapping[str, Array]) -> Check:
+        """Outputs of the placed model beside those of the unplaced one on the same inputs."""
+        return compared(
+            placed.infer(inputs), unplaced_outputs(self.file, inputs), self.file.runtime
+        )
+
+    def export(self, result: Result, folder: str | Path) -> tuple[list[Path], Check]:
+        """Write the plan in the model's own format, load what was written, and check its outputs.
+
+        Returns
+        -------
+        The files, the manifest first.
+        """
+        from placewright.runtime.model_files.onnx_export import export_onnx, run_exported
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        files = export_onnx(self._placement(result, False), target)
+        inputs = self.file.random_inputs()
+        made, wanted = run_exported(files[0], inputs), unplaced_outputs(self.file, inputs)
+        return files, compared(made, wanted, self.file.runtime)
+
+
+def _opened(placement: FilePlacement) -> PlacedFile:
+    from placewright.runtime.model_files.onnx_sessions import OnnxSessions
+
+    return OnnxSessions(placement)
+
+
+def unplaced_outputs(file: ModelFile, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """What the model computes as it is, on one CPU."""
+    from placewright.runtime.model_files.onnx_sessions import open_session, whole_model
+
+    session = open_session(whole_model(file), file.source)
+    names = list(file.outputs)
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def compared(
+    made: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    runtime: str,
+    tolerance: Tolerance = EXACT,
+) -> Check:
+    """Outputs, one by one."""
+    found = []
+    for name, value in wanted.items():
+        largest = float(np.abs(value.astype(np.float64)).max(initial=0.0))
+        allowed = tolerance.absolute("output", largest, 1)
+        found.append(Difference(1, "output", name, _difference(made.get(name), value), allowed))
+    beyond = sorted((d for d in found if not d.passed), key=lambda d: d.tolerance - d.max_abs_error)
+    return Check(
+        steps=1,
+        tolerance=tolerance,
+        compared={"output": len(found)},
+        max_abs_error=max(d.max_abs_error for d in found),
+        failed=tuple(beyond[:LISTED]),
+        beyond=len(beyond),
+        reference=f"the unplaced model on {runtime}",
+    )
+
+
+def _difference(made: Array | None, wanted: Array) -> float:
+    if made is None or made.shape != wanted.shape or made.dtype != wanted.dtype:
+        return math.inf
+    a, b = made.astype(np.float64), wanted.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return math.inf
+    held = np.isfinite(a)
+    return float(np.abs(a[held] - b[held]).max(initial=0.0))
+
+
+def _in_turns(
+    placed: Sequence[PlacedFile],
+    inputs: Mapping[str, Array],
+    steps: int,
+    warmup: int,
+    bound: float,
+    progress: Progress,
+) -> list[list[list[float]]]:
+    """Seconds of steps by plan and round: a b, b a, a b, ...; blocks begin with a warm-up."""
+    times: list[list[list[float]]] = [[] for _ in placed]
+    rounds, began = min(steps, ROUNDS), time.perf_counter()
+    for turn in range(rounds):
+        size = steps // rounds + (turn < steps % rounds)
+        forth = range(len(placed))
+        for k in forth if turn % 2 == 0 else reversed(forth):
+            for _ in range(warmup):
+                placed[k].infer(inputs)
+            times[k].append([_timed(placed[k].infer, inputs) for _ in range(size)])
+        progress(
+            what=f"round {turn + 1} of {rounds}",
+            value=median([s for block in times[0] for s in block]),
+            bound=bound,
+            elapsed_s=time.perf_counter() - began,
+        )
+    return times
+
+
+def _timed(infer: Callable[[Mapping[str, Array]], object], inputs: Mapping[str, Array]) -> float:
+    began = time.perf_counter()
+    infer(inputs)
+    return time.perf_counter() - began
+
+
+def _measurement(
+    result: Result, blocks: Sequence[Sequence[float]], engine: str, emulated: str
+) -> Measurement:
+    return Measurement(
+        step_s=tuple(s for block in blocks for s in block),
+        predicted_s=result.value,
+        trace=None,
+        engine=engine,
+        emulated=emulated,
+        rounds=tuple(map(len, blocks)),
+    )
+
+
+def refuse_for_files(source: str, given: Mapping[str, bool]) -> None:
+    """Raise for an option that is for PyTorch models only.
+
+    Raises
+    ------
+    UnsupportedError
+        Names the option.
+    """
+    for option, set_ in given.items():
+        if set_:
+            raise UnsupportedError(
+                f"{option} is for PyTorch models",
+                where=source,
+                hint=f"leave {option} out",
+            )

@@ -1,0 +1,1 @@
+"""Execute placed models by ONNX Runtime and OpenVINO."""

@@ -1,0 +1,339 @@
+"""ONNX Runtime as an engine: a thread and sessions for each device, parts in plan order.
+
+A device is a thread with as many cores as the cluster gives it; where the machine has enough, each
+device has cores of its own. Values go from device to device by reference. With `emulate`, a part on
+a device of speed 0.5 lasts twice as long as here, and a value arrives when its link has delivered
+it: links that share a channel deliver one value after another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from placewright.capturing.files.model_file import Array, ModelFile
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import MissingDependencyError, RunError, UnsupportedError
+from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files.onnx_parts import Part, parts_of, sub_model, write_sub_model
+from placewright.runtime.scratch import Scratch
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
+"""Execution provider by kind of device."""
+
+
+def onnxruntime_installed() -> bool:
+    """Whether ONNX Runtime is installed; it is not loaded."""
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+def open_session(
+    model: str | bytes,
+    where: str,
+    *,
+    threads: int = 1,
+    kind: str = "cpu",
+    optimise: bool = True,
+    profile: str = "",
+) -> Any:
+    """An ``onnxruntime.InferenceSession``.
+
+    Parameters
+    ----------
+    where
+        The model, for messages.
+    profile
+        Prefix of the file of ONNX Runtime's own profiler; empty for none.
+
+    Raises
+    ------
+    MissingDependencyError
+        ONNX Runtime is not installed.
+    UnsupportedError
+        It has no implementation of an operator, or no provider for the kind of device.
+    """
+    if not onnxruntime_installed():
+        raise MissingDependencyError("onnxruntime", extra="onnx", purpose=f"running {where}")
+    import onnxruntime as ort
+
+    provider = PROVIDERS.get(kind, "")
+    if provider not in ort.get_available_providers():
+        raise UnsupportedError(
+            f"ONNX Runtime has no execution provider for devices of kind {kind!r} here",
+            where=where,
+            by=f"available: {', '.join(ort.get_available_providers())}",
+            hint="place it on CPUs, or install the ONNX Runtime build for that device",
+        )
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    # Idle pools must not take the cores of other devices.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
+    try:
+        return ort.InferenceSession(model, options, providers=[provider])
+    except Exception as error:  # its classes derive from Exception alone
+        raise UnsupportedError(
+            "ONNX Runtime does not take the model",
+            where=where,
+            by=" ".join(str(error).split())[-300:],
+            hint="replace the operator that it names, or install a build that has it",
+        ) from error
+
+
+def whole_model(file: ModelFile) -> bytes | str:
+    """The unplaced model for `open_session`: its bytes, or its file where it is large."""
+    size = sum(len(tensor.raw_data) for tensor in file.model.graph.initializer)
+    return file.source if size > 1 << 30 else bytes(file.model.SerializeToString())
+
+
+class OnnxSessions:
+    """A placed ONNX model; see `PlacedFile`.
+
+    Parameters
+    ----------
+    folder
+        Where the sub-models are written; a temporary one where ``None``.
+    """
+
+    def __init__(self, placement: FilePlacement, folder: Path | None = None) -> None:
+        file, cluster = placement.file, placement.cluster
+        self.file, self.cluster, self.emulate = file, cluster, placement.emulate
+        self.parts = parts_of(file, placement.device, placement.order)
+        self.notes: Sequence[str] = ()
+        self._links = _Links(cluster) if placement.emulate else None
+        self._threads = [threads_of(device) for device in cluster.devices]
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._scratch = None if folder is not None else Scratch()
+        self.files: list[Path] = []
+        target = folder if folder is not None else Path(self._scratch.name)  # type: ignore[union-attr]
+        try:
+            self._sessions = self._open(target)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def engine(self) -> str:
+        """The runtime, threads of each device in use, and the number of parts."""
+        import onnxruntime as ort
+
+        used = sorted({part.device for part in self.parts})
+        names = ", ".join(
+            f"{self.cluster.devices[d].name} {self._threads[d]} threads" for d in used
+        )
+        return f"onnxruntime {ort.__version__}: {len(self.parts)} sub-models; {names}"
+
+    @property
+    def emulated(self) -> str:
+        """Speeds below 1 and links, where they are waited for."""
+        if not self.emulate:
+            return ""
+        used = {part.device for part in self.parts}
+        slow = [
+            f"{d.name} at speed {d.speed:g}"
+            for k, d in enumerate(self.cluster.devices)
+            if k in used and d.speed != 1
+        ]
+        links = ["links"] if self.cluster.links and len(used) > 1 else []
+        return ", ".join(slow + links)
+
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One step: outputs by name.
+
+        Raises
+        ------
+        RunError
+            ONNX Runtime failed in a part.
+        """
+        step = _Step(self, inputs)
+        waiting = [pool.submit(step.run, d) for d, pool in self._pools.items()]
+        failed = [error for error in map(Future.exception, waiting) if error is not None]
+        if failed:
+            raise next((e for e in failed if not isinstance(e, _AbandonedError)), failed[0])
+        return {name: step.values[name] for name in self.file.outputs}
+
+    def close(self) -> None:
+        """End the threads and remove temporary files."""
+        for pool in self._pools.values():
+            pool.shutdown()
+        self._pools, self._sessions = {}, []
+        if self._scratch is not None:
+            with suppress(OSError):
+                self._scratch.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self, folder: Path) -> list[Any]:
+        """Write every part and open its session in the thread of its device."""
+        cores = _own_cores(self._threads)
+        opened = []
+        for k, part in enumerate(self.parts):
+            device = self.cluster.devices[part.device]
+            path = folder / f"part{k:04d}-{_file_name(device.name)}.onnx"
+            self.files.append(write_sub_model(sub_model(self.file, part), path))
+            if part.device not in self._pools:
+                self._pools[part.device] = ThreadPoolExecutor(
+                    1, f"device-{device.name}", _pin, (cores[part.device],)
+                )
+            opened.append(
+                self._pools[part.device].submit(
+                    open_session,
+                    str(path),
+                    f"{self.file.source}: part {k} on {device.name}",
+                    threads=self._threads[part.device],
+                    kind=device.kind,
+                )
+            )
+        return [future.result() for future in opened]
+
+
+class _AbandonedError(RunError):
+    """A part whose inputs do not come because another part failed."""
+
+
+class _Step:
+    """Values of one step, filled in by the threads of the devices."""
+
+    def __init__(self, owner: OnnxSessions, inputs: Mapping[str, Array]) -> None:
+        self.owner = owner
+        self.values: dict[str, Array] = dict(inputs)
+        self.made_by: dict[str, int] = {}
+        self.arrival_s: dict[tuple[str, int], float] = {}
+        self.done = [threading.Event() for _ in owner.parts]
+        self.failed = False
+        self.maker = {value: k for k, part in enumerate(owner.parts) for value in part.outputs}
+        self.lock = threading.Lock()
+        self.channel_free_s: dict[int, float] = {}
+
+    def run(self, device: int) -> None:
+        """All parts of one device in order."""
+        for k, part in enumerate(self.owner.parts):
+            if part.device == device:
+                self._wait_for(part)
+                try:
+                    self._run_part(k, part)
+                except Exception as error:
+                    self.failed = True
+                    for event in self.done:
+                        event.set()
+                    if isinstance(error, RunError):
+                        raise
+                    raise RunError(
+                        "ONNX Runtime failed in a part of the model",
+                        where=f"{self.owner.file.source}: {part.nodes[0]!r} to {part.nodes[-1]!r}",
+                        by=" ".join(str(error).split())[-300:],
+                        hint="run the unplaced model by ONNX Runtime to see if that works",
+                    ) from error
+
+    def _wait_for(self, part: Part) -> None:
+        latest = 0.0
+        for value in part.inputs:
+            maker = self.maker.get(value)
+            if maker is None:
+                continue
+            self.done[maker].wait()
+            if self.failed:
+                raise _AbandonedError("another part failed", where=self.owner.file.source)
+            latest = max(latest, self.arrival_s.get((value, part.device), 0.0))
+        _sleep_until(latest)
+
+    def _run_part(self, k: int, part: Part) -> None:
+        began = time.perf_counter()
+        session = self.owner._sessions[k]
+        made = session.run(list(part.outputs), {name: self.values[name] for name in part.inputs})
+        speed = self.owner.cluster.devices[part.device].speed
+        if self.owner.emulate and speed < 1:
+            _sleep_until(began + (time.perf_counter() - began) / speed)
+        self.values.update(zip(part.outputs, made, strict=True))
+        if self.owner._links is not None:
+            self._send(part)
+        self.done[k].set()
+
+    def _send(self, part: Part) -> None:
+        """When each value that others read arrives there, first come, first served."""
+        links = self.owner._links
+        assert links is not None
+        for value in part.outputs:
+            for target in self._targets(value, part.device):
+                with self.lock:
+                    way = links.channel[part.device, target]
+                    start = max(time.perf_counter(), self.channel_free_s.get(way, 0.0))
+                    end = start + links.seconds(part.device, target, self.values[value].nbytes)
+                    self.channel_free_s[way] = end
+                    self.arrival_s[value, target] = end
+
+    def _targets(self, value: str, device: int) -> list[int]:
+        found = {p.device for p in self.owner.parts if value in p.inputs}
+        return sorted(found - {device})
+
+
+class _Links:
+    """What the links of a cluster take; those that it does not name take nothing."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.latency_s, self.per_byte, self.channel, _ = cluster.link_arrays()
+        given = {(link.source, link.target) for link in (*cluster.links, *cluster.routed_links())}
+        names = cluster.device_names
+        self.free = np.array([[(a, b) not in given for b in names] for a in names])
+
+    def seconds(self, source: int, target: int, size: int) -> float:
+        if self.free[source, target]:
+            return 0.0
+        return float(self.latency_s[source, target] + size * self.per_byte[source, target])
+
+
+def threads_of(device: Device) -> int:
+    """Threads that a device computes with: its cores, at most those that are here."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(device.cores, here))
+
+
+def _own_cores(threads: Sequence[int]) -> list[set[int]]:
+    """Cores of each device; empty sets where there are too few for all of them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [set() for _ in threads]
+    here = sorted(os.sched_getaffinity(0))
+    if sum(threads) > len(here):
+        return [set() for _ in threads]
+    ends = np.cumsum([0, *threads]).tolist()
+    return [set(here[a:b]) for a, b in pairwise(ends)]
+
+
+def _pin(cores: set[int]) -> None:
+    """Keep this thread, and the pools of sessions that it opens, on these cores."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def _sleep_until(moment_s: float) -> None:
+    left = moment_s - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+def _file_name(device: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in device)

@@ -1,0 +1,106 @@
+"""Seconds of every operator of an ONNX model by ONNX Runtime's own profiler."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from placewright.capturing.files.model_file import Array, ModelFile
+from placewright.errors import RunError
+from placewright.numerics.arrays import FloatArray
+from placewright.runtime.model_files.onnx_sessions import open_session, whole_model
+from placewright.runtime.scratch import Scratch
+
+RUNS, WARM_UP, LONGEST_S = 40, 3, 2.0
+"""Measured runs, runs before them, and seconds after which no further one starts."""
+
+KERNEL = "_kernel_time"
+
+
+def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
+    """Shape (operators,): seconds of each on so many threads of this machine.
+
+    The profiler times operators as they are written. ONNX Runtime fuses many of them, so all are
+    scaled by one factor that makes their sum the time of the optimised model.
+
+    Raises
+    ------
+    UnsupportedError
+        ONNX Runtime does not take the model.
+    """
+    inputs = file.random_inputs()
+    with Scratch() as folder:
+        prefix = str(Path(folder) / "profile")
+        session = open_session(
+            whole_model(file), file.source, threads=threads, optimise=False, profile=prefix
+        )
+        _run_times(session, file, inputs)
+        times = _by_node(Path(session.end_profiling()))
+    alike: dict[str, list[float]] = {}  # one that was disturbed is corrected by those like it
+    for op in file.graph.operators:
+        alike.setdefault(op.signature, []).extend(times.get(op.name, [])[WARM_UP:])
+    alone = np.array([median(alike[op.signature] or [0.0]) for op in file.graph.operators])
+    if not alone.any():
+        raise RunError(
+            "ONNX Runtime's profile names none of its operators",
+            where=file.source,
+            hint="use --method analytic",
+        )
+    whole = whole_seconds(file, threads)
+    return np.asarray(alone * (whole / alone.sum()), dtype=np.float64)
+
+
+def whole_seconds(file: ModelFile, threads: int) -> float:
+    """Median seconds of the unplaced, optimised model."""
+    session = open_session(whole_model(file), file.source, threads=threads)
+    return median(_run_times(session, file, file.random_inputs()))
+
+
+def _run_times(session: Any, file: ModelFile, inputs: Mapping[str, Array]) -> list[float]:
+    """Seconds of runs after the warm-up: at least three."""
+    found: list[float] = []
+    while len(found) < WARM_UP + RUNS:
+        if len(found) >= WARM_UP + 3 and sum(found) > LONGEST_S:
+            break
+        began = time.perf_counter()
+        session.run(list(file.outputs), dict(inputs))
+        found.append(time.perf_counter() - began)
+    return found[WARM_UP:]
+
+
+def _by_node(path: Path) -> dict[str, list[float]]:
+    """Kernel seconds by node, in the order of the runs."""
+    found: dict[str, list[float]] = {}
+    for event in json.loads(path.read_text(encoding="utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith(KERNEL):
+            found.setdefault(event["name"].removesuffix(KERNEL), []).append(event["dur"] * 1e-6)
+    return found
+
+
+def handover_seconds(rounds: int = 200) -> float:
+    """Median seconds until one thread sees what another has made."""
+    there, back, found = threading.Event(), threading.Event(), []
+
+    def answer() -> None:
+        for _ in range(rounds):
+            there.wait()
+            there.clear()
+            back.set()
+
+    other = threading.Thread(target=answer)
+    other.start()
+    for _ in range(rounds):
+        began = time.perf_counter()
+        there.set()
+        back.wait()
+        back.clear()
+        found.append((time.perf_counter() - began) / 2)
+    other.join()
+    return median(found)

@@ -1,0 +1,133 @@
+"""ONNX files: what they become, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from placewright.capturing.files.model_file import module_of
+from placewright.capturing.files.onnx_graph import capture_onnx
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+from tests.capturing.files.models import branching, save, weight
+
+
+def test_nodes_become_operators_with_shapes_flops_and_weights(tmp_path: Path) -> None:
+    """Nodes become operators with shapes flops and weights."""
+    file = capture_onnx(branching(tmp_path / "cnn.onnx"))
+    ops = {op.name: op for op in file.graph.operators}
+    assert len(ops) == 10  # neither the constant nor what is computed from weights alone
+    assert file.constants == {"Neg:minus"}
+    stem = ops["/stem/conv"]
+    assert stem.kind == "onnx.Conv"
+    assert stem.module == "stem"
+    assert stem.outputs[0].shape == (2, 4, 8, 8)
+    assert stem.flops == 2 * (2 * 4 * 8 * 8) * (3 * 3 * 3)
+    assert stem.resident_bytes == 4 * 3 * 3 * 3 * 4
+    assert ops["/head/gemm"].flops == 2 * 2 * 5 * 8
+    assert ops["/head/gemm"].resident_bytes == (8 * 5 + 5) * 4
+    assert ops["/a/act"].elementwise_flops == 4 * (2 * 4 * 8 * 8)
+    tensors = {t.name: t for t in file.graph.tensors}
+    assert tensors["r0"].consumers == ("/a/conv", "/b/conv")
+    assert tensors["r0"].bytes == 2 * 4 * 8 * 8 * 4
+    assert [(s.name, s.shape) for s in file.inputs] == [("x", (2, 3, 8, 8))]
+    assert file.outputs == ("y",)
+
+
+def test_weights_in_files_beside_the_model_are_read(tmp_path: Path) -> None:
+    """Weights in files beside the model are read."""
+    inside = capture_onnx(branching(tmp_path / "cnn.onnx"))
+    beside = branching(
+        tmp_path / "cnn2.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    held = {w.name: w.raw_data for w in capture_onnx(beside).model.graph.initializer}
+    assert held == {w.name: w.raw_data for w in inside.model.graph.initializer}
+    (tmp_path / "w.bin").write_bytes(b"short")
+    with pytest.raises(InputError, match=r"missing or too short .*\(5 bytes of"):
+        capture_onnx(beside)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InputError, match=r"w\.bin: the file with the weight .* is missing"):
+        capture_onnx(beside)
+
+
+def test_a_large_weight_keeps_its_readers_together(tmp_path: Path) -> None:
+    """A large weight keeps its readers together."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="middle"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], name="last"),
+    ]
+    shapes = {"x": [1, 512]}, {"y": [1, 512]}
+    path = save(tmp_path / "tied.onnx", nodes, [weight("w", 512, 512)], *shapes)
+    groups = {op.name: op.colocation for op in capture_onnx(path).graph.operators}
+    assert groups == {"first": "w", "middle": "", "last": "w"}
+
+
+def test_an_open_batch_is_fixed_or_refused(tmp_path: Path) -> None:
+    """An open batch is fixed or refused."""
+    path = branching(tmp_path / "open.onnx", batch="N")
+    with pytest.raises(UnsupportedError, match=r"'x' has a dynamic shape .*N.*\n.*--batch N"):
+        capture_onnx(path)
+    assert capture_onnx(path, batch=3).graph.operators[0].outputs[0].shape == (3, 4, 8, 8)
+    with pytest.raises(InputError, match="has a fixed batch"):
+        capture_onnx(branching(tmp_path / "two.onnx"), batch=3)
+
+
+def test_control_flow_is_refused_by_name(tmp_path: Path) -> None:
+    """Control flow is refused by name."""
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["z"])],
+        "body",
+        [],
+        [helper.make_tensor_value_info("z", 1, [2])],
+    )
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body, else_branch=body)
+    ]
+    path = save(tmp_path / "if.onnx", nodes, [], {"x": [2], "c": [1]}, {"y": [2]})
+    with pytest.raises(UnsupportedError, match=r"node 'choice': control flow"):
+        capture_onnx(path)
+
+
+def test_shapes_that_depend_on_values_are_refused_by_name(tmp_path: Path) -> None:
+    """Shapes that depend on values are refused by name."""
+    nodes = [helper.make_node("NonZero", ["x"], ["i"], name="where")]
+    nodes.append(helper.make_node("Cast", ["i"], ["y"], to=1))
+    path = save(tmp_path / "nz.onnx", nodes, [], {"x": [4]}, {"y": [1, "k"]})
+    with pytest.raises(UnsupportedError, match=r"node 'where' .NonZero."):
+        capture_onnx(path)
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    """Files that are no models are refused."""
+    with pytest.raises(InputError, match="no such file"):
+        capture_onnx(tmp_path / "absent.onnx")
+    whole = branching(tmp_path / "cnn.onnx").read_bytes()
+    for k, content in enumerate((b"", b"version https://git-lfs", whole[: len(whole) // 2])):
+        damaged = tmp_path / f"damaged{k}.onnx"
+        damaged.write_bytes(content)
+        with pytest.raises(InputError, match="damaged"):
+            capture_onnx(damaged)
+
+
+def test_a_package_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is not installed is named."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"'onnx'[\s\S]*placewright\[onnx\]"):
+        capture_onnx(tmp_path / "cnn.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+        ("__module.layer1.0.conv1/aten::_convolution/Convolution", "layer1.0.conv1"),
+        ("Conv_3", ""),
+    ],
+)
+def test_module_paths(name: str, module: str) -> None:
+    """Module paths."""
+    assert module_of(name) == module

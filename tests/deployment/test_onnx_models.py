@@ -1,0 +1,196 @@
+"""A placed ONNX model: parts, outputs, what is written, and the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from placewright.capturing.files.model_file import ModelFile
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.deployment.model_files import (
+    FileWorkload,
+    capture_model_file,
+    profile_model_file,
+    unplaced_outputs,
+)
+from placewright.errors import CheckError, InputError, UnsupportedError
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import best_single
+from placewright.planning.fixed_plan import judged_plan
+from placewright.planning.result import Result
+from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files.onnx_parts import parts_of
+from placewright.runtime.model_files.onnx_sessions import OnnxSessions
+from tests.capturing.files.models import branching, save
+from tests.cli.speak import speak
+
+THREE = Cluster((Device("a"), Device("b"), Device("c")))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
+    """The branching CNN, captured."""
+    return capture_model_file(branching(tmp_path_factory.mktemp("onnx") / "cnn.onnx"))
+
+
+def workload(file: ModelFile, cluster: Cluster = THREE) -> FileWorkload:
+    """The model on a cluster, at computed costs."""
+    return FileWorkload(file, cluster, profile_model_file(file, cluster, method="analytic"))
+
+
+def scattered(load: FileWorkload) -> Result:
+    """Operators in turns on all devices."""
+    return judged_plan(load.problem, OperatorPlan(np.arange(load.problem.n) % load.problem.m))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 2), min_size=10, max_size=10))
+def test_parts_hold_every_operator_once_and_find_their_inputs_made(
+    file: ModelFile, devices: list[int]
+) -> None:
+    """Parts hold every operator once and find their inputs made."""
+    names = file.graph.operator_names
+    device = dict(zip(names, devices, strict=True))
+    parts = parts_of(file, device, names)
+    assert sorted(name for part in parts for name in part.nodes) == sorted(names)
+    assert all(device[name] == part.device for part in parts for name in part.nodes)
+    # Each device runs its parts in order and waits for inputs: nobody waits for ever.
+    waiting = {d: [p for p in parts if p.device == d] for d in range(3)}
+    made = {spec.name for spec in file.inputs}
+    while any(waiting.values()):
+        ready = [d for d, own in waiting.items() if own and set(own[0].inputs) <= made]
+        assert ready
+        for d in ready:
+            made |= set(waiting[d].pop(0).outputs)
+    assert set(file.outputs) <= made
+
+
+def test_a_scattered_model_gives_the_outputs_of_the_whole_one(file: ModelFile) -> None:
+    """A scattered model gives the outputs of the whole one."""
+    load = workload(file)
+    result = scattered(load)
+    measured = load.measure(result, beside=best_single(load.problem), steps=2, check=True)
+    assert measured.check is not None
+    assert measured.check.passed
+    assert len(measured.step_s) == 2
+    assert measured.baseline is not None
+    assert "onnxruntime" in measured.engine
+
+
+def test_a_difference_from_the_unplaced_model_is_found(file: ModelFile) -> None:
+    """A difference from the unplaced model is found."""
+    load, inputs = workload(file), file.random_inputs()
+    changed = onnx.ModelProto.FromString(file.model.SerializeToString())
+    changed.graph.node[-1].attribute.append(helper.make_attribute("alpha", 1.01))
+    names = file.graph.operator_names
+    other = FilePlacement(replace(file, model=changed), THREE, dict.fromkeys(names, 0), names)
+    with (
+        OnnxSessions(other) as placed,
+        pytest.raises(CheckError, match="differs from the unplaced model on onnxruntime"),
+    ):
+        load.check(placed, inputs).demand()
+
+
+def test_slow_links_and_devices_are_waited_for(file: ModelFile) -> None:
+    """Slow links and devices are waited for."""
+    slow = Cluster(
+        (Device("a"), Device("b", speed=0.5, node="other")),
+        (Link("a", "b", 1e9, 0.02), Link("b", "a", 1e9, 0.02)),
+    )
+    load = workload(file, slow)
+    result = scattered(load)
+    crossings = int((np.diff(result.plan.placement) != 0).sum())
+    assert crossings > 3
+    measured = load.measure(result, steps=1, warmup=0)
+    assert measured.measured_s > 3 * 0.02  # at least the longest chain of transfers
+    assert "b at speed 0.5" in measured.emulated
+    assert load.measure(result, steps=1, warmup=0, emulate=False).emulated == ""
+
+
+def test_an_operator_without_implementation_is_refused_by_name(tmp_path: Path) -> None:
+    """An operator without implementation is refused by name."""
+    nodes = [helper.make_node("Frobnicate", ["x"], ["z"], name="mystery", domain="acme")]
+    nodes.append(helper.make_node("Relu", ["z"], ["y"], name="relu"))
+    path = save(tmp_path / "odd.onnx", nodes, [], {"x": [2]}, {"y": [2]})
+    with pytest.raises(UnsupportedError, match=r"node 'mystery' \(acme.Frobnicate\)"):
+        capture_model_file(path)
+
+
+def test_a_device_without_provider_is_refused_when_it_runs(file: ModelFile) -> None:
+    """A device without provider is refused when it runs."""
+    load = workload(file, Cluster((Device("cpu"), Device("odd", kind="npu"))))
+    with pytest.raises(UnsupportedError, match=r"no execution provider for devices of kind 'npu'"):
+        load.measure(scattered(load), steps=1)
+
+
+def test_what_is_written_runs_in_plain_onnxruntime(file: ModelFile, tmp_path: Path) -> None:
+    """What is written runs in plain ONNX Runtime."""
+    import onnxruntime
+
+    load = workload(file)
+    files, check = load.export(scattered(load), tmp_path / "placed")
+    assert check.passed
+    manifest = json.loads(files[0].read_text())
+    inputs = file.random_inputs(1)
+    values = dict(inputs)
+    for part in manifest["parts"]:
+        session = onnxruntime.InferenceSession(str(files[0].parent / part["file"]))
+        made = session.run(part["outputs"], {name: values[name] for name in part["inputs"]})
+        values |= dict(zip(part["outputs"], made, strict=True))
+    wanted = unplaced_outputs(file, inputs)
+    np.testing.assert_allclose(values["y"], wanted["y"], rtol=0, atol=1e-5)
+    assert {o for part in manifest["parts"] for o in part["operators"]} == set(
+        file.graph.operator_names
+    )
+
+
+def test_the_command_line_plans_runs_and_exports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line plans runs and exports."""
+    model, plan, duo = branching(tmp_path / "cnn.onnx"), tmp_path / "plan.json", "edge-duo"
+    made = speak(
+        capsys, "operators", "plan", model, "--on", duo, "--planner", "round-robin", "-o", plan
+    )
+    assert made.code == 0
+    run = ("operators", "run", model, plan, "--on", duo, "--steps", 2, "--check", "-f", "json")
+    ran = speak(capsys, *run).data
+    assert ran["check"]["passed"]
+    assert ran["max_abs_error"] < 1e-5
+    assert ran["measured_s"] > 0
+    assert ran["baseline"]["name"].startswith("board-")
+    folder = tmp_path / "placed"
+    written = speak(capsys, "operators", "export", model, plan, "--on", duo, "--folder", folder)
+    assert written.code == 0
+    assert (folder / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("option", ["--training", "--adapt"])
+def test_options_of_pytorch_models_are_refused(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options of PyTorch models are refused."""
+    said = speak(capsys, "operators", "run", branching(tmp_path / "cnn.onnx"), option)
+    assert said.code == 1
+    assert f"{option} is for PyTorch models" in said.err
+
+
+def test_a_plan_of_another_model_is_refused(file: ModelFile, tmp_path: Path) -> None:
+    """A plan of another model is refused."""
+    other = capture_model_file(branching(tmp_path / "cnn.onnx"))
+    load = workload(file)
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
+    small = capture_model_file(save(tmp_path / "s.onnx", nodes, [], {"x": [2]}, {"y": [2]}))
+    foreign = workload(small)
+    with load.placed(scattered(workload(other))):
+        pass
+    with pytest.raises(InputError, match="the plan is for another graph"):
+        load.placed(scattered(foreign))
