@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
+import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,3 +166,27 @@ def test_an_address_that_does_not_answer_is_not_passed_over(
         assert len(token) == 64
     with Ray(DUO):  # a second one has the same: processes of Ray read it once
         assert os.environ["RAY_AUTH_TOKEN"] == token
+
+
+def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's calls would wait for it without a limit; other children are left alone."""
+    monkeypatch.setattr(ray_engine.limits, "STOPPED_S", 0.5)
+    closing = threading.Event()
+    children = []
+    for name in ("gcs_server", "other"):
+        program = tmp_path / name
+        shutil.copy2(shutil.which("sleep") or "", program)
+        children.append(subprocess.Popen([program, "60"]))
+    watch = threading.Thread(target=ray_engine.end_stopped, args=(closing,))
+    try:
+        for child in children:
+            child.send_signal(signal.SIGSTOP)
+        watch.start()
+        assert children[0].wait(30) == -signal.SIGKILL
+        assert children[1].poll() is None
+    finally:
+        closing.set()
+        for child in children:
+            child.kill()
+            child.wait()
+        watch.join(10)

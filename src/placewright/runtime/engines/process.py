@@ -229,11 +229,13 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def _children(pid: int) -> list[int]:
-    """Its child processes; one of them may be the process that is being started."""
-    with suppress(OSError):
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+def children_of(pid: int) -> list[int]:
+    """Child processes, of all threads."""
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, file.read_text().split())
+    return found
 
 
 def _pid() -> int | None:
@@ -275,7 +277,7 @@ def _watch(pid: int | None, over: threading.Event) -> None:
     countdown, stopped_s = limits.Countdown(limits.patience(limits.START_S)), 0.0
     while not over.wait(limits.LOOK_S):
         passed_s = countdown.look()
-        stopped = [each for each in (pid, *_children(pid)) if is_stopped(each)]
+        stopped = [each for each in (pid, *children_of(pid)) if is_stopped(each)]
         stopped_s = stopped_s + passed_s if stopped else 0.0
         if countdown.over or stopped_s > limits.patience(limits.STOPPED_S):
             for each in stopped or [pid]:

@@ -15,13 +15,19 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError
+from placewright.runtime import limits
+from placewright.runtime.engines.process import children_of, is_stopped
 from placewright.runtime.engines.ray_group import RayGroup, served_devices
 from placewright.runtime.host import Host
 from placewright.runtime.specs import PLACED_STEPS, emulated
@@ -47,6 +53,7 @@ class Ray:
         self._cluster, self._emulate = cluster, emulate
         self._ray = _imported()
         self._own = False  # a caller's Ray outlives the engine
+        self._closing = threading.Event()
 
     def __enter__(self) -> Ray:
         if not self._ray.is_initialized():
@@ -58,6 +65,7 @@ class Ray:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._closing.set()
         if self._own:
             self._ray.shutdown()
 
@@ -87,9 +95,36 @@ class Ray:
                     hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
                 ) from None
             _protect_own()
+            _end_without_head()
             cores = sum(device.cores for device in self._cluster.devices)
             cpus = max(cores, os.cpu_count() or 1)
             self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            threading.Thread(target=end_stopped, args=(self._closing,), daemon=True).start()
+
+
+def end_stopped(closing: threading.Event) -> None:
+    """Kill the head of the Ray that this process has started once it has been stopped for long.
+
+    Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
+    those of a stopped process (SIGSTOP) are. Ray ends this process where its head is gone.
+    """
+    since: dict[int, float] = {}
+    while not closing.wait(1.0):
+        now = time.monotonic()
+        for pid in filter(_is_head, children_of(os.getpid())):
+            if not is_stopped(pid):
+                since.pop(pid, None)
+            elif now - since.setdefault(pid, now) >= limits.STOPPED_S:
+                what = f"a process of Ray is stopped (SIGSTOP) for {now - since.pop(pid):.0f} s"
+                print(f"error: {what}, process {pid}: killed", file=sys.stderr, flush=True)
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _is_head(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() in ("gcs_server", "raylet")
+    return False
 
 
 def _protect_own() -> None:
@@ -100,6 +135,11 @@ def _protect_own() -> None:
     """
     if not any(name in os.environ for name in _TOKENS):
         os.environ[_TOKENS[0]] = secrets.token_hex(32)
+
+
+def _end_without_head() -> None:
+    """Let the processes of a Ray that is started here end soon after its head, not in a minute."""
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "15")
 
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
