@@ -212,6 +212,11 @@ class Planner(Protocol):
         ...
 
 
+def on_request(planner: Planner) -> bool:
+    """Whether ``auto`` and comparisons run it only if it is named: its class says `on_request`."""
+    return bool(getattr(planner, "on_request", False))
+
+
 class Simplifier(Protocol):
     """The last step of ``auto``: of plans that are about equally good, the simplest."""
 

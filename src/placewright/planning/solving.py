@@ -15,7 +15,7 @@ from typing import Any
 
 from placewright.errors import InputError
 from placewright.numerics.compile_clock import COMPILING, CompileClock
-from placewright.planning.contract import Planner, Progress, silent
+from placewright.planning.contract import Planner, Progress, on_request, silent
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
 from placewright.planning.portfolio import (
     Limits,
@@ -90,7 +90,8 @@ def compare(
     wing = wing_of(problem)
     known = wing.planning().planners(problem)
     asked = [planners] if isinstance(planners, str) else planners
-    chosen = [choose(known, choice) for choice in asked] or list(known.items())
+    usual = [(name, planner) for name, planner in known.items() if not on_request(planner)]
+    chosen = [choose(known, choice) for choice in asked] or usual
     limits = Limits(time.perf_counter(), time_limit_s, seed)
     return _run(wing, problem, chosen, limits, progress, tolerant=not asked)
 

@@ -10,6 +10,9 @@ from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.filling import MTopo, TopologicalSplit
+from placewright.operators.planners.learned.local_search import LocalSearch
+from placewright.operators.planners.learned.post import Post
+from placewright.operators.planners.learned.random_search import RandomSearch
 from placewright.operators.planners.lists.planners import (
     CEFT,
     CEFT_CPOP,
@@ -27,11 +30,15 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Planner
+from placewright.planning.contract import Planner, on_request
 from placewright.planning.wings import plugged_planners
 
 ENTRY_POINTS = "placewright.operators.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
+
+
+LEARNED: tuple[Planner, ...] = (Post(), LocalSearch(), RandomSearch())
+"""Planners that learn and their baselines; ``auto`` and `compare` run them only by name."""
 
 
 def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
@@ -61,6 +68,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         IdealDp(),
         Exact(),
         MinCut(),
+        *LEARNED,
     ]
     return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
 
@@ -71,5 +79,5 @@ LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")
 
 def portfolio(problem: OperatorProblem) -> Sequence[str]:
     """What ``auto`` tries, in order: quick rules, plug-ins, then `LAST`."""
-    known = planners(problem)
+    known = [name for name, planner in planners(problem).items() if not on_request(planner)]
     return [*(name for name in known if name not in LAST), *(x for x in LAST if x in known)]

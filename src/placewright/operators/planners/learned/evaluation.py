@@ -1,0 +1,315 @@
+"""`Evaluations`: placements judged in batches, counted, with the best ones kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.judge import Judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.lists.planners import (
+    CEFT,
+    CPOP,
+    HEFT,
+    HEFT_CONTENDED,
+    PEFT,
+)
+from placewright.operators.planners.placements.search import Score, Start, score_plan
+from placewright.operators.planners.trivial import RoundRobin, Single
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.costs import linked
+from placewright.operators.structure.groups import Groups, groups_of
+from placewright.planning.contract import Context, Planner, proposal_of
+
+TEACHERS: tuple[Planner, ...] = (HEFT, HEFT_CONTENDED, PEFT, CPOP, CEFT)
+"""List schedulers, the best of which a planner may start from."""
+
+SHOWN_S = 0.25
+"""Seconds between two reports of progress."""
+
+Measure = Callable[[IntArray], FloatArray]
+"""Measured seconds of the rows of an array of placements; ``inf`` where one cannot run."""
+
+
+class Point(NamedTuple):
+    """The best value after so many evaluations and seconds."""
+
+    evaluations: int
+    seconds: float
+    value_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Evaluations:
+    """Placements of one problem, judged in batches within a budget.
+
+    Placements that break memory limits or use missing links cost more than the worst trivial plan,
+    and more the farther they are over. Other rules (groups, pins, operators that a device cannot
+    run) are kept by drawing devices per group, among those that `placewright.operators.structure.
+    groups.Groups.allowed` allows. Every judged plan counts, the trivial ones too.
+
+    Attributes
+    ----------
+    limit
+        Evaluations allowed; ``inf`` where only `Context.deadline_s` ends the search.
+    repairs
+        Whether groups are moved off devices that cannot hold their resident bytes before a
+        placement is judged.
+    elites
+        How many of the best different placements are kept.
+    measure
+        Runs placements instead of judging them; ``None`` for the judge.
+    order
+        Shape (n,): priorities under which placements are judged; ``None`` for the upward rank.
+    count
+        Evaluations so far.
+    best
+        The best plan so far: fewest bytes over, then least value.
+    curve
+        A point per improvement of a feasible plan.
+    archive
+        Costs and placements of the best feasible placements, best first.
+    parameters
+        What a planner has learned, by name: from a checkpoint at first, then what it keeps.
+    reference_s, trivial_s
+        Cost of the worst and of the best trivial plan: what penalties begin at, and the scale of
+        rewards.
+    """
+
+    problem: OperatorProblem
+    context: Context = field(default_factory=Context)
+    limit: float = math.inf
+    repairs: bool = True
+    elites: int = 32
+    measure: Measure | None = None
+    order: IntArray | None = None
+    count: int = 0
+    best: Start = field(init=False)
+    curve: list[Point] = field(default_factory=list)
+    archive: list[tuple[float, IntArray]] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    judge: Judge = field(init=False)
+    groups: Groups = field(init=False)
+    reference_s: float = field(init=False, default=math.nan)
+    trivial_s: float = field(init=False, default=math.nan)
+    begun_s: float = field(default_factory=time.perf_counter)
+    _shown_s: float = 0.0
+    _known: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.judge, self.groups = Judge(self.problem), groups_of(self.problem)
+        self.best = Start(self._anywhere(), Score(math.inf, math.inf))
+        self._offer_trivial()
+
+    def room(self, wanted: int) -> int:
+        """How many of `wanted` evaluations the budget still has; 0 ends a search."""
+        at_bound = self.best.score.over_bytes == 0 and self.best.score.value_s <= self._bound()
+        if at_bound or self.context.remaining_s() <= 0:
+            return 0
+        return max(0, int(min(wanted, self.limit - self.count)))
+
+    def costs(self, placements: IntArray) -> FloatArray:
+        """Cost of every row in seconds: its value, or a penalty where it does not fit.
+
+        Parameters
+        ----------
+        placements
+            Shape (k, n), device indices that keep groups, pins and refusals.
+        """
+        rows = self._repaired(placements) if self.repairs else np.atleast_2d(placements)
+        if self.measure is not None:
+            values, over = self.measure(rows), np.zeros(len(rows), dtype=np.int64)
+        else:
+            values, over = self.judge.many(rows, self.order)
+        self.count += len(rows)
+        penalised = self._penalised(rows, values, over)
+        fits = (over == 0) & np.isfinite(values)
+        for k in np.argsort(penalised, kind="stable").tolist():
+            if not self._keep(rows[k], penalised[k], bool(fits[k]), float(over[k])):
+                break
+        self._show()
+        return penalised
+
+    def offer(self, plan: OperatorPlan) -> float:
+        """Judge one plan with its own order; the cost, ``inf`` where it cannot be simulated."""
+        self.count += 1
+        try:
+            start = score_plan(self.judge, plan)
+        except InfeasibleError:
+            return math.inf
+        self._take(start)
+        self._file(start.score.value_s, start.place, start.score.over_bytes == 0)
+        value, over = np.array([start.score.value_s]), np.array([start.score.over_bytes])
+        return float(self._penalised(start.place[None], value, over)[0])
+
+    def credit(self, evaluations: int, starts: Iterable[Start]) -> None:
+        """Count evaluations that a compiled search made itself, and keep what it found."""
+        self.count += evaluations
+        for start in starts:
+            self._take(start)
+            self._file(start.score.value_s, start.place, start.score.over_bytes == 0)
+        self._show()
+
+    def teach(self) -> OperatorPlan | None:
+        """Judge the list schedules; the best one, by which samples are ordered from now on.
+
+        Its order is used only where its placement is worth more with it than without.
+        """
+        found: list[tuple[float, OperatorPlan]] = []
+        for planner in TEACHERS:
+            if planner.unsupported_reason(self.problem) is not None or not self.room(1):
+                continue
+            try:
+                plan = proposal_of(planner(self.problem, self.context)).plan
+            except InfeasibleError:
+                continue
+            found.append((self.offer(plan), plan))
+        if not found:
+            return None
+        teacher = min(found, key=lambda pair: pair[0])[1]
+        if teacher.order is not None and self.room(2) == 2:
+            plain = self.offer(OperatorPlan(teacher.placement))
+            if self.offer(OperatorPlan(teacher.placement, teacher.order)) < plain:
+                self.order = np.array(teacher.order)
+        return teacher
+
+    def keep(self, **parameters: Any) -> None:
+        """Remember what was learned so far, for a checkpoint or after Ctrl-C."""
+        self.parameters = parameters
+
+    def seconds(self) -> float:
+        """Since the evaluations began."""
+        return time.perf_counter() - self.begun_s
+
+    def value_at(self, *, evaluations: float = math.inf, seconds: float = math.inf) -> float:
+        """The best feasible value within this many evaluations and seconds, ``inf`` for none."""
+        within = (p for p in self.curve if p.evaluations <= evaluations and p.seconds <= seconds)
+        return min((p.value_s for p in within), default=math.inf)
+
+    def _bound(self) -> float:
+        return self.context.bound if self.measure is None else 0.0
+
+    def _anywhere(self) -> IntArray:
+        place: IntArray = self.groups.allowed.argmax(axis=1)[self.groups.group]
+        return place
+
+    def _offer_trivial(self) -> None:
+        """Single devices, devices in turn, and what was known before."""
+        trivial: list[Planner] = [*(Single(d) for d in self.problem.device_names), RoundRobin()]
+        worst = 0.0
+        for planner in trivial:
+            try:
+                plan = proposal_of(planner(self.problem, self.context)).plan
+            except InfeasibleError:
+                continue
+            value = self._offer_plain(plan)
+            worst = max(worst, value if math.isfinite(value) else 0.0)
+        if self.context.incumbent is not None and self.measure is None:
+            self.offer(self.context.incumbent)
+        finite = np.where(np.isfinite(self.problem.compute_s), self.problem.compute_s, 0.0)
+        self.reference_s = worst or float(finite.max(axis=1).sum()) or 1.0
+        self.trivial_s = self.curve[-1].value_s if self.curve else self.reference_s
+        self.trivial_s = self.trivial_s or 1.0
+
+    def _offer_plain(self, plan: OperatorPlan) -> float:
+        if self.measure is None:
+            return self.offer(plan)
+        self.reference_s = 1.0
+        self.costs(np.array(plan.placement)[None])
+        return self.best.score.value_s
+
+    def _penalised(self, rows: IntArray, values: FloatArray, over: Any) -> FloatArray:
+        """Values, with penalties that grow with the bytes over or with the missing links."""
+        cost = np.array(values, dtype=np.float64)
+        room = self.problem.memory_bytes[np.isfinite(self.problem.memory_bytes)].sum()
+        short = np.isfinite(cost) & (over > 0)
+        cost[short] += self.reference_s * (1.0 + over[short] / max(room, 1.0))
+        for k in np.flatnonzero(~np.isfinite(cost)).tolist():
+            cost[k] = self.reference_s * (3.0 + self._unlinked(rows[k]))
+        return cost
+
+    def _unlinked(self, place: IntArray) -> float:
+        """Share of tensor uses between devices without a link."""
+        p = self.problem
+        source = np.repeat(place[p.tensor_producer], np.diff(p.consumer_offsets))
+        target = place[p.consumers]
+        missing = (source != target) & ~linked(p)[source, target]
+        return float(missing.mean()) if len(missing) else 0.0
+
+    def _keep(self, place: IntArray, cost: float, fits: bool, over: float) -> bool:
+        """Keep a judged placement if it is good; whether a worse one might be kept too."""
+        if fits or self.best.score.over_bytes > 0:
+            self._take(Start(place.copy(), Score(over, cost), self.order))
+        return self._file(cost, place, fits)
+
+    def _take(self, start: Start) -> None:
+        if start.score >= self.best.score:
+            return
+        self.best = start
+        if start.score.over_bytes == 0:
+            self.curve.append(Point(self.count, self.seconds(), start.score.value_s))
+
+    def _file(self, cost: float, place: IntArray, fits: bool) -> bool:
+        """Put a placement into the archive if it is among the best different ones."""
+        full = len(self.archive) >= self.elites
+        if not fits or (full and cost >= self.archive[-1][0]):
+            return False
+        key = place.tobytes()
+        if key not in self._known:
+            self._known.add(key)
+            self.archive.append((cost, np.array(place)))
+            self.archive.sort(key=lambda entry: entry[0])
+            for _, dropped in self.archive[self.elites :]:
+                self._known.discard(dropped.tobytes())
+            del self.archive[self.elites :]
+        return True
+
+    def _repaired(self, placements: IntArray) -> IntArray:
+        """The same rows, with groups moved off devices too small for their resident bytes."""
+        rows = np.atleast_2d(placements)
+        room = self.problem.memory_bytes
+        if not np.isfinite(room).any():
+            return rows
+        first, size = self.groups.first, self.groups.resident_bytes
+        fixed = rows.copy()
+        for row in fixed:
+            load = np.bincount(row[first], size, self.problem.m).astype(np.float64)
+            if (load > room).any():
+                row[:] = self._spread(row[first], load)[self.groups.group]
+        return fixed
+
+    def _spread(self, place: IntArray, load: FloatArray) -> IntArray:
+        """Largest groups of overfull devices to the allowed device with the most room."""
+        room, size = self.problem.memory_bytes, self.groups.resident_bytes
+        place = place.copy()
+        for g in np.argsort(-size, kind="stable").tolist():
+            d = int(place[g])
+            if load[d] <= room[d] or size[g] == 0:
+                continue
+            free = np.where(self.groups.allowed[g], room - load, -np.inf)
+            to = int(free.argmax())
+            if to != d and free[to] >= size[g]:
+                load[d] -= size[g]
+                load[to] += size[g]
+                place[g] = to
+        return place
+
+    def _show(self) -> None:
+        now = time.perf_counter()
+        if now - self._shown_s < SHOWN_S:
+            return
+        self._shown_s = now
+        fits = self.best.score.over_bytes == 0
+        self.context.progress(
+            what=f"{self.count} evaluations",
+            value=self.best.score.value_s if fits else math.inf,
+            bound=self._bound(),
+            elapsed_s=self.seconds(),
+        )

@@ -1,0 +1,75 @@
+"""What learned planners have in common: a search within a budget of evaluations, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.planning.contract import Context, Proposal
+
+
+class LearnedPlanner(Protocol):
+    """A planner that draws placements until its budget of evaluations is spent.
+
+    `on_request` keeps it out of ``auto`` and of comparisons that do not name it: it takes long.
+    """
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Evaluations allowed, trivial plans included."""
+        ...
+
+    @property
+    def checkpoint(self) -> str:
+        """File of the parameters to start from, empty for none."""
+        ...
+
+    def schema(self, problem: OperatorProblem) -> Schema:
+        """What its parameters belong to."""
+        ...
+
+    def learn(self, evaluations: Evaluations) -> None:
+        """Draw, judge and learn until `evaluations` has no room; keep parameters on the way."""
+        ...
+
+
+def unsupported_by_samples(problem: OperatorProblem) -> str | None:
+    """Why plans that are drawn device by device do not fit the problem, or ``None``."""
+    if problem.contiguous:
+        return "does not keep plans contiguous"
+    return pairwise_only(problem)
+
+
+def propose(
+    planner: LearnedPlanner, problem: OperatorProblem, context: Context
+) -> Proposal[OperatorPlan]:
+    """Run a planner within its own budget; after Ctrl-C the best plan so far."""
+    evaluations = Evaluations(problem, context, limit=planner.samples)
+    return learned(planner, evaluations)
+
+
+def learned(planner: LearnedPlanner, evaluations: Evaluations) -> Proposal[OperatorPlan]:
+    """Let a planner learn within a given budget, from its checkpoint if it has one."""
+    if planner.checkpoint and not evaluations.parameters:
+        wanted = planner.schema(evaluations.problem)
+        evaluations.parameters = load_parameters(planner.checkpoint, wanted)[0]
+    interrupted = False
+    try:
+        planner.learn(evaluations)
+    except KeyboardInterrupt:
+        interrupted = True
+    note = f"{evaluations.count} evaluations"
+    return Proposal(evaluations.best.plan(), interrupted=interrupted, note=note)
+
+
+def state_of(parameters: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Parameters of one network: those whose names begin with `prefix` and a dot."""
+    return {k[len(prefix) + 1 :]: v for k, v in parameters.items() if k.startswith(prefix + ".")}

@@ -1,0 +1,59 @@
+"""Random search: the baseline of every planner that learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.grouping import How, group_operators
+from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.sampling import drawn, softmax
+from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Context, Proposal
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomSearch:
+    """Groups on devices drawn uniformly, again and again; the best placement seen.
+
+    Parameters
+    ----------
+    samples
+        Evaluations allowed, trivial plans included.
+    groups, grouping
+        At most, and how operators are grouped.
+    """
+
+    name: ClassVar[str] = "random-search"
+    on_request: ClassVar[bool] = True
+    checkpoint: ClassVar[str] = ""
+    samples: int = 2400
+    grouping: How = "modules"
+    groups: int = 128
+    batch: int = 64
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Links between pairs of devices, plans that need not be contiguous."""
+        return unsupported_by_samples(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
+        return propose(self, problem, context)
+
+    def schema(self, problem: OperatorProblem) -> Schema:
+        """It learns nothing."""
+        return Schema(self.name, "none")
+
+    def learn(self, evaluations: Evaluations) -> None:
+        """Draw until the budget is spent."""
+        grouping = group_operators(evaluations.problem, self.grouping, self.groups)
+        rng = np.random.default_rng(evaluations.context.seed)
+        uniform = softmax(np.zeros(grouping.allowed.shape), grouping.allowed)
+        while count := evaluations.room(self.batch):
+            evaluations.costs(grouping.placements(drawn(uniform, count, rng)))

@@ -1,0 +1,71 @@
+"""Drawing devices from a policy, baselines, and the settings of torch while a planner learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import MissingDependencyError
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+
+
+def softmax(logits: FloatArray, allowed: BoolArray) -> FloatArray:
+    """Shape (groups, m): probabilities, zero where a group may not go."""
+    masked = np.where(allowed, logits, -np.inf)
+    weight = np.exp(masked - masked.max(axis=-1, keepdims=True))
+    chances: FloatArray = weight / weight.sum(axis=-1, keepdims=True)
+    return chances
+
+
+def drawn(chances: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Shape (count, groups): a device per group, drawn independently."""
+    below = np.cumsum(chances, axis=-1)
+    below[:, -1] = np.inf
+    last = chances.shape[1] - 1 - (chances[:, ::-1] > 0).argmax(axis=1)  # against rounding
+    found = (rng.random((count, len(chances), 1)) >= below).sum(axis=-1)
+    devices: IntArray = np.minimum(found, last)
+    return devices
+
+
+@dataclass(slots=True)
+class MovingAverage:
+    """Exponential moving average of costs; the first one sets it unless it has a start."""
+
+    decay: float = 0.9
+    value: float | None = None
+
+    def update(self, cost: float) -> float:
+        """Take a cost in; the average before it, which is the baseline of that cost."""
+        before = cost if self.value is None else self.value
+        self.value = self.decay * before + (1.0 - self.decay) * cost
+        return before
+
+
+@contextmanager
+def torch_session(planner: str, seed: int, threads: int = 1) -> Iterator[None]:
+    """Seed torch and limit its threads; both are restored afterwards.
+
+    Networks here are so small that more threads cost more than they bring.
+
+    Raises
+    ------
+    MissingDependencyError
+        Torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingDependencyError(
+            "torch", extra="torch", purpose=f"the planner {planner}"
+        ) from None
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(before)

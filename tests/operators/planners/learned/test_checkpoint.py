@@ -1,0 +1,73 @@
+"""Checkpoints are read back equal, and refused where they do not belong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.operators.planners.learned.checkpoint import (
+    Schema,
+    load_parameters,
+    save_parameters,
+)
+
+SCHEMA = Schema("post", "costs 1", "64 groups")
+
+
+def test_parameters_come_back_equal(tmp_path: Path) -> None:
+    """Arrays, dtypes and facts."""
+    given = {"a.weight": np.arange(6.0).reshape(2, 3), "b": np.array(2.5, dtype=np.float32)}
+    path = save_parameters(tmp_path / "p.safetensors", given, SCHEMA, evaluations=7)
+    found, facts = load_parameters(path, SCHEMA)
+    assert facts == {"evaluations": 7}
+    assert found.keys() == given.keys()
+    for name, value in given.items():
+        assert found[name].dtype == value.dtype
+        assert np.array_equal(found[name], value)
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (Schema("hp3c", "costs 1", "64 groups"), "planner"),
+        (Schema("post", "costs 2", "64 groups"), "features"),
+        (Schema("post", "costs 1", "32 groups"), "network"),
+        (Schema("post", "costs 1", "64 groups", "abc"), "problem"),
+    ],
+)
+def test_of_something_else_is_refused(tmp_path: Path, other: Schema, word: str) -> None:
+    """By name, with both."""
+    path = save_parameters(tmp_path / "p.safetensors", {"a": np.zeros(2)}, SCHEMA)
+    with pytest.raises(InputError, match=word) as error:
+        load_parameters(path, other)
+    assert "p.safetensors" in str(error.value)
+    assert "train" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "text", "pickle", "cut", "nan", "plain"])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
+    """Four parts, whatever the file holds."""
+    path = save_parameters(tmp_path / "p.safetensors", {"a": np.zeros(200)}, SCHEMA)
+    data = path.read_bytes()
+    if kind == "nan":
+        save_parameters(path, {"a": np.array([1.0, np.nan])}, SCHEMA)
+    elif kind == "plain":
+        from safetensors.numpy import save
+
+        path.write_bytes(save({"a": np.zeros(2)}))
+    elif kind == "missing":
+        path.unlink()
+    else:
+        other = {
+            "empty": b"",
+            "text": b"hello",
+            "pickle": b"\x80\x04cos\nsystem\n",
+            "cut": data[:-9],
+        }
+        path.write_bytes(other[kind])
+    with pytest.raises(InputError) as error:
+        load_parameters(path, SCHEMA)
+    assert "p.safetensors" in str(error.value)
