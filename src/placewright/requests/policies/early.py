@@ -13,8 +13,6 @@ from placewright.requests.policy import NONE, Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
-SERVER_RULES = ("round-robin", "random", "shortest-queue", "least-completion")
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,15 @@ BUCKETS = 12
 FIRST, EVERY = 8, 16
 """Arrivals before prices are set for the first time, and between two changes."""
 
-TRIM_STEP, TRIM = 0.1, (0.05, 1.5)
+TRIM_STEP, TRIM = 0.01, (0.05, 1.5)
 """Change of prices by use at a time, and its limits."""
+
+PRESSURE, WAITING = 10.0, 6.0
+"""Growth of the logarithm of prices with the share of their deadlines that requests wait, and the
+share from which on they grow times the servers: few servers make requests wait without backlog."""
+
+MOST_PRESSURE = 4.0
+"""Of that logarithm."""
 
 FIRST_ROUNDS, ROUNDS, STEP = 300, 5, 0.1
 
@@ -56,7 +63,8 @@ class Load:
         self.tables_s, self.servers = tables_s, servers
         # A request waits a batch's time / n for the next of n servers.
         n = float(servers.sum())
-        self.utilisation, self.wait = 1.0 - self.reserve / n**0.5, n / (n + 1.0)
+        self.utilisation, self.wait = 1.0 - min(self.reserve / n, 0.95), n / (n + 1.0)
+        self.usual_wait = WAITING / n
         self.variant_family, self.accuracy = family, accuracy
         self.share = np.zeros(int(family.max()) + 1)
         if len(self.prices) != len(servers):
@@ -66,6 +74,21 @@ class Load:
         """Requests per second of a family."""
         live = min(self.sampled, SAMPLES)
         return self.rate_per_s * float(self.share[family]) if live else 0.0
+
+    def pressure(self, waiting: int) -> float:
+        """What multiplies the prices while more requests wait than usual.
+
+        Earliest deadline first has a second equilibrium: when everybody has waited long, only
+        batches of one are still in time, which take so long for each request that the queue stays.
+        Dearer machine time buys the variants and batches that lead out of it. By Little's law,
+        requests that wait / (rate x mean deadline) is the share of a deadline spent waiting.
+        """
+        live = min(self.sampled, SAMPLES)
+        if not live or self.rate_per_s <= 0:
+            return 1.0
+        share = waiting / (self.rate_per_s * float(self.deadline_s[:live].mean()))
+        excess = PRESSURE * max(0.0, share - self.usual_wait)
+        return math.exp(min(excess, MOST_PRESSURE))
 
     def observe(self, now_s: float, queue: Queue) -> None:
         """Note what has arrived since the last call; now and then change the prices."""
@@ -87,7 +110,8 @@ class Load:
                 self._price(now_s, total, FIRST_ROUNDS)
         elif total - self.updated >= EVERY:
             span_s = max(now_s - self.last_s, 1e-9)
-            keep = math.exp(-span_s / self.memory_s)
+            # Before `memory_s` has passed, all that was seen counts alike.
+            keep = math.exp(-span_s / max(1e-9, min(self.memory_s, now_s - self.first_s)))
             recent = (total - self.counted) / span_s
             self.rate_per_s = keep * self.rate_per_s + (1 - keep) * recent
             self._price(now_s, total, ROUNDS)

@@ -217,8 +217,7 @@ class Rolling(Specification):
         The knob: multiplies the price of machine time. Below 1 buys accuracy and risks deadlines;
         above 1 the other way round.
     reserve
-        Prices let n servers be used up to ``1 - reserve / sqrt(n)``: square-root staffing, what is
-        left absorbs bursts (Halfin and Whitt, 1981, doi 10.1287/opre.29.3.567).
+        Prices let n servers be used up to ``1 - reserve / n``; what is left absorbs bursts.
     quantile
         Standard deviations of noise that are planned for.
     memory_s
@@ -226,7 +225,7 @@ class Rolling(Specification):
     """
 
     price: float = 1.0
-    reserve: float = 0.6
+    reserve: float = 1.2
     quantile: float = 1.0
     memory_s: float = 1.0
     policy: ClassVar[str] = "rolling"
@@ -236,8 +235,8 @@ class Rolling(Specification):
         for key in ("price", "memory_s"):
             if not 0 < getattr(self, key) < np.inf:
                 raise InputError(f"{key} must be above 0", where="rolling")
-        if not 0 <= self.reserve < 1:
-            raise InputError("reserve must be in [0, 1)", where="rolling")
+        if not 0 <= self.reserve < np.inf:
+            raise InputError("reserve must be a number >= 0", where="rolling")
         return RollingHorizon(service, self)
 
 
@@ -296,6 +295,7 @@ class RollingHorizon:
         free_s = np.where(servers.busy, np.maximum(servers.free_s, now_s), now_s)
         free_s[~servers.up] = np.inf
         price = self.load.prices[self.kind] * (self.options.price * self.load.trim)
+        price *= self.load.pressure(queue.count)
         value, kept, other = -np.inf, self.plans[0], self.plans[1]
         lost = True
         for scale in SURCHARGES:

@@ -1,0 +1,59 @@
+"""What the rolling horizon has seen of the load."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placewright.requests.policies.load import Load
+from placewright.requests.policies.rolling import Rolling
+from placewright.requests.problem import RequestProblem
+from placewright.requests.queue import Queue
+from placewright.requests.service import service_of
+from placewright.requests.simulation import simulate
+from placewright.requests.stream import stream_of
+
+
+def load_at(rate_per_s: float, servers: int = 60) -> Load:
+    """After a second of even arrivals with deadlines of 0.2 s."""
+    load, queue = Load(1.2, 1.0), Queue(1)
+    tables_s = np.array([[[0.0, 0.02, 0.03], [0.0, 0.05, 0.08]]])
+    family, accuracy = np.zeros(2, dtype=np.int64), np.array([0.6, 0.8])
+    load.revise(tables_s, np.array([float(servers)]), family, accuracy)
+    for k in range(int(rate_per_s)):
+        now_s = (k + 1) / rate_per_s
+        slot = queue.add(k, 0, now_s, now_s + 0.2)
+        load.observe(now_s, queue)
+        queue.take(np.array([slot]))
+    return load
+
+
+def test_the_first_second_counts_alike() -> None:
+    """A burst at the start does not stay in the estimate: it is requests by seconds."""
+    assert load_at(400.0).rate_per_s == pytest.approx(400.0, rel=0.05)
+
+
+def test_prices_rise_with_the_share_of_deadlines_that_is_waited() -> None:
+    """As usual up to 6 / servers of the deadline, e-fold with each tenth beyond, then limited."""
+    load = load_at(400.0)
+    per_share = load.rate_per_s * 0.2  # requests that wait one deadline long
+    assert load.pressure(int(0.09 * per_share)) == 1.0
+    assert load.pressure(int(0.3 * per_share)) == pytest.approx(np.exp(2.0), rel=0.1)
+    assert load.pressure(100 * int(per_share)) == pytest.approx(np.exp(4.0))
+
+
+def test_a_burst_costs_few_requests() -> None:
+    """11,700 a second for 0.3 s where 1,600 are usual: without pressure 18 % are lost, not 6 %."""
+    rng = np.random.default_rng(0)
+    size = np.arange(9)
+    small_s, large_s = 0.004 + 0.004 * size, 0.02 + 0.02 * size
+    latency_s = np.broadcast_to(np.stack([small_s, large_s]), (40, 2, 9)).copy()
+    latency_s[:, :, 0] = 0.0
+    names = tuple(f"s{k}" for k in range(40))
+    service = service_of(names, ("small", "large"), (0.6, 0.8), latency_s)
+    steady, burst = rng.uniform(0, 4, 6400), rng.uniform(1.0, 1.3, 3500)
+    stream = stream_of(np.sort(np.concatenate([steady, burst])), 0.2)
+    answers = simulate(RequestProblem(service, stream, 4.0), Rolling().start(service))
+    in_time = answers.end_s <= stream.due_s
+    assert in_time.mean() > 0.9
+    assert in_time[stream.arrival_s > 2].all()
