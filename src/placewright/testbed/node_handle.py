@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placewright.errors import RunError
+from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import join
 
 
@@ -26,6 +27,8 @@ class NodeHandle:
         CPU numbers that its processes run on.
     address, interface
         Its address for others: for gloo, ``GLOO_SOCKET_IFNAME=interface``.
+    links
+        File of the testbed's link table.
     """
 
     device: str
@@ -34,11 +37,18 @@ class NodeHandle:
     cpus: tuple[int, ...]
     address: str
     interface: str
+    links: str = ""
 
     @property
     def there(self) -> bool:
         """Whether its testbed is up."""
         return all(Path(group).is_dir() for group in self.groups)
+
+    @property
+    def emulator_pid(self) -> int:
+        """The process that carries what is sent between devices; 0 where none runs."""
+        path = Path(self.links)
+        return LinkTable(path).emulator_pid if self.links and path.exists() else 0
 
     def enter(self) -> None:
         """Move the calling process here: control groups, the network namespace, then CPUs.

@@ -163,7 +163,8 @@ class Testbed:
         slot = self.plan.slots[position]
         groups = tuple(str(path) for path in self.trees.group(slot.group))
         where = namespaces.address(position), namespaces.INTERFACE
-        return NodeHandle(device, slot.namespace, groups, slot.cpus, *where)
+        links = str(self.record.folder / LINKS)
+        return NodeHandle(device, slot.namespace, groups, slot.cpus, *where, links)
 
     def address(self, device: str) -> str:
         """The IPv4 address of `device` inside the testbed."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.runtime.engines.local import on_testbed
+from placewright.errors import RunError
+from placewright.runtime.engines.local import Local, on_testbed
 from placewright.testbed.requirements import missing
 
 
@@ -21,3 +26,21 @@ def test_two_sessions_share_a_testbed() -> None:
     with on_testbed(cluster) as engine, engine.group(cluster) as one, engine.group(cluster) as two:
         assert one.specs[0].rendezvous != two.specs[0].rendezvous
         assert [worker.exitcode for worker in one.processes + two.processes] == [None] * 4
+
+
+def test_a_stopped_link_emulator_ends_the_wait() -> None:
+    """What is sent between devices of a testbed does not arrive any more."""
+    emulator = subprocess.Popen(["sleep", "60"])
+    handle = SimpleNamespace(emulator_pid=emulator.pid)
+    group = Local().group(Cluster((Device("a"), Device("b"))))
+    group.specs = tuple(replace(spec, handle=handle) for spec in group.specs)
+    try:
+        assert group.stopped_too_long([], 60.0) == []
+        emulator.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, emulator.pid, os.WSTOPPED | os.WNOWAIT)
+        assert group.stopped_too_long([], 1.0) == []
+        with pytest.raises(RunError, match="link emulator is stopped"):
+            group.stopped_too_long([], 60.0)
+    finally:
+        emulator.kill()
+        emulator.wait()

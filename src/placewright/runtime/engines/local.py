@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import RunError
 from placewright.runtime import limits
 from placewright.runtime.connections.authentication import LOOPBACK
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
-from placewright.runtime.engines.process import WorkerProcess, start_process
+from placewright.runtime.engines.process import WorkerProcess, is_stopped, start_process
 from placewright.runtime.host import Host, loopback
 from placewright.runtime.messages.layout import assign_processes
 from placewright.runtime.program import codec_of, load_program
@@ -155,6 +156,7 @@ class LocalGroup(PipedGroup):
         if load_program(self.program).listens:
             self._open_ports(LISTENING_PORTS[number % len(LISTENING_PORTS)])
         self._workers: list[WorkerProcess] = []
+        self._links_stopped_s = 0.0
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -181,6 +183,26 @@ class LocalGroup(PipedGroup):
         self._stopped_s.pop(rank, None)
         self._raised.discard(rank)
         self._workers[rank] = self._started(self.specs[rank])
+
+    def stopped_too_long(self, ranks: Sequence[int], passed_s: float) -> list[int]:
+        """See `PipedGroup.stopped_too_long`.
+
+        Raises
+        ------
+        RunError
+            The testbed's link emulator has been stopped for too long: nothing arrives any more.
+        """
+        handle = self.specs[0].handle
+        stopped = handle is not None and is_stopped(handle.emulator_pid)
+        self._links_stopped_s = self._links_stopped_s + passed_s if stopped else 0.0
+        if handle is not None and self._links_stopped_s > limits.patience(limits.STOPPED_S):
+            raise RunError(
+                "the testbed's link emulator is stopped (SIGSTOP): nothing arrives between devices",
+                where=f"process {handle.emulator_pid}",
+                by=f"for {self._links_stopped_s:.1f} s",
+                hint="find out who stopped it, and run again",
+            )
+        return super().stopped_too_long(ranks, passed_s)
 
     def _started(self, spec: WorkerSpec) -> WorkerProcess:
         return start_process(partial(self._worker, spec), self.worker_name(spec.rank))
