@@ -52,6 +52,7 @@ def place(
     targets: Any = None,
     optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
+    micro_batches: int | None = None,
     engine: str | Engine = "local",
     emulate: bool = True,
     method: Method = "auto",
@@ -84,6 +85,10 @@ def place(
     optimizer, lr
         ``adam`` or ``sgd``, and its learning rate; or an optimizer object that has the model's
         parameters; or a `placewright.TrainingRecipe`, which clips and accumulates gradients too.
+    micro_batches
+        With `training`: cut every batch into so many parts along its first dimension, whose forward
+        and backward passes overlap on the devices, and update once; as
+        ``TrainingRecipe(micro_batches=...)``. As many are in flight as the memories allow.
     engine
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. The processes
         that torchrun started beside the first one serve it here, and end in `SystemExit`.
@@ -146,7 +151,16 @@ def place(
     monitor = monitor_of(progress)
     workers = Workers(engine, cluster, emulate=emulate)
     workload = profiled(
-        source_of(model, inputs, loss_fn, targets, training=training, optimizer=optimizer, lr=lr),
+        source_of(
+            model,
+            inputs,
+            loss_fn,
+            targets,
+            training=training,
+            optimizer=optimizer,
+            lr=lr,
+            micro_batches=micro_batches,
+        ),
         cluster,
         training=training,
         method=method,

@@ -211,3 +211,31 @@ def test_on_a_testbed_it_does_what_the_command_line_does(
     ours = [names for names in started if names == cluster.device_names]
     assert len(ours) == 2  # one until steps that adapt end, one trains
     assert all(bed.cluster.name != cluster.name for bed in Testbed.all())
+
+
+def test_micro_batches_run_and_train_as_eager_does() -> None:
+    """A step of three workers, and a trainer whose last batch cannot be cut evenly."""
+    with placed(micro_batches=2) as model:
+        assert model.run(steps=1, warmup=0, check=True).max_abs_error == 0
+        assert set(model.result.problem.micro_batch.tolist()) == {0, 1, 2}
+        with model.trainer(adapt=False) as trainer:
+            x, y = batch()
+            trainer.step(x, y)
+            trainer.step(x[:3], y[:3])
+            trained = trainer.finish()
+    eager = net()
+    updates = torch.optim.Adam(eager.parameters(), lr=1e-3, fused=True)
+    for rows in (5, 3):
+        updates.zero_grad()
+        parts = zip(x[:rows].tensor_split(2), y[:rows].tensor_split(2), strict=True)
+        for own, wanted in parts:
+            (LOSS(eager(own), wanted) * (len(own) / rows)).backward()
+        updates.step()
+    for name, value in eager.named_parameters():
+        assert torch.equal(trained.get_parameter(name), value)
+
+
+def test_micro_batches_are_for_training() -> None:
+    """A stream takes several batches for inference."""
+    with pytest.raises(InputError, match=r"placed\.stream"):
+        placewright.place(net(), batch()[0], TRIO, micro_batches=2)

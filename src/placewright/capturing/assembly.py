@@ -63,6 +63,7 @@ def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
             signature=_signature(call, flow.specs),
             colocation=groups.operators[k],
             outputs=call.outputs,
+            micro_batch=call.micro_batch,
         )
         for k, call in enumerate(flow.step.calls)
     )

@@ -10,6 +10,8 @@
 4. A constant that reads nothing (zeros, arange, full), and views of that or of model inputs, which
    are present on every device, run with their first consumer.
 5. The backward of a recurrent layer runs with its forward.
+6. An operator and its copies in the micro-batches of one step share a device, as those that read
+   parameters must: what is planned is one pass, done several times.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ def colocate(flow: Dataflow) -> Groups:
     _join_views(sets, flow, resident)
     _join_random(sets, flow)
     _join_workspaces(sets, flow)
+    _join_micro_batches(sets, flow)
     sizes = sets.sizes()
     inputs = {name: names[sets.find(k)] for name, k in first_users.items()}
     named = set(inputs.values())
@@ -97,6 +100,18 @@ def _join_workspaces(sets: _DisjointSets, flow: Dataflow) -> None:
         if call.instruction.target == RECURRENT:
             for user in flow.consumers.get(f"{call.instruction.name}.3", ()):
                 sets.join(k, user)
+
+
+def _join_micro_batches(sets: _DisjointSets, flow: Dataflow) -> None:
+    """Copies are the n-th calls of one kind by one module; gradients are added last."""
+    first: dict[tuple[object, ...], int] = {}
+    seen: dict[tuple[object, ...], int] = {}
+    for k, call in enumerate(flow.step.calls):
+        if call.micro_batch:
+            key = (call.phase, call.module, call.instruction.target)
+            own = (*key, call.micro_batch)
+            seen[own] = seen.get(own, 0) + 1
+            sets.join(first.setdefault((*key, seen[own]), k), k)
 
 
 class _DisjointSets:

@@ -28,6 +28,8 @@ class Call:
     ----------
     outputs
         One spec per name in ``instruction.results``, `ABSENT` for an output that is ``None``.
+    micro_batch
+        See `placewright.graph.graph.Operator`.
     flops, elementwise_flops, uncounted
         See `placewright.capturing.flops.counting.Work`.
     """
@@ -39,6 +41,7 @@ class Call:
     flops: float = 0.0
     elementwise_flops: float = 0.0
     uncounted: bool = False
+    micro_batch: int = 0
 
     def reads(self) -> Sequence[str]:
         """Names of the values that the call reads, each once, in order."""

@@ -122,7 +122,9 @@ class _Lowering:
             random=is_random(node),
         )
         phase, module = _origin(node, instruction.mutates)
-        self.calls.append(Call(instruction, _outputs(node), phase, module, *work(node)))
+        of = (node.meta.get("custom") or {}).get("micro_batch", 0)
+        made = _outputs(node)
+        self.calls.append(Call(instruction, made, phase, module, *work(node), micro_batch=of))
         self.names[node] = instruction.mutates[0] if instruction.mutates else node.name
 
 

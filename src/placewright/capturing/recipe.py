@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -36,6 +37,13 @@ class TrainingRecipe:
         As ``torch.nn.utils.clip_grad_value_(model.parameters(), clip_value)``.
     accumulate
         Update after so many batches, whose gradients are added up. The loss is not divided.
+    micro_batches
+        Cut every batch into so many parts along the first dimension of its tensors, whose forward
+        and backward passes overlap on the devices; one update follows, by the sum of their
+        gradients.
+    reduction
+        How the loss reduces a batch. ``mean``: the loss of each micro-batch counts by its share of
+        the rows, so that the step is that of the whole batch; ``sum``: it is not divided.
     autocast
         ``bfloat16`` or ``float16``: the model and the loss run under ``torch.autocast("cpu")``.
     scaler
@@ -58,6 +66,8 @@ class TrainingRecipe:
     autocast: str | torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
     outputs: bool = False
+    micro_batches: int = 1
+    reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, str) and self.optimizer not in BUILT_IN:
@@ -73,10 +83,14 @@ class TrainingRecipe:
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise InputError(f"{name} must be above 0", where="TrainingRecipe", by=f"{limit}")
-        if self.accumulate < 1:
-            raise InputError(
-                "accumulate must be at least 1", where="TrainingRecipe", by=f"{self.accumulate}"
-            )
+        for name in ("accumulate", "micro_batches"):
+            count = getattr(self, name)
+            if count < 1:
+                raise InputError(
+                    f"{name} must be at least 1", where="TrainingRecipe", by=f"{count}"
+                )
+        if self.reduction not in ("mean", "sum"):
+            raise UnknownNameError("reduction", self.reduction, ("mean", "sum"))
         if self.autocast is not None and self.autocast_dtype not in _HALF.values():
             raise InputError(
                 "autocast must be bfloat16 or float16",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -22,6 +22,7 @@ from placewright.capturing.inputs import (
     step_inputs,
     write_back,
 )
+from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.mode import in_mode
 from placewright.capturing.named_state import modules_in
 from placewright.capturing.recipe import TrainingRecipe
@@ -110,7 +111,10 @@ def _accumulated_gradients(
 ) -> Sequence[Tensor | None]:
     """Gradients as ``loss.backward()`` leaves them, which reentrant checkpoints need."""
     torch.autograd.backward(loss)
-    return [value.grad for value in parameters]
+    gradients = [value.grad for value in parameters]
+    for value in parameters:
+        value.grad = None
+    return gradients
 
 
 def _training(source: ModelSource, differentiate: Any) -> Traced:
@@ -120,10 +124,14 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
     reached: list[str] = []
 
-    def step(*values: Tensor) -> Sequence[Tensor]:
+    def one(values: Sequence[Tensor], share: float | None) -> _Pass:
+        """Forward and backward pass; a micro-batch counts by its share."""
+
         def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
             loss = loss_fn(outputs, targets)
             _check_loss(loss)
+            if share is not None:
+                loss = loss * share
             kept.outputs = outputs if recipe.outputs else None
             scaled = loss * values[-1] if recipe.scales else loss
             # Private, and the only way to know which module a backward operator belongs to.
@@ -137,24 +145,87 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
 
         with traceback.annotate({"phase": "forward"}), recipe.casting():
             (loss, gradients), rebound = reads.run(values, differentiated)
-        used = [
-            (inputs[k].key, g) for k, g in zip(trained, gradients, strict=True) if g is not None
-        ]
+        used = {inputs[k].key: g for k, g in zip(trained, gradients, strict=True) if g is not None}
         _check_gradients(used)
-        reached[:] = [key for key, _ in used]
         outputs = outputs_apart([x.detach() for x in tensors_of(kept.outputs)], rebound)
         with traceback.annotate({"phase": "forward"}):
             write_back(rebound)
         kept.names = output_names(len(outputs)) if recipe.outputs else []
         kept.structure = refilled(kept.outputs, repeat(torch.empty(0)))
         kept.outputs = None
-        return [loss.detach(), *outputs, *(gradient for _, gradient in used)]
+        return _Pass(loss.detach(), outputs, used)
+
+    def step(*values: Tensor) -> Sequence[Tensor]:
+        if recipe.micro_batches == 1:
+            made = one(values, None)
+        else:
+            made = _in_micro_batches(inputs, values, recipe, one)
+        reached[:] = made.gradients
+        return [made.loss, *made.outputs, *made.gradients.values()]
 
     _check_trained(source.model, trained)
     check_parameters(source.model, source.loss_fn)
     with in_mode(source.model, *modules_in(source.loss_fn), training=True):
         module = functional_graph(step, reads)
     return Traced(module, inputs, ("loss", *kept.names), tuple(reached), kept.structure)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What a forward and a backward pass made; gradients by the key of their parameter."""
+
+    loss: Tensor
+    outputs: Sequence[Tensor]
+    gradients: dict[str, Tensor]
+
+    def added(self, other: _Pass) -> _Pass:
+        """The sum of losses and gradients with those of the next micro-batch."""
+        gradients = dict(self.gradients)
+        with torch.no_grad():
+            for key, gradient in other.gradients.items():
+                with traceback.annotate({"module": key.rpartition(".")[0]}):
+                    known = gradients.get(key)
+                    gradients[key] = gradient if known is None else known + gradient
+            loss = self.loss + other.loss
+        return _Pass(loss, self.outputs, gradients)
+
+
+def _in_micro_batches(
+    inputs: Sequence[StepInput],
+    values: Sequence[Tensor],
+    recipe: TrainingRecipe,
+    one: Callable[[Sequence[Tensor], float | None], _Pass],
+) -> _Pass:
+    """One pass per micro-batch after the other, as a loop in eager mode does them."""
+    fed = [entry.role in ("input", "target") for entry in inputs]
+    batch = [value for value, given in zip(values, fed, strict=True) if given]
+    total: _Pass | None = None
+    parts = []
+    for k, part in enumerate(micro_batches(batch, recipe.micro_batches, recipe.reduction), 1):
+        with traceback.annotate({"micro_batch": k, "phase": "forward"}):
+            own = [part.part(x) if g else x for x, g in zip(values, fed, strict=True)]
+        with traceback.annotate({"micro_batch": k}):
+            made = one(own, part.share)
+        parts.append(made.outputs)
+        _check_rows(made.outputs, part)
+        with traceback.annotate({"micro_batch": k, "phase": "backward"}):
+            total = made if total is None else total.added(made)
+    assert total is not None
+    with traceback.annotate({"phase": "forward"}):
+        outputs = [torch.cat(same) for same in zip(*parts, strict=True)]
+    return replace(total, outputs=outputs)
+
+
+def _check_rows(outputs: Sequence[Tensor], part: MicroBatch) -> None:
+    """Raise where outputs of micro-batches are no rows of the output of the batch."""
+    for output in outputs:
+        if output.dim() == 0 or output.shape[0] != part.rows:
+            raise UnsupportedError(
+                "an output without a row per sample cannot be put together from micro-batches",
+                where="TrainingRecipe(outputs=True)",
+                by=f"shape {tuple(output.shape)}, {part.rows} rows of inputs",
+                hint="leave outputs=True out, or train without micro-batches",
+            )
 
 
 @dataclass(slots=True)
@@ -171,8 +242,8 @@ def output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output.{k}" for k in range(count)]
 
 
-def _check_gradients(gradients: Sequence[tuple[str, Tensor]]) -> None:
-    for key, gradient in gradients:
+def _check_gradients(gradients: Mapping[str, Tensor]) -> None:
+    for key, gradient in gradients.items():
         if gradient.layout is not torch.strided:
             raise UnsupportedError(
                 f"a gradient of layout {gradient.layout}",

@@ -51,6 +51,16 @@ TrainingOption = Annotated[
 BatchOption = Annotated[
     int | None, typer.Option("--batch", min=1, metavar="N", help="Samples per step.")
 ]
+MicroBatchesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batches",
+        min=1,
+        metavar="K",
+        help="With --training: cut the batch into K parts that overlap on the devices, and update "
+        "once.",
+    ),
+]
 PlannerOption = Annotated[
     str, typer.Option("--planner", metavar="NAME", help="See `placewright operators compare`.")
 ]

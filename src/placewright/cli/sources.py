@@ -50,6 +50,7 @@ class SourceOptions:
     method: Method = "auto"
     table: Path | None = None
     weights: Path | None = None
+    micro_batches: int | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -129,12 +130,22 @@ def load_graph(
 
     with console.noted(CaptureWarning), console.meter(f"capturing {ask.source}"):
         model = load_model(ask.source, ask.batch, ask.training, weights=weights)
+        if ask.micro_batches is not None:
+            model = _in_micro_batches(model, ask)
         return capture_source(model, training=ask.training), model
 
 
 def is_model_file(source: str) -> bool:
     """Whether `source` is a model that another runtime than PyTorch executes."""
     return Path(source).suffix == ".onnx"
+
+
+def _in_micro_batches(model: ModelSource, ask: SourceOptions) -> ModelSource:
+    from placewright.deployment.workload import with_recipe
+
+    if not ask.training:
+        raise InputError("--micro-batches is for training steps", hint="add --training")
+    return with_recipe(model, micro_batches=ask.micro_batches)
 
 
 def is_file(source: str) -> bool:
@@ -277,7 +288,11 @@ def _kept_problem(path: Path, ask: SourceOptions) -> OperatorProblem:
 
 
 def _only_models(ask: SourceOptions) -> None:
-    for flag, given in (("--training", ask.training), ("--batch", ask.batch)):
+    for flag, given in (
+        ("--training", ask.training),
+        ("--batch", ask.batch),
+        ("--micro-batches", ask.micro_batches),
+    ):
         if given:
             raise InputError(
                 f"{flag} is for models",

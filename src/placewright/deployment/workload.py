@@ -103,12 +103,19 @@ def source_of(
     training: bool = False,
     optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
+    micro_batches: int | None = None,
 ) -> ModelSource:
     """A model with what it is fed; a `ModelSource` is taken as it is."""
     from placewright.capturing.source import ModelSource, mean_square
 
+    if micro_batches is not None and not training:
+        raise InputError(
+            "micro-batches are for training steps",
+            where=f"micro_batches={micro_batches}",
+            hint="add training=True; for inference give several batches to placed.stream",
+        )
     if isinstance(model, ModelSource):
-        return _with_recipe(model, optimizer, lr) if training else model
+        return with_recipe(model, optimizer, lr, micro_batches) if training else model
     name = type(model).__name__
     if inputs is None:
         raise InputError(
@@ -119,16 +126,22 @@ def source_of(
     if training and loss_fn is None:
         loss_fn = mean_square
     source = ModelSource(model, inputs, loss_fn, targets, name)
-    return _with_recipe(source, optimizer, lr) if training else source
+    return with_recipe(source, optimizer, lr, micro_batches) if training else source
 
 
-def _with_recipe(
-    source: ModelSource, optimizer: str | torch.optim.Optimizer | TrainingRecipe, lr: float
+def with_recipe(
+    source: ModelSource,
+    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
+    lr: float = 1e-3,
+    micro_batches: int | None = None,
 ) -> ModelSource:
-    """The source with a recipe; one that it has already stays."""
+    """The source with a recipe; one that it has already stays, but for its micro-batches."""
     from placewright.capturing.recipe import recipe_of
 
-    return replace(source, recipe=source.recipe or recipe_of(optimizer, lr))
+    recipe = source.recipe or recipe_of(optimizer, lr)
+    if micro_batches is not None:
+        recipe = replace(recipe, micro_batches=micro_batches)
+    return replace(source, recipe=recipe)
 
 
 def profiled(

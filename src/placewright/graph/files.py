@@ -40,6 +40,7 @@ class OperatorEntry(FileModel):
     signature: str = ""
     colocation: str = ""
     outputs: tuple[SpecEntry, ...] = ()
+    micro_batch: Bytes = 0
 
     def operator(self) -> Operator:
         """As data."""

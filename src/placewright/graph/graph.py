@@ -73,6 +73,8 @@ class Operator:
         Operators with equal signatures cost the same; empty if unknown.
     colocation
         Operators that name the same group run on one device; empty for none.
+    micro_batch
+        The micro-batch of a training step that it works on, from 1; 0 for all of the batch.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Operator:
     outputs: tuple[TensorSpec, ...] = ()
     elementwise_flops: float = 0.0
     uncounted: bool = False
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def _check_shapes(p: OperatorProblem) -> None:
         "host_seconds_per_byte": (m,),
         "is_backward": (n,),
         "alias_of": (t,),
+        "micro_batch": (n,),
     }
     for key, shape in expected.items():
         if getattr(p, key).shape != shape:

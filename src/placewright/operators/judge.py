@@ -32,9 +32,9 @@ from placewright.operators.simulation.inputs import (
     DONE,
     NO_KERNEL,
     NO_LINK,
-    NO_ORDER,
     Mode,
     checked_batch,
+    default_order,
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
@@ -102,7 +102,7 @@ class Judge:
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Judge a plan that `check_plan` has passed."""
-        order = NO_ORDER if plan.order is None else thawed(plan.order)
+        order = default_order(self.problem) if plan.order is None else thawed(plan.order)
         code = simulate(*self.full, self.mode(plan.dispatch), thawed(plan.placement), order)
         if code != DONE:
             raise _refusal(self.problem, self.full, code, plan)

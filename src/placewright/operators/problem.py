@@ -137,6 +137,9 @@ class OperatorProblem:
     output_shapes
         Length n, the shape of each operator's first output, ``()`` for a scalar or none; empty
         where the shapes are not known. A node feature as well.
+    micro_batch
+        Shape (n,), the micro-batch of a training step that an operator works on, from 1; 0 for all
+        of the batch.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -173,6 +176,7 @@ class OperatorProblem:
     modules: ModuleTree | None = None
     operator_kinds: tuple[str, ...] = ()
     output_shapes: tuple[tuple[int, ...], ...] = ()
+    micro_batch: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -256,6 +260,7 @@ _INTS = (
     "colocation",
     "pinned",
     "alias_of",
+    "micro_batch",
 )
 _STAR = ("communication", Communication)
 _LATER: dict[str, Any] = {
@@ -271,6 +276,7 @@ _LATER: dict[str, Any] = {
     "modules": None,
     "operator_kinds": (),
     "output_shapes": (),
+    "micro_batch": 0,
 }
 _EMPTY: FloatArray = np.zeros(0)
 
@@ -294,6 +300,8 @@ def _fill_in(p: OperatorProblem) -> None:
     """Set fields that were left out: zeros, and no views."""
     if np.size(p.alias_of) == 0:
         object.__setattr__(p, "alias_of", np.full(p.t, NO_VIEW))
+    if np.size(p.micro_batch) == 0:
+        object.__setattr__(p, "micro_batch", np.zeros(p.n, dtype=np.int64))
     if np.size(p.host_seconds_per_byte) == 0:
         object.__setattr__(p, "host_seconds_per_byte", np.zeros(p.m))
     backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward

@@ -13,6 +13,7 @@ import torch
 
 from placewright.capturing.containers import Batch, tensors_of
 from placewright.capturing.inputs import as_arguments
+from placewright.capturing.micro_batches import micro_batches
 from placewright.capturing.mode import set_mode
 from placewright.capturing.named_state import ModelAndLoss, copied, named_state, parameters_of
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
@@ -144,15 +145,38 @@ class Stepper:
             self.updates.zero_grad(set_to_none=True)
             for member in named_state(self.source.model, self.source.loss_fn)[0]:
                 member.value.grad = None
-        inputs, targets = self.batch.arguments()
-        with recipe.casting():
-            loss = self.source.loss_fn(self._forward(inputs), targets)
         scaler = recipe.scaler if recipe.scales else None
-        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        if recipe.micro_batches == 1:
+            loss = self._backward(*self.batch.arguments(), None, scaler)
+        else:
+            loss = self._micro_batches(scaler)
         self.steps += 1
         if self.steps % recipe.accumulate == 0:
             self._update(scaler)
         return loss
+
+    def _backward(
+        self, inputs: Any, targets: Any, share: float | None, scaler: torch.amp.GradScaler | None
+    ) -> torch.Tensor:
+        """Forward and backward pass; the loss, times the share of a micro-batch."""
+        assert self.source.loss_fn is not None
+        with self.recipe.casting():
+            loss = self.source.loss_fn(self._forward(inputs), targets)
+            loss = loss if share is None else loss * share
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def _micro_batches(self, scaler: torch.amp.GradScaler | None) -> torch.Tensor:
+        """The plain loop: gradients of one micro-batch after the other are added up."""
+        recipe, given = self.recipe, tensors_of(self.batch.whole)
+        losses = []
+        for part in micro_batches(given, recipe.micro_batches, recipe.reduction):
+            inputs, targets = map(part.parts, self.batch.arguments())
+            losses.append(self._backward(inputs, targets, part.share, scaler).detach())
+        total = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
 
     def _update(self, scaler: torch.amp.GradScaler | None) -> None:
         if scaler is not None:

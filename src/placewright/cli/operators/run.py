@@ -13,6 +13,7 @@ from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
     LinksOption,
+    MicroBatchesOption,
     ObjectiveOption,
     OnOption,
     OptionalPlannerOption,
@@ -112,6 +113,7 @@ def run(
     planner: OptionalPlannerOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    micro_batches: MicroBatchesOption = None,
     weights: WeightsOption = None,
     objective: ObjectiveOption = None,
     contiguous: ContiguousOption = False,
@@ -155,6 +157,7 @@ def run(
         overlap=overlap,
         contiguous=contiguous,
         weights=weights,
+        micro_batches=micro_batches,
     )
     streamed = options.changes.get("objective") == "throughput"
     if streamed and adapt:

@@ -150,6 +150,7 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
         "operator_modules": tuple(entry.operator_modules or ()),
         "operator_kinds": tuple(entry.operator_kinds or ()),
         "output_shapes": tuple(map(tuple, entry.output_shapes or ())),
+        "micro_batch": np.array(entry.micro_batch or (), dtype=np.int64),
         "modules": None if entry.modules is None else entry.modules.tree(),
     }
 

@@ -72,6 +72,7 @@ class ProblemFile(FileModel):
     operator_modules: list[str] | None = None
     operator_kinds: list[str] | None = None
     output_shapes: list[list[Annotated[int, Field(ge=0, le=MOST)]]] | None = None
+    micro_batch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
     modules: ModuleTreeEntry | None = None
 
 

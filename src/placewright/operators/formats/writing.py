@@ -68,6 +68,8 @@ def _known_json(p: OperatorProblem) -> dict[str, Any]:
             known[key] = list(getattr(p, key))
     if p.output_shapes:
         known["output_shapes"] = [list(shape) for shape in p.output_shapes]
+    if p.micro_batch.any():
+        known["micro_batch"] = p.micro_batch.tolist()
     return known if p.modules is None else known | {"modules": tree_json(p.modules)}
 
 

@@ -26,6 +26,7 @@ from placewright.operators.planners.lists.planners import (
 )
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
+from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.search import Search
@@ -48,6 +49,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         *(Single(device) for device in problem.device_names),
         AccelerateAuto(),
         ChainDp(),
+        MicroBatches(),
         RoundRobin(),
         Random(),
         TopologicalSplit(),

@@ -45,6 +45,11 @@ class Mode(NamedTuple):
     memory: bool
 
 
+def default_order(p: OperatorProblem) -> IntArray:
+    """The order of a plan that has none: upward rank (rule O2), or of micro-batches (rule O4)."""
+    return np.arange(p.n) if p.micro_batch.any() else NO_ORDER
+
+
 def checked_batch(
     p: OperatorProblem, placements: npt.ArrayLike, order: npt.ArrayLike | None
 ) -> tuple[IntArray, IntArray]:
@@ -56,7 +61,7 @@ def checked_batch(
             where=p.name,
             by=f"shape {rows.shape} for {p.n} operators, {p.m} devices",
         )
-    fixed = NO_ORDER if order is None else thawed(frozen_int(order))
+    fixed = default_order(p) if order is None else thawed(frozen_int(order))
     if order is not None and not np.array_equal(np.sort(fixed), np.arange(p.n)):
         raise InputError("order must list every operator once", where=p.name)
     return rows, fixed

@@ -23,7 +23,7 @@ from placewright.operators.planners.placements.moves import (
     wander,
 )
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.simulation.inputs import NO_ORDER
+from placewright.operators.simulation.inputs import default_order
 from placewright.operators.sizes import home_bytes
 from placewright.operators.structure.groups import Groups
 
@@ -132,7 +132,7 @@ def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
         allowed=groups.allowed,
         topological=problem.topology.order,
         position=position,
-        order=NO_ORDER if start.order is None else thawed(start.order),
+        order=default_order(problem) if start.order is None else thawed(start.order),
     )
 
 

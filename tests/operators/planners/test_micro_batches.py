@@ -1,0 +1,89 @@
+"""micro-batches: textbook pipelines, and their memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewright.operators.files import read_problem, write_problem
+from placewright.operators.instances import tiny
+from placewright.operators.judge import Judge, judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.micro_batches import MicroBatches, windowed
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.reference import simulate
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
+
+
+def pipeline(parts: int, stages: int = 2, *, memory_bytes: float = np.inf) -> OperatorProblem:
+    """Forward and backward of every stage take 1 s; a forward pass keeps 8 bytes for its backward.
+
+    Operators of micro-batch j: forward of stage 0, 1, ..., then backward of the last, ..., of 0.
+    """
+    passes = 2 * stages
+    tensors = []
+    for j in range(parts):
+        for s in range(stages):
+            forward, backward = passes * j + s, passes * j + passes - 1 - s
+            if s + 1 < stages:
+                tensors += [(forward, 0.0, [forward + 1]), (backward - 1, 0.0, [backward])]
+            tensors.append((forward, 8.0, [backward]))
+    stage = [min(k, passes - 1 - k) for k in range(passes)] * parts
+    return tiny(
+        np.ones((passes * parts, stages)).tolist(),
+        tensors,
+        colocation=stage,
+        memory_bytes=np.full(stages, memory_bytes),
+        micro_batch=np.repeat(np.arange(1, parts + 1), passes),
+        operator_modules=tuple(f"stage{s}" for s in stage),
+    )
+
+
+@pytest.mark.parametrize(("parts", "stages"), [(1, 2), (4, 2), (6, 3)])
+def test_equal_stages_take_the_time_of_the_textbook(parts: int, stages: int) -> None:
+    """(M + S - 1) forward and backward passes: Huang et al. 2019, arXiv 1811.06965."""
+    problem = pipeline(parts, stages)
+    plan = solve(problem, "micro-batches", time_limit_s=60).plan
+    assert judge(problem, plan).value == 2.0 * (parts + stages - 1)
+    assert sorted(set(plan.placement.tolist())) == list(range(stages if parts > 1 else 1)) or (
+        parts == 1
+    )
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_memory_bounds_how_many_are_in_flight(window: int) -> None:
+    """With room for w activations the first stage holds w; alone they follow one another."""
+    problem = pipeline(6, memory_bytes=8.0 * window)
+    found = judge(problem, MicroBatches()(problem, Context()).plan)
+    assert found.feasible
+    assert found.value == (24.0 if window == 1 else 14.0)
+    schedules = dict(windowed(Judge(problem), np.array([0, 1, 1, 0] * 6)))
+    assert judge(problem, schedules[window]).peak_bytes[0] == 8.0 * window
+
+
+def test_without_an_order_the_oldest_micro_batch_comes_first() -> None:
+    """Rule O4, as in the reference; on one device memory is that of one micro-batch."""
+    problem = pipeline(5)
+    for place in ([0] * 20, [0, 1, 1, 0] * 5):
+        plan = OperatorPlan(np.array(place))
+        found, wanted = judge(problem, plan), simulate(problem, plan)
+        assert found.value == wanted.value
+        assert dict(enumerate(found.op_start_s.tolist())) == dict(wanted.start_s)
+    assert judge(problem, OperatorPlan(np.zeros(20, dtype=int))).peak_bytes[0] == 16.0
+
+
+def test_micro_batches_are_kept_in_files(tmp_path: Path) -> None:
+    """And count in the hash where there are any."""
+    problem = pipeline(2)
+    again = read_problem(write_problem(problem, tmp_path / "p.json"))
+    assert again.hash() == problem.hash()
+    assert problem.replace(micro_batch=np.zeros(problem.n, dtype=int)).hash() != problem.hash()
+
+
+def test_a_step_without_them_is_left_to_others() -> None:
+    """By name of what is missing."""
+    plain = tiny([[1.0, 1.0]])
+    assert MicroBatches().unsupported_reason(plain) == "the step has no micro-batches"
