@@ -160,6 +160,13 @@ def _unpack(made: Any, source: str) -> tuple[nn.Module, Any, Any, Any]:
     got = type(made).__name__
     if isinstance(made, tuple):
         got = "(" + ", ".join(type(part).__name__ for part in made) + ")"
+    if isinstance(made, tuple) and made and _is_tensorflow(made[0]):
+        raise InputError(
+            "the factory returns a model of TensorFlow",
+            where=f"model {source}",
+            by=f"got {got}",
+            hint=f"give it as tensorflow:{source}",
+        )
     if not isinstance(made, tuple) or len(made) not in (2, 4) or not isinstance(made[0], nn.Module):
         raise InputError(
             "the factory must return (model, inputs) or (model, inputs, loss_fn, targets)",
@@ -171,3 +178,9 @@ def _unpack(made: Any, source: str) -> tuple[nn.Module, Any, Any, Any]:
         raise InputError("loss_fn is not callable", where=f"model {source}", by=f"got {got}")
     model, inputs, loss_fn, targets = made if len(made) == 4 else (*made, None, None)
     return model, inputs, loss_fn, targets
+
+
+def _is_tensorflow(model: Any) -> bool:
+    return any(
+        kind.__module__.split(".")[0] in ("keras", "tensorflow") for kind in type(model).__mro__
+    )

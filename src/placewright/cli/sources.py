@@ -16,6 +16,7 @@ from placewright.errors import InputError, UnknownNameError, UnsupportedError
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import ModelFile
     from placewright.capturing.source import ModelSource
+    from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
@@ -26,12 +27,14 @@ Method = Literal["auto", "in-place", "isolated", "analytic"]
 SCHEMES = {
     "zoo": "zoo:NAME, a model that ships with Placewright",
     "onnx": "FILE.onnx, a model that ONNX Runtime executes",
+    "tensorflow": "GRAPH.pb, FOLDER of a SavedModel, MODEL.keras or "
+    "tensorflow:package.module:factory, models that TensorFlow executes",
     "dag": "dag:FILE.json, a task graph on unlike nodes",
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
 LATER = ("piper", "iopddl")
-LATER_FILES = (".xml", ".pb")
+LATER_FILES = (".xml",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Loaded:
     model: ModelSource | None = None
     state: Any = None
     weights: Any = None
-    file: ModelFile | None = None
+    file: ModelFile | TensorFlowModel | None = None
 
 
 def find_cluster(spec: str | None) -> Cluster:
@@ -137,7 +140,9 @@ def load_graph(
 
 def is_model_file(source: str) -> bool:
     """Whether `source` is a model that another runtime than PyTorch executes."""
-    return Path(source).suffix == ".onnx"
+    from placewright.capturing.tensorflow.model import is_tensorflow
+
+    return Path(source).suffix == ".onnx" or is_tensorflow(source)
 
 
 def _in_micro_batches(model: ModelSource, ask: SourceOptions) -> ModelSource:
@@ -187,11 +192,16 @@ def _from_model_file(ask: SourceOptions, console: Console) -> Loaded:
     return Loaded(problem, file.graph, cluster, file=file)
 
 
-def _captured_file(ask: SourceOptions, console: Console) -> ModelFile:
+def _captured_file(ask: SourceOptions, console: Console) -> ModelFile | TensorFlowModel:
+    from placewright.capturing.tensorflow.model import capture_tensorflow, is_tensorflow
     from placewright.deployment.model_files import capture_model_file, refuse_for_files
 
-    refuse_for_files(ask.source, {"--training": ask.training, "--weights": ask.weights is not None})
+    own = is_tensorflow(ask.source)
+    refused = {"--weights": ask.weights is not None, "--table": own and ask.table is not None}
+    refuse_for_files(ask.source, refused | {"--training": ask.training and not own})
     with console.meter(f"capturing {ask.source}"):
+        if own:
+            return capture_tensorflow(ask.source, batch=ask.batch, training=ask.training)
         return capture_model_file(ask.source, ask.batch)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.capturing.tensorflow.model import TensorFlowModel
 from placewright.errors import InputError, UnsupportedError
 from placewright.operators.measuring import execution_order
 from placewright.planning.check import LISTED, Check, Difference, Tolerance
@@ -55,13 +56,20 @@ def capture_model_file(path: str | Path, batch: int | None = None) -> ModelFile:
 
 
 def profile_model_file(
-    file: ModelFile,
+    file: ModelFile | TensorFlowModel,
     cluster: Cluster,
     *,
     method: Method = "auto",
     table: ProfileTable | None = None,
 ) -> OperatorProblem:
-    """Costs of the model's operators on the devices of a cluster; see `profile_onnx`."""
+    """Costs of the model's operators on the devices of a cluster.
+
+    See `profile_onnx` and `placewright.deployment.tensorflow_models.profile_tensorflow`.
+    """
+    if isinstance(file, TensorFlowModel):
+        from placewright.deployment.tensorflow_models import profile_tensorflow
+
+        return profile_tensorflow(file, cluster, method=method)
     from placewright.profiling.model_files import profile_onnx
 
     return profile_onnx(file, cluster, method=method, table=table)

@@ -11,12 +11,13 @@ import typer
 
 from placewright.cli.answer import keep_pictures
 from placewright.cli.console import Console
-from placewright.cli.options import BatchOption, OnOption, PlanFile, Source
+from placewright.cli.options import BatchOption, OnOption, PlanFile, Source, TrainingOption
 from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
     from placewright.deployment.model_files import FileWorkload
+    from placewright.deployment.tensorflow_models import TensorFlowWorkload
 
 LIMIT_S = 10.0
 """Seconds of planning where none are given."""
@@ -51,14 +52,14 @@ def run_model_file(
 ) -> None:
     """Run a plan beside the best single device; planned first without one."""
     from placewright.deployment.model_files import refuse_for_files
+    from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
     from placewright.planning.fixed_plan import judged_plan
     from placewright.planning.solving import solve
 
-    workload = _workload(loaded)
-    refuse_for_files(workload.file.source, refused)
-    problem = loaded.problem
+    workload, problem = _workload(loaded), loaded.problem
+    refuse_for_files(problem.name, refused)
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
@@ -77,8 +78,11 @@ def run_model_file(
             emulate=options.emulate,
             progress=meter,
         )
-    data = as_json(measured, result)
-    console.show(lambda: data, lambda: run_table(result, measured))
+    data, lines = as_json(measured, result), [run_table(result, measured)]
+    if isinstance(measured, TensorFlowMeasurement):
+        data["unplaced"] = measured.unplaced_json()
+        lines.append(measured.unplaced_text())
+    console.show(lambda: data, lambda: "\n".join(lines))
     console.keep(lambda: data)
     keep_pictures(
         console,
@@ -99,11 +103,13 @@ def export(
     folder: FolderOption,
     on: OnOption = None,
     batch: BatchOption = None,
+    training: TrainingOption = False,
 ) -> None:
     """Write a plan in the model's own format, load what was written, and compare its outputs.
 
     An ONNX model becomes one sub-model per stretch of operators on a device, and a
-    ``manifest.json`` by which plain ONNX Runtime runs them.
+    ``manifest.json`` by which plain ONNX Runtime runs them. A TensorFlow model becomes a SavedModel
+    with a device for every node, or a GraphDef if FOLDER ends in .pb.
     """
     from placewright.cli.sources import SourceOptions, is_model_file, load
     from placewright.planning.fixed_plan import judged_plan
@@ -112,9 +118,9 @@ def export(
         raise UnsupportedError(
             "only models of other runtimes are written back",
             where=source,
-            hint="give a FILE.onnx; `operators plan -o` saves the plan of any model",
+            hint="give a FILE.onnx or GRAPH.pb; `operators plan -o` saves the plan of any model",
         )
-    loaded = load(SourceOptions(source, on, batch=batch, method="analytic"), console)
+    loaded = load(SourceOptions(source, on, training, batch, method="analytic"), console)
     workload, result = _workload(loaded), judged_plan(loaded.problem, plan)
     files, check = workload.export(result, folder)
     data = {"files": [str(path) for path in files], "check": check.as_json()}
@@ -124,9 +130,13 @@ def export(
     check.demand()
 
 
-def _workload(loaded: Loaded) -> FileWorkload:
+def _workload(loaded: Loaded) -> FileWorkload | TensorFlowWorkload:
+    from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.deployment.model_files import FileWorkload
+    from placewright.deployment.tensorflow_models import TensorFlowWorkload
 
     assert loaded.file is not None
     assert loaded.cluster is not None
+    if isinstance(loaded.file, TensorFlowModel):
+        return TensorFlowWorkload(loaded.file, loaded.cluster, loaded.problem)
     return FileWorkload(loaded.file, loaded.cluster, loaded.problem)

@@ -1,0 +1,405 @@
+"""Sources become step graphs: a GraphDef file, a SavedModel folder, a Keras file, a factory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from placewright.capturing.tensorflow.step_graph import (
+    CALLS,
+    INIT,
+    INPUTS,
+    StepGraph,
+    ancestors,
+    ends,
+    node_of,
+    parsed_graph_def,
+    refuse_control_flow,
+    refuse_dynamic,
+)
+from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
+
+v1 = tf.compat.v1
+
+DEFAULT_SIGNATURE = "serving_default"
+LARGEST_BYTES = 2**31 - 2**20
+"""A GraphDef with its initial values must stay below what protocol buffers can hold."""
+
+
+def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any]:
+    """The step of a source and its ``tf.Graph``.
+
+    Parameters
+    ----------
+    source
+        ``path`` or ``factory``, ``batch``, ``training``, ``signature``, ``fetches``, ``seed``.
+    """
+    tf.keras.utils.set_random_seed(int(source.get("seed", 0)))
+    if source.get("factory"):
+        step = _from_factory(source)
+    else:
+        path = Path(source["path"])
+        if path.name == "saved_model.pb":
+            path = path.parent
+        if path.is_dir():
+            step = _from_saved_model(path, source)
+        elif path.suffix in (".keras", ".h5"):
+            step = _from_keras_file(path, source)
+        else:
+            step = _from_graph_def(path, source)
+    return _finished(step, source)
+
+
+def _from_graph_def(path: Path, source: Mapping[str, Any]) -> StepGraph:
+    if not path.is_file():
+        raise InputError("no such file", where=str(path), hint="give the path of a GraphDef")
+    graph_def = parsed_graph_def(path.read_bytes(), str(path))
+    wanted = source.get("fetches") or ()
+    known = {node.name for node in graph_def.node}
+    for name in map(node_of, wanted):
+        if name not in known:
+            raise UnknownNameError("node", name, sorted(known), where=str(path))
+    last = list(wanted) or ends(graph_def)
+    if not last:
+        raise InputError(
+            "computes nothing: no node besides constants, inputs and initialisation",
+            where=str(path),
+            by=f"{len(graph_def.node)} nodes",
+            hint="give the whole graph, or name its outputs: graph.pb?fetches=loss,train",
+        )
+    init = INIT if INIT in known else ""
+    graph_def = _inlined(graph_def, [*map(node_of, last), *([init] if init else [])])
+    return _of_ends(path.stem, graph_def, last, init)
+
+
+def _of_ends(name: str, graph_def: Any, last: list[str], init: str) -> StepGraph:
+    """Ends with outputs are fetched, others executed."""
+    by_name = {node.name: node for node in graph_def.node}
+    made = {n: len(_op_def(by_name[node_of(n)].op, name).output_arg) for n in last}
+    fetches = [n if ":" in n else f"{n}:0" for n in last if made[n]]
+    return StepGraph(
+        name, graph_def, {}, tuple(fetches), tuple(n for n in last if not made[n]), init
+    )
+
+
+def _op_def(op: str, where: str) -> Any:
+    from tensorflow.python.framework import op_def_registry
+
+    found = op_def_registry.get(op)
+    if found is None:
+        raise UnsupportedError(
+            f"unknown operator {op!r}",
+            where=where,
+            by=f"TensorFlow {tf.__version__} has no such operator",
+            hint="load the library that defines it, or export without custom operators",
+        )
+    return found
+
+
+def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
+    where = str(path)
+    if not (path / "saved_model.pb").is_file():
+        raise InputError(
+            "is no SavedModel", where=where, by="it has no saved_model.pb", hint="give its folder"
+        )
+    with _refusing(where, "cannot be loaded as a SavedModel", "export it again"):
+        loaded = tf.saved_model.load(where)
+    signatures = dict(getattr(loaded, "signatures", {}))
+    wanted = source.get("signature") or (
+        next(iter(signatures)) if len(signatures) == 1 else DEFAULT_SIGNATURE
+    )
+    if not signatures:
+        raise UnsupportedError(
+            "a SavedModel without a signature",
+            where=where,
+            by="which function is the model is not said",
+            hint="save it with signatures=model.call.get_concrete_function(...)",
+        )
+    if wanted not in signatures:
+        raise UnknownNameError("signature", wanted, signatures, where=where)
+    return _of_function(path.name, signatures[wanted], {})
+
+
+def _from_keras_file(path: Path, source: Mapping[str, Any]) -> StepGraph:
+    if not path.is_file():
+        raise InputError("no such file", where=str(path), hint="give the path of a Keras model")
+    hint = "save it again; a Lambda layer holds code, which is never executed from a file"
+    with _refusing(str(path), "cannot be loaded as a Keras model", hint):
+        model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
+    inputs = [_random(t.name, _batched(t.shape, source), t.dtype) for t in model.inputs]
+    given = inputs if len(inputs) > 1 else inputs[0]
+    return _of_keras(path.stem, (model, given, None, None), source)
+
+
+def _batched(shape: Any, source: Mapping[str, Any]) -> list[int | None]:
+    sizes = list(shape)
+    return [source.get("batch"), *sizes[1:]] if sizes and sizes[0] is None else sizes
+
+
+def _from_factory(source: Mapping[str, Any]) -> StepGraph:
+    module, _, name = str(source["factory"]).partition(":")
+    where = f"model {source['factory']}"
+    with _refusing(where, "importing its module failed", "import it in a Python shell"):
+        from importlib import import_module
+
+        found = getattr(import_module(module), name, None)
+    if found is None:
+        raise InputError(f"no factory {name!r}", where=f"module {module}", hint="check its name")
+    sizes = {} if source.get("batch") is None else {"batch": source["batch"]}
+    with _refusing(where, "the factory failed", "call it in a Python shell to see why"):
+        made = found(**sizes)
+    if not isinstance(made, tuple) or len(made) not in (2, 4) or not callable(made[0]):
+        raise InputError(
+            "the factory must return (model, inputs) or (model, inputs, loss_fn, targets)",
+            where=where,
+            by=f"got {type(made).__name__}",
+            hint="the model is a keras.Model, or a tf.function that does a whole step",
+        )
+    return _of_keras(name, made if len(made) == 4 else (*made, None, None), source)
+
+
+def _of_keras(name: str, made: tuple[Any, ...], source: Mapping[str, Any]) -> StepGraph:
+    """The step of a model: its outputs, or with training the update of its weights."""
+    model, inputs, loss_fn, targets = made
+    several = isinstance(inputs, list | tuple)
+    given = [np.asarray(value) for value in (inputs if several else [inputs])]
+    aims = [] if targets is None else [np.asarray(targets)]
+
+    def forward(*values: Any) -> Any:
+        if hasattr(model, "layers"):
+            return model(list(values) if several else values[0], training=False)
+        return model(*values)
+
+    function: Callable[..., Any] = forward
+    if source.get("training"):
+        function = _training(model, forward_of(model, several), loss_fn, len(given))
+        given = given + aims
+    with _refusing(f"model {name}", "tracing the step failed", "call it in a Python shell"):
+        specs = [tf.TensorSpec(value.shape, value.dtype) for value in given]
+        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    own = [tensor.op.name for tensor in traced.inputs][: len(given)]
+    return _of_function(name, traced, dict(zip(own, given, strict=True)))
+
+
+def forward_of(model: Any, several: bool) -> Callable[..., Any]:
+    """The model as it is trained."""
+    return lambda *values: model(list(values) if several else values[0], training=True)
+
+
+def _training(
+    model: Any, forward: Callable[..., Any], loss_fn: Any, inputs: int
+) -> Callable[..., Any]:
+    """A step that computes the loss, its gradients, and updates the weights."""
+    if not hasattr(model, "trainable_variables"):
+        raise UnsupportedError(
+            "--training is for Keras models",
+            where=getattr(model, "__name__", type(model).__name__),
+            hint="leave it out for a tf.function that does the whole step itself",
+        )
+    optimizer = getattr(model, "optimizer", None) or tf.keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+
+    def step(*values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            made = forward(*values[:inputs])
+            loss = _loss(loss_fn, made, values[inputs:])
+        weights = model.trainable_variables
+        optimizer.apply_gradients(
+            [(g, w) for g, w in zip(tape.gradient(loss, weights), weights, strict=True)]
+        )
+        return loss
+
+    return step
+
+
+def _loss(loss_fn: Any, made: Any, targets: tuple[Any, ...]) -> Any:
+    """The mean loss; the mean square of the outputs stands in where none is given."""
+    if loss_fn is None:
+        return tf.add_n([tf.reduce_mean(tf.square(part)) for part in tf.nest.flatten(made)])
+    keras_loss = isinstance(loss_fn, tf.keras.losses.Loss)
+    return loss_fn(*targets, made) if keras_loss else loss_fn(made, *targets)
+
+
+def _of_function(name: str, traced: Any, feeds: Mapping[str, Any]) -> StepGraph:
+    """A traced function as a graph of its own: variables are nodes, their values are given.
+
+    Variables that the function captured arrive as placeholders for handles; each becomes a
+    ``VarHandleOp``, and the node ``init`` gives it its present value.
+    """
+    graph = traced.graph
+    outputs = [t for t in tf.nest.flatten(traced.outputs) if t is not None]
+    inner = [internal.op.name for _, internal in graph.captures]
+    last = [*(t.op.name for t in outputs), *(op.name for op in graph.control_outputs)]
+    arguments = [t.op.name for t in traced.inputs]
+    graph_def = _inlined(graph.as_graph_def(), [*last, *arguments])
+    nodes = {node.name: node for node in graph_def.node}
+    by_handle = {id(v.handle): v for v in graph.variables}
+    assigned: list[str] = []
+    used = ancestors(nodes, last)
+    total = 0
+    for (external, _), inside in zip(graph.captures, inner, strict=True):
+        if inside not in used:
+            continue
+        variable = by_handle.get(id(external))
+        if variable is not None:
+            assigned.append(_make_variable(graph_def, nodes[inside], variable))
+            total += int(variable.dtype.size * variable.shape.num_elements())
+        elif external.dtype == tf.resource:
+            raise UnsupportedError(
+                "uses a resource that is no variable",
+                where=f"{name}: node {inside!r}",
+                by="a table, a dataset or a generator",
+                hint="take lookups and input pipelines out of the model, or freeze it",
+            )
+        else:
+            _make_constant(nodes[inside], external.numpy())
+    if total > LARGEST_BYTES:
+        raise UnsupportedError(
+            "its weights do not fit into one GraphDef", where=name, by=f"{total} bytes of {2**31}"
+        )
+    if assigned:
+        graph_def.node.add(name=INIT, op="NoOp").input.extend(f"^{n}" for n in assigned)
+    fetches = tuple(dict.fromkeys(f"{t.op.name}:{t.value_index}" for t in outputs))
+    targets = tuple(op.name for op in graph.control_outputs if op.name in nodes)
+    return StepGraph(name, graph_def, feeds, fetches, targets, INIT if assigned else "")
+
+
+def _make_variable(graph_def: Any, node: Any, variable: Any) -> str:
+    """Turn the placeholder of a handle into a variable; the node that assigns its value."""
+    name, dtype = node.name, variable.dtype.as_datatype_enum
+    node.Clear()
+    node.name, node.op = name, "VarHandleOp"
+    node.attr["dtype"].type = dtype
+    node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
+    node.attr["shared_name"].s = name.encode()
+    node.attr["container"].s = b""
+    value = graph_def.node.add(name=f"{name}/initial_value", op="Const")
+    value.attr["dtype"].type = dtype
+    value.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(variable.numpy()))
+    assign = graph_def.node.add(name=f"{name}/initialise", op="AssignVariableOp")
+    assign.input.extend([name, value.name])
+    assign.attr["dtype"].type = dtype
+    return str(assign.name)
+
+
+def _make_constant(node: Any, value: Any) -> None:
+    name = node.name
+    node.Clear()
+    node.name, node.op = name, "Const"
+    node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+
+
+def _inlined(graph_def: Any, wanted: list[str]) -> Any:
+    """The graph with the bodies of its functions in the place of calls; loops stay whole."""
+    functions = {function.signature.name for function in graph_def.library.function}
+    if not any(node.op in CALLS or node.op in functions for node in graph_def.node):
+        return graph_def
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    bodies = [function.node_def for function in graph_def.library.function]
+    for node in (node for nodes in (graph_def.node, *bodies) for node in nodes):
+        node.attr.pop("_lower_using_switch_merge", None)
+    for function in graph_def.library.function:
+        function.attr.pop("api_implements", None)  # other implementations of the same function
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    meta.collection_def["train_op"].node_list.value.extend(dict.fromkeys(wanted))
+    config = config_pb2.ConfigProto()
+    rewriting = config.graph_options.rewrite_options
+    rewriting.min_graph_nodes = -1
+    rewriting.optimizers.append("function")
+    rewriting.function_optimization = rewriting.AGGRESSIVE
+    return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def _finished(step: StepGraph, source: Mapping[str, Any]) -> tuple[StepGraph, Any]:
+    """The step with static shapes and a value for every input, and its graph."""
+    refuse_control_flow(_only(step), step.name)
+    for node in step.graph_def.node:
+        node.attr.pop("_output_shapes", None)
+        if node.op in INPUTS:
+            _fix_batch(node, source.get("batch"))
+    graph = imported(step.graph_def, step.name)
+    nodes = step.nodes
+    fed = [name for name, node in nodes.items() if node.op in INPUTS]
+    refuse_dynamic(graph, nodes, step.name, fed=fed)
+    feeds = {name: step.feeds[name] if name in step.feeds else _drawn(graph, name) for name in fed}
+    done = StepGraph(step.name, step.graph_def, feeds, step.fetches, step.targets, step.init)
+    return done, graph
+
+
+def _only(step: StepGraph) -> Any:
+    """The nodes of the step alone, as a GraphDef."""
+    kept = v1.GraphDef(library=step.graph_def.library)
+    kept.node.extend(step.nodes.values())
+    return kept
+
+
+def imported(graph_def: Any, where: str) -> Any:
+    """A ``tf.Graph`` of a GraphDef, with inferred shapes.
+
+    Raises
+    ------
+    InputError
+        An edge to a missing node, shapes or types that contradict each other.
+    """
+    graph = tf.Graph()
+    hint = "export the graph again; tf.import_graph_def must accept it"
+    with _refusing(where, "TensorFlow refuses the graph", hint), graph.as_default():
+        tf.import_graph_def(graph_def, name="")
+    return graph
+
+
+def _fix_batch(node: Any, batch: int | None) -> None:
+    """Set an open first dimension of an input to `batch`."""
+    shape = node.attr["shape"].shape
+    if batch is not None and shape.dim and shape.dim[0].size < 0:
+        shape.dim[0].size = batch
+
+
+def _drawn(graph: Any, name: str) -> Any:
+    tensor = graph.get_operation_by_name(name).outputs[0]
+    return _random(name, tensor.shape, tensor.dtype)
+
+
+def _random(name: str, shape: Any, dtype: Any) -> Any:
+    """Normal numbers, and zeros and ones for integers; drawn from the name."""
+    kind = tf.as_dtype(dtype)
+    if any(size is None for size in shape):
+        raise UnsupportedError(
+            f"the input {name!r} has a dynamic shape",
+            where=name,
+            by=str(tuple(shape)).replace("None", "?"),
+            hint="give --batch N for an open first dimension, or export with static shapes",
+        )
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if kind.is_integer or kind.is_bool:
+        return rng.integers(0, 2, list(shape)).astype(kind.as_numpy_dtype)
+    if not kind.is_floating:
+        raise UnsupportedError(
+            f"the input {name!r} holds no numbers",
+            where=name,
+            by=kind.name,
+            hint="take the preprocessing of strings out of the model",
+        )
+    return rng.normal(size=list(shape)).astype(kind.as_numpy_dtype)
+
+
+@contextmanager
+def _refusing(where: str, what: str, hint: str) -> Iterator[None]:
+    """Exceptions of TensorFlow, Keras and users' code as one of ours."""
+    try:
+        yield
+    except PlacewrightError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+        raise InputError(what, where=where, by=why, hint=hint) from error

@@ -1,0 +1,209 @@
+"""TensorFlowModel: a step that TensorFlow executes, its graph, and the process that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.capturing.tensorflow.node_graph import node_graph
+from placewright.capturing.tensorflow.process import TensorFlowProcess
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import InputError, UnsupportedError
+from placewright.graph.graph import Graph
+from placewright.numerics.arrays import BoolArray
+
+SUFFIXES = (".pb", ".keras", ".h5")
+SCHEME = "tensorflow:"
+KERNEL_OF = {"cpu": "CPU", "gpu": "GPU"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorFlowModel:
+    """A step of a TensorFlow model.
+
+    Attributes
+    ----------
+    kernels
+        By operator, the kinds of device that TensorFlow has a kernel on.
+    """
+
+    source: str
+    graph: Graph
+    process: TensorFlowProcess
+    kernels: Mapping[str, frozenset[str]]
+    feeds: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def runtime(self) -> str:
+        """TensorFlow and its version."""
+        return f"TensorFlow {self.process.version}"
+
+    def supported(self, cluster: Cluster) -> BoolArray:
+        """Shape (operators, devices): whether a device of that kind has a kernel.
+
+        A build of TensorFlow without GPU support knows no kernel for GPUs; then those that have
+        one for CPUs are taken to have one.
+
+        Raises
+        ------
+        UnsupportedError
+            No device of the cluster has a kernel for an operator; names it.
+        """
+        gpu_build = bool(self.process.about["gpu_build"])
+        kinds = [_kernel(device, gpu_build) for device in cluster.devices]
+        found = np.array(
+            [[kind in self.kernels[op.name] for kind in kinds] for op in self.graph.operators]
+        )
+        for operator, row in zip(self.graph.operators, found, strict=True):
+            if not row.any():
+                raise UnsupportedError(
+                    f"no device has a kernel for {operator.kind.removeprefix('tensorflow.')}",
+                    where=f"{self.graph.name}: operator {operator.name!r}",
+                    by=f"kernels on {', '.join(sorted(self.kernels[operator.name])) or 'none'}, "
+                    f"devices {', '.join(sorted({d.kind for d in cluster.devices}))}",
+                    hint="plan on a cluster with such a device, or export the model without it",
+                )
+        return found
+
+    def devices(self, cluster: Cluster) -> list[str]:
+        """TensorFlow's names of a cluster's devices: CPUs are logical ones of this process.
+
+        Raises
+        ------
+        InputError
+            More GPUs than there are, or a device of another kind.
+        """
+        counts = {"cpu": 0, "gpu": 0}
+        names = []
+        for device in cluster.devices:
+            if device.kind not in counts:
+                raise InputError(
+                    f"TensorFlow has no device of kind {device.kind!r}",
+                    where=f"{cluster.name}: device {device.name!r}",
+                    hint="plan for it, and run on cpu and gpu devices",
+                )
+            names.append(f"/device:{device.kind.upper()}:{counts[device.kind]}")
+            counts[device.kind] += 1
+        here = int(self.process.about["gpus"])
+        if counts["gpu"] > here:
+            raise InputError(
+                "TensorFlow sees fewer GPUs than the cluster has",
+                where=cluster.name,
+                by=f"{here} of {counts['gpu']}",
+                hint="run on a cluster of CPUs, or where the GPUs and TensorFlow for them are",
+            )
+        return names
+
+    def placement(self, cluster: Cluster, placement: Sequence[int]) -> dict[str, str]:
+        """TensorFlow's device of every operator."""
+        devices = self.devices(cluster)
+        return {op.name: devices[k] for op, k in zip(self.graph.operators, placement, strict=True)}
+
+    def write(self, cluster: Cluster, placement: Sequence[int], path: str | Path) -> list[Any]:
+        """Write the step with the device of every node, load it again and run it.
+
+        Parameters
+        ----------
+        path
+            A GraphDef where it ends in ``.pb``, else a folder for a SavedModel.
+
+        Returns
+        -------
+        By output its difference from the unplaced graph: step, role, tensor, largest absolute
+        difference, largest magnitude.
+        """
+        path = Path(path)
+        if path.exists() and not path.suffix:
+            raise InputError("there is something already", where=str(path), hint="name a new one")
+        devices = self.placement(cluster, placement)
+        found = self.process.order(
+            "write", placement=devices, path=str(path.absolute()), cpus=cpus_of(cluster)
+        )
+        return list(found)
+
+
+def cpus_of(cluster: Cluster) -> int:
+    """Logical CPUs that a cluster needs, at least one."""
+    return max(1, sum(device.kind == "cpu" for device in cluster.devices))
+
+
+def _kernel(device: Device, gpu_build: bool) -> str:
+    kind = KERNEL_OF.get(device.kind, "CPU")
+    return kind if gpu_build else "CPU"
+
+
+def is_tensorflow(source: str) -> bool:
+    """Whether a source is a model for TensorFlow: by its suffix, its scheme or its folder."""
+    if source.startswith(SCHEME):
+        return True
+    path = Path(source.partition("?")[0])
+    return path.suffix in SUFFIXES or (path / "saved_model.pb").is_file()
+
+
+def capture_tensorflow(
+    source: str,
+    *,
+    batch: int | None = None,
+    training: bool = False,
+    process: TensorFlowProcess | None = None,
+) -> TensorFlowModel:
+    """Capture a step of a TensorFlow model.
+
+    Parameters
+    ----------
+    source
+        ``graph.pb`` (a GraphDef; ``graph.pb?fetches=loss,train`` names its outputs), the folder of
+        a SavedModel (``folder?signature=serving_default``), ``model.keras``, or
+        ``tensorflow:package.module:factory``, a function that returns ``(model, inputs)`` or
+        ``(model, inputs, loss_fn, targets)``; the model is a Keras model, or a ``tf.function``.
+    batch
+        Takes the place of an open first dimension of inputs; a factory gets it as a keyword.
+    training
+        The step with gradients and the optimizer, of a Keras model.
+    process
+        That has imported TensorFlow; a new one by default.
+
+    Raises
+    ------
+    UnsupportedError
+        Control flow, dynamic shapes, a SavedModel without a signature, unknown operators.
+    InputError
+        A file that is missing or damaged.
+    MissingDependencyError
+        TensorFlow is not installed.
+    """
+    asked = _asked(source, batch, training)
+    process = process or TensorFlowProcess()
+    found = process.order("load", source=asked)
+    graph = node_graph(found["name"], found["nodes"])
+    kernels = {node["name"]: frozenset(node["kernels"]) for node in found["nodes"]}
+    outputs = tuple(found["fetches"])
+    return TensorFlowModel(source, graph, process, kernels, tuple(found["feeds"]), outputs)
+
+
+def _asked(source: str, batch: int | None, training: bool) -> dict[str, Any]:
+    """The order for the process; options that the source cannot have are refused."""
+    asked: dict[str, Any] = {"batch": batch, "training": training}
+    if source.startswith(SCHEME):
+        return asked | {"factory": source.removeprefix(SCHEME)}
+    path, _, query = source.partition("?")
+    key, _, value = query.partition("=")
+    if query and (key not in ("fetches", "signature") or not value):
+        raise InputError(
+            f"unknown option {query!r}",
+            where=source,
+            hint="graph.pb?fetches=NAME,NAME or FOLDER?signature=NAME",
+        )
+    if training and Path(path).suffix not in (".keras", ".h5"):
+        raise InputError(
+            "--training is for Keras models",
+            where=source,
+            hint="a GraphDef has its whole step already; leave --training out",
+        )
+    options = {key: value.split(",") if key == "fetches" else value} if query else {}
+    return asked | {"path": path} | options

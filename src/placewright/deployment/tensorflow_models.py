@@ -1,0 +1,331 @@
+"""Place a TensorFlow model: costs, measured steps beside the unplaced graph, writing it back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
+from placewright.errors import InputError, UnsupportedError, WorkerError
+from placewright.operators.plan import OperatorPlan
+from placewright.planning.check import LISTED, Check, Difference, Role, Tolerance
+from placewright.planning.comparison import SpeedUp, speed_up
+from placewright.planning.contract import Progress, silent
+from placewright.planning.result import Baseline, Measurement, Result
+from placewright.profiling.build import operator_problem
+from placewright.profiling.roofline import analytic_seconds
+from placewright.report.text import seconds as text_of_seconds
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster, Device
+    from placewright.numerics.arrays import FloatArray, IntArray
+    from placewright.operators.problem import OperatorProblem
+
+SINGLE = "only:"
+ROUNDS = 5
+"""Blocks of steps of each plan, in turns."""
+
+REPEATS = 7
+"""Traced steps of a profile."""
+
+CHECKED_STEPS = 3
+SAME = Tolerance(reason="the same kernels on the CPUs of one machine: every bit must be equal")
+OTHER_KERNELS = Tolerance(relative=1e-4, update=1e-4, reason="GPUs have kernels of their own")
+
+Placement = Mapping[str, str]
+
+
+def profile_tensorflow(
+    model: TensorFlowModel, cluster: Cluster, *, method: str = "auto"
+) -> OperatorProblem:
+    """The problem of placing a step on a cluster.
+
+    Parameters
+    ----------
+    method
+        ``analytic`` computes from FLOPs and bytes. All others take the medians of TensorFlow's own
+        trace of every kernel for CPUs, with as many threads as the device has cores (at most those
+        that are here) and one operator at a time, divided by the device's ``speed``; devices of
+        other kinds are computed.
+
+    Raises
+    ------
+    UnsupportedError
+        No device has a kernel for an operator, or the graph's variables have no values.
+    """
+    supported = model.supported(cluster)
+    known: dict[int, FloatArray] = {}
+    columns = [_seconds(model, device, method, known) for device in cluster.devices]
+    compute_s = np.where(supported, np.stack(columns, axis=1), np.inf)
+    return operator_problem(model.graph, cluster, compute_s)
+
+
+def _seconds(
+    model: TensorFlowModel, device: Device, method: str, known: dict[int, FloatArray]
+) -> FloatArray:
+    """Seconds of every operator on one device."""
+    computed = analytic_seconds(model.graph.operators, device)
+    if method == "analytic" or device.kind != "cpu":
+        return computed
+    threads = min(device.cores, cores_here())
+    if threads not in known:
+        found = model.process.order("profile", threads=threads, repeats=REPEATS)
+        names = model.graph.operator_names
+        known[threads] = np.array([found.get(name, np.nan) for name in names])
+    measured = known[threads] / device.speed
+    return np.where(np.isnan(measured), computed, measured)
+
+
+def cores_here() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorFlowWorkload:
+    """A step of TensorFlow, the cluster that it is placed on, and the problem of that."""
+
+    model: TensorFlowModel
+    cluster: Cluster
+    problem: OperatorProblem
+
+    @property
+    def engine(self) -> str:
+        """TensorFlow, and what its devices are."""
+        cpus = cpus_of(self.cluster)
+        gpus = len(self.cluster.devices) - sum(d.kind == "cpu" for d in self.cluster.devices)
+        parts = [f"{cpus} logical CPU{'s' * (cpus != 1)} that share {cores_here()} threads"]
+        return f"{self.model.runtime}: {', '.join(parts + ([f'{gpus} GPUs'] if gpus else []))}"
+
+    def placement(self, plan: OperatorPlan) -> dict[str, str]:
+        """TensorFlow's device of every operator."""
+        return self.model.placement(self.cluster, plan.placement.tolist())
+
+    def step_seconds(self, plan: OperatorPlan | None, steps: int) -> list[float]:
+        """Seconds of steps under a plan, or of the unplaced graph; its session stays open.
+
+        Raises
+        ------
+        WorkerError
+            TensorFlow cannot run it.
+        """
+        placed = {} if plan is None else self.placement(plan)
+        found = self.model.process.order(
+            "run", key=_key(placed), placement=placed, cpus=cpus_of(self.cluster), steps=steps
+        )
+        return [float(seconds) for seconds in found]
+
+    def placement_seconds(
+        self, placements: IntArray, *, steps: int = 5, warmup: int = 2
+    ) -> FloatArray:
+        """Median measured step of each row of an array of placements, shape (rows,).
+
+        ``inf`` where TensorFlow cannot run one: a measured reward for planners that learn.
+        """
+        found = np.full(len(placements), np.inf)
+        for k, row in enumerate(placements):
+            with suppress(WorkerError):
+                times = self.step_seconds(OperatorPlan(row), warmup + steps)
+                found[k] = median(times[warmup:])
+            self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Close the sessions of all placements, which hold a copy of the weights each."""
+        self.model.process.order("drop")
+
+    def measure(
+        self,
+        result: Result,
+        *,
+        beside: Result | None = None,
+        steps: int = 10,
+        warmup: int = 2,
+        seed: int = 0,
+        check: bool = False,
+        emulate: bool = True,
+        progress: Progress = silent,
+    ) -> TensorFlowMeasurement:
+        """Run a plan, the unplaced graph and another plan in turns.
+
+        Parameters
+        ----------
+        beside
+            `best_single(result.problem)` for `Measurement.speed_up`.
+        seed
+            Not used: inputs and initial values are those of the captured step.
+        check
+            Compare outputs and variables with those of the unplaced graph over three steps.
+        emulate
+            Not used: TensorFlow cannot be slowed device by device, so nothing is emulated.
+
+        Raises
+        ------
+        InputError
+            The plan is for another graph, or the cluster has devices that are not here.
+        WorkerError
+            TensorFlow cannot run the placement.
+        """
+        _same_graph(result.problem, self.model)
+        checked = self.check(result.plan) if check else None
+        alike = beside is not None and _alike(beside, result)
+        plans = [result.plan, None, *([] if beside is None or alike else [beside.plan])]
+        times = self._in_turns(plans, steps, warmup, result.value, progress)
+        baseline = None
+        if beside is not None:
+            rival = None if alike else self._measurement(beside, times[2])
+            baseline = Baseline(beside.planner.removeprefix(SINGLE), rival)
+        self.forget()
+        own = self._measurement(result, times[0])
+        unplaced = tuple(map(tuple, times[1]))
+        return replace(own, check=checked, baseline=baseline, unplaced=unplaced)
+
+    def _in_turns(
+        self,
+        plans: Sequence[OperatorPlan | None],
+        steps: int,
+        warmup: int,
+        bound: float,
+        progress: Progress,
+    ) -> list[list[list[float]]]:
+        """Seconds of steps by plan and round: a b c, c b a, ...; blocks begin with a warm-up."""
+        times: list[list[list[float]]] = [[] for _ in plans]
+        rounds, began = min(steps, ROUNDS), time.perf_counter()
+        for turn in range(rounds):
+            size = steps // rounds + (turn < steps % rounds)
+            forth = range(len(plans))
+            for k in forth if turn % 2 == 0 else reversed(forth):
+                times[k].append(self.step_seconds(plans[k], warmup + size)[warmup:])
+            progress(
+                what=f"round {turn + 1} of {rounds}",
+                value=median([s for block in times[0] for s in block]),
+                bound=bound,
+                elapsed_s=time.perf_counter() - began,
+            )
+        return times
+
+    def _measurement(
+        self, result: Result, blocks: Sequence[Sequence[float]]
+    ) -> TensorFlowMeasurement:
+        return TensorFlowMeasurement(
+            step_s=tuple(s for block in blocks for s in block),
+            predicted_s=result.value,
+            trace=None,
+            engine=self.engine,
+            rounds=tuple(map(len, blocks)),
+        )
+
+    def check(self, plan: OperatorPlan, steps: int = CHECKED_STEPS) -> Check:
+        """Outputs and variables of the placed step beside those of the unplaced graph."""
+        found = self.model.process.order(
+            "check", placement=self.placement(plan), cpus=cpus_of(self.cluster), steps=steps
+        )
+        return _checked(found, self._tolerance(plan), self.model.runtime)
+
+    def export(self, result: Result, target: str | Path) -> tuple[list[Path], Check]:
+        """Write the placed step: a GraphDef if `target` ends in ``.pb``, else a SavedModel.
+
+        Returns
+        -------
+        What was written; loaded again, its outputs beside those of the unplaced graph.
+        """
+        _same_graph(result.problem, self.model)
+        found = self.model.write(self.cluster, result.plan.placement.tolist(), target)
+        return [Path(target)], _checked(found, self._tolerance(result.plan), self.model.runtime)
+
+    def _tolerance(self, plan: OperatorPlan) -> Tolerance:
+        used = {self.cluster.devices[k].kind for k in plan.placement.tolist()}
+        return SAME if used == {"cpu"} else OTHER_KERNELS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorFlowMeasurement(Measurement):
+    """A measured plan, and the unplaced graph that ran in turns with it.
+
+    Attributes
+    ----------
+    unplaced
+        Seconds of every step of the unplaced graph, by round.
+    """
+
+    unplaced: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def unplaced_s(self) -> float:
+        """Median step of the unplaced graph."""
+        return median(seconds for block in self.unplaced for seconds in block)
+
+    @property
+    def unplaced_speed_up(self) -> SpeedUp:
+        """Of the plan over the unplaced graph."""
+        return speed_up(self.by_round(), self.unplaced)
+
+    def unplaced_json(self) -> dict[str, Any]:
+        """What `operators run -f json` has as ``unplaced``."""
+        return {
+            "measured_s": self.unplaced_s,
+            "step_s": [seconds for block in self.unplaced for seconds in block],
+            "speed_up": self.unplaced_speed_up.as_json(),
+        }
+
+    def unplaced_text(self) -> str:
+        """One line for people."""
+        found = self.unplaced_speed_up
+        interval = (
+            "" if found.rounds < 2 else f", 95 % interval {found.low:.2f} to {found.high:.2f}"
+        )
+        return (
+            f"unplaced graph: measured {text_of_seconds(self.unplaced_s)}; the plan is "
+            f"{found.ratio:.2f} times as fast{interval}"
+        )
+
+
+def _key(placement: Placement) -> str:
+    return "|".join(f"{name}@{device}" for name, device in placement.items())
+
+
+def _same_graph(problem: OperatorProblem, model: TensorFlowModel) -> None:
+    if problem.operator_names != model.graph.operator_names:
+        raise InputError(
+            "the plan is for another graph",
+            where=f"{problem.name} and {model.source}",
+            by=f"{problem.n} and {len(model.graph.operators)} operators",
+            hint="plan again from the model that you run",
+        )
+
+
+def _alike(result: Result, other: Result) -> bool:
+    return bool((result.plan.placement == other.plan.placement).all())
+
+
+def _checked(found: Iterable[Sequence[Any]], tolerance: Tolerance, runtime: str) -> Check:
+    """A check of differences: step, role, tensor, difference, largest magnitude."""
+    every = []
+    for step, role, tensor, apart, largest in found:
+        kind: Role = "output" if role == "output" else "parameter"
+        allowed = tolerance.absolute(kind, largest, step)
+        every.append(Difference(step, kind, tensor, apart, allowed))
+    if not every:
+        raise UnsupportedError("has no outputs to compare", where=runtime)
+    failed = [d for d in every if not d.passed]
+    first = [d for d in failed if d.step == failed[0].step] if failed else []
+    first.sort(key=lambda d: d.tolerance - d.max_abs_error)
+    last = max(d.step for d in every)
+    counted = [d.role for d in every if d.step == last]
+    return Check(
+        steps=last,
+        tolerance=tolerance,
+        compared={role: counted.count(role) for role in ("output", "parameter")},
+        max_abs_error=max(d.max_abs_error for d in every),
+        failed=tuple(first[:LISTED]),
+        beyond=len(first),
+        reference=f"the unplaced graph on {runtime}",
+    )

@@ -1,0 +1,116 @@
+"""Nodes as plain data become a graph: no TensorFlow is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from placewright.capturing.tensorflow.node_graph import SHARED_BYTES, node_graph
+from placewright.errors import UnsupportedError
+from placewright.graph.graph import Graph
+
+
+def node(name: str, op: str, *inputs: str, **more: Any) -> dict[str, Any]:
+    """A node with one float output of four elements unless `more` says otherwise."""
+    plain = {"outputs": [["float32", [4]]], "bytes": 0, "colocate": [], "attrs": {}}
+    return {"name": name, "op": op, "inputs": list(inputs), **plain, **more}
+
+
+def variable_step() -> Graph:
+    """``w -= x * read(w)``, and an operator that waits for it through a constant."""
+    handle = [["resource", []]]
+    return node_graph(
+        "step",
+        [
+            node("x", "Placeholder"),
+            node("w", "VarHandleOp", outputs=handle, bytes=16),
+            node("read", "ReadVariableOp", "w"),
+            node("mul", "Mul", "x", "read"),
+            node("update", "AssignSubVariableOp", "w", "mul", outputs=[]),
+            node("one", "Const", "^update", bytes=4),
+            node("next", "Add", "x", "one"),
+        ],
+    )
+
+
+def test_nodes_that_compute_nothing_are_no_operators() -> None:
+    """Inputs, constants and variables follow their readers; bytes are resident there."""
+    graph = variable_step()
+    assert graph.operator_names == ("read", "mul", "update", "next")
+    resident = {op.name: op.resident_bytes for op in graph.operators}
+    assert resident == {"read": 16, "mul": 0, "update": 0, "next": 4}
+    assert graph.operators[1].kind == "tensorflow.Mul"
+
+
+def test_readers_of_a_variable_stay_together() -> None:
+    """A handle joins; a value does not."""
+    groups = {op.name: op.colocation for op in variable_step().operators}
+    assert groups == {"read": "read", "mul": "", "update": "read", "next": ""}
+
+
+def test_control_dependencies_are_tensors_without_bytes() -> None:
+    """Through a constant they reach its readers."""
+    tensors = {t.name: t for t in variable_step().tensors}
+    assert tensors["after:update"].consumers == ("next",)
+    assert tensors["after:update"].bytes == 0
+    assert tensors["read"].bytes == 16
+
+
+def test_a_large_constant_keeps_its_readers_together_and_a_small_one_does_not() -> None:
+    """Copies of small constants are cheap."""
+    for size, group in ((SHARED_BYTES, "a"), (SHARED_BYTES - 1, "")):
+        graph = node_graph(
+            "g",
+            [
+                node("c", "Const", bytes=size),
+                node("a", "Relu", "c"),
+                node("b", "Relu", "c"),
+                node("d", "Relu", "b:0", colocate=["d"]),
+            ],
+        )
+        assert [op.colocation for op in graph.operators] == [group, group, ""]
+        held = [op.resident_bytes for op in graph.operators]
+        assert held == ([size, 0, 0] if group else [size, size, 0])
+
+
+def test_colocation_by_name_and_outputs_by_number() -> None:
+    """``_class loc:@`` joins; a second output is a tensor of its own."""
+    outputs = [["float32", [4]], ["int64", [2, 3]]]
+    graph = node_graph(
+        "g",
+        [
+            node("x", "Placeholder"),
+            node("top", "TopK", "x", outputs=outputs),
+            node("a", "Relu", "top", colocate=["top"]),
+            node("b", "Neg", "top:1"),
+        ],
+    )
+    assert [op.colocation for op in graph.operators] == ["top", "top", ""]
+    assert {t.name: (t.bytes, t.consumers) for t in graph.tensors[:2]} == {
+        "top": (16, ("a",)),
+        "top#1": (48, ("b",)),
+    }
+
+
+def test_gradients_and_updates_have_phases() -> None:
+    """By scope, by what changes variables, and what only that needs."""
+    graph = node_graph(
+        "g",
+        [
+            node("x", "Placeholder"),
+            node("w", "VarHandleOp", outputs=[["resource", []]]),
+            node("loss", "Square", "x"),
+            node("gradient_tape/square", "Mul", "loss"),
+            node("scaled", "Mul", "gradient_tape/square"),
+            node("set", "AssignSubVariableOp", "w", "scaled", outputs=[]),
+        ],
+    )
+    phases = [op.phase for op in graph.operators]
+    assert phases == ["forward", "backward", "optimizer", "optimizer"]
+
+
+def test_a_graph_of_constants_is_refused() -> None:
+    """It computes nothing."""
+    with pytest.raises(UnsupportedError, match="computes nothing"):
+        node_graph("g", [node("c", "Const")])
