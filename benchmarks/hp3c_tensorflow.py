@@ -1,12 +1,15 @@
 """HP3C's setting: the training step of a translation model in TensorFlow, placed and measured.
 
-    python benchmarks/hp3c_tensorflow.py [--devices 2] [--steps 25] [--planner auto ...]
+    python benchmarks/hp3c_tensorflow.py [--devices 2] [--steps 25] [--planner auto hp3c ...]
 
 The model is GNMT made small: embeddings, an encoder and a decoder of LSTM layers, attention, and a
 projection on the vocabulary, in Keras, every time step unrolled (no loop: each operator can be
 placed). The step has the loss, all gradients and Adam. Every plan is measured in turns with the
 graph as TensorFlow places it; logical CPUs share one thread pool, so that on a machine without GPUs
 a placement changes where transfers and queues are, and not how many cores compute.
+
+``hp3c`` is rewarded by the judge; with ``--measured N`` also by measured steps of N placements, as
+in the paper, from no start other than the trivial plans (``hp3c measured``).
 
 ``expert`` puts the layers round robin on the devices, as people place GNMT by hand.
 """
@@ -105,6 +108,21 @@ def expert(problem: OperatorProblem) -> list[int]:
     return [first[group] for group in problem.colocation.tolist()]
 
 
+def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
+    """HP3C, rewarded by the median of measured steps."""
+    from placewright.operators.planners.learned.hp3c import Hp3c
+
+    from placewright.operators.planners.learned.evaluation import Evaluations
+    from placewright.operators.planners.learned.planner import learned
+    from placewright.planning.fixed_plan import judged_plan
+
+    evaluations = Evaluations(workload.problem, limit=samples, measure=workload.placement_seconds)
+    proposal = learned(Hp3c(samples=samples, start="nothing"), evaluations)
+    best = [f"{point.evaluations}: {point.value_s * 1e3:.1f} ms" for point in evaluations.curve]
+    print(f"hp3c measured, best step by placements tried: {', '.join(best)}", flush=True)
+    return judged_plan(workload.problem, proposal.plan)
+
+
 def measured(workload: TensorFlowWorkload, result: Result, steps: int) -> dict[str, Any]:
     """Predicted and measured step, beside the unplaced graph, outputs compared."""
     found = workload.measure(result, steps=steps, check=True)
@@ -133,9 +151,10 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--batch", type=int, default=SENTENCES)
     parser.add_argument(
-        "--planner", nargs="*", default=["only:cpu0", "metis", "random", "heft", "auto"]
+        "--planner", nargs="*", default=["only:cpu0", "metis", "random", "heft", "auto", "hp3c"]
     )
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--measured", type=int, default=0, metavar="N")
     asked = parser.parse_args()
 
     cluster = Cluster(tuple(Device(f"cpu{k}") for k in range(asked.devices)), name="logical")
@@ -145,8 +164,11 @@ def main() -> None:
     problem = workload.problem
     print(repr(model.graph), flush=True)
     rows = {}
-    for name in ("expert", *asked.planner):
-        if name == "expert":
+    learning = ["hp3c measured"] if asked.measured else []
+    for name in ("expert", *asked.planner, *learning):
+        if name == "hp3c measured":
+            result = learned_on_steps(workload, asked.measured)
+        elif name == "expert":
             result = judged_plan(problem, OperatorPlan(np.array(expert(problem))))
         else:
             result = solve(problem, name, time_limit_s=asked.time_limit)

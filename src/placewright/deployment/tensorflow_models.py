@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
+from placewright.cluster.cluster import Link
 from placewright.errors import InputError, UnsupportedError, WorkerError
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.check import LISTED, Check, Difference, Role, Tolerance
@@ -37,6 +38,9 @@ REPEATS = 7
 """Traced steps of a profile."""
 
 CHECKED_STEPS = 3
+HANDOVER_BANDWIDTH = 1e13
+"""Bytes per second between logical CPUs, which share memory."""
+
 SAME = Tolerance(reason="the same kernels on the CPUs of one machine: every bit must be equal")
 OTHER_KERNELS = Tolerance(relative=1e-4, update=1e-4, reason="GPUs have kernels of their own")
 
@@ -52,9 +56,10 @@ def profile_tensorflow(
     ----------
     method
         ``analytic`` computes from FLOPs and bytes. All others take the medians of TensorFlow's own
-        trace of every kernel for CPUs, with as many threads as the device has cores (at most those
-        that are here) and one operator at a time, divided by the device's ``speed``; devices of
-        other kinds are computed.
+        trace of every kernel for CPUs, scaled to a step without trace, with as many threads as the
+        device has cores (at most those that are here) and one operator at a time, divided by the
+        device's ``speed``; devices of other kinds are computed. The time of handing a tensor from
+        one logical CPU to another is measured, too.
 
     Raises
     ------
@@ -65,7 +70,19 @@ def profile_tensorflow(
     known: dict[int, FloatArray] = {}
     columns = [_seconds(model, device, method, known) for device in cluster.devices]
     compute_s = np.where(supported, np.stack(columns, axis=1), np.inf)
-    return operator_problem(model.graph, cluster, compute_s)
+    delivering = cluster if method == "analytic" else _handing_over(model, cluster)
+    return operator_problem(model.graph, delivering, compute_s)
+
+
+def _handing_over(model: TensorFlowModel, cluster: Cluster) -> Cluster:
+    """Between CPUs of one node that no link joins TensorFlow hands over a reference."""
+    cpus = {device.name for device in cluster.devices if device.kind == "cpu"}
+    local = [link for link in cluster.local_links() if {link.source, link.target} <= cpus]
+    if not local:
+        return cluster
+    seconds = float(model.process.order("handover"))
+    handed = [Link(x.source, x.target, HANDOVER_BANDWIDTH, seconds) for x in local]
+    return replace(cluster, links=(*cluster.links, *handed))
 
 
 def _seconds(

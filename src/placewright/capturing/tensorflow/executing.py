@@ -181,6 +181,39 @@ class Execution:
         self.session.close()
 
 
+def kernel_seconds(step: StepGraph, threads: int, repeats: int) -> dict[str, float]:
+    """Median seconds of each operator, one at a time, on so many threads.
+
+    The trace leaves out what the executor does between operators and adds its own cost, so all are
+    scaled by one factor that makes their sum the time of a step without trace.
+    """
+    run = Execution(step, {}, 1, intra_threads=threads, inter_threads=1)
+    run.run(2)
+    whole = statistics.median(run.run(repeats))
+    found = run.operator_seconds(repeats)
+    whole = min(whole, statistics.median(run.run(repeats)))
+    run.close()
+    return {name: seconds * whole / sum(found.values()) for name, seconds in found.items()}
+
+
+def handover_seconds(hops: int = 200, repeats: int = 15) -> float:
+    """Seconds that a tensor takes from one logical CPU to another: a reference is handed over."""
+    times = []
+    for devices in (["/device:CPU:0", "/device:CPU:1"], ["/device:CPU:0"]):
+        with tf.Graph().as_default() as graph:
+            value = v1.placeholder(tf.float32, (1,), name="x")
+            for k in range(hops):
+                with tf.device(devices[k % len(devices)]):
+                    value = tf.negative(value, name=f"hop{k}")
+        feeds = {"x": np.ones(1, np.float32)}
+        step = StepGraph("handover", graph.as_graph_def(), feeds, (value.name,))
+        run = Execution(step, {}, 2)
+        run.run(3)
+        times.append(statistics.median(run.run(repeats)))
+        run.close()
+    return max(0.0, times[0] - times[1]) / hops
+
+
 def _add_reads(graph_def: Any, step: StepGraph) -> list[str]:
     """Nodes that read every variable."""
     nodes, names = step.nodes, []

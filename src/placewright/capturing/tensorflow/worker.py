@@ -63,13 +63,15 @@ class Orders:
 
     def profile(self, threads: int, repeats: int) -> dict[str, float]:
         """Seconds of every operator with so many threads, one operator at a time."""
-        from placewright.capturing.tensorflow.executing import Execution
+        from placewright.capturing.tensorflow.executing import kernel_seconds
 
-        run = Execution(self.step, {}, 1, intra_threads=threads, inter_threads=1)
-        run.run(2)
-        found = run.operator_seconds(repeats)
-        run.close()
-        return found
+        return kernel_seconds(self.step, threads, repeats)
+
+    def handover(self) -> float:
+        """Seconds that a tensor takes from one logical CPU to another."""
+        from placewright.capturing.tensorflow.executing import handover_seconds
+
+        return handover_seconds()
 
     def run(self, key: str, placement: dict[str, str], cpus: int, steps: int) -> list[float]:
         """Seconds of steps of a placement; its session stays for the next order."""
