@@ -14,6 +14,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import lean
 from placewright.solvers._memory_contract import Spans
 from placewright.solvers._pbqp_work import Arrays
 
@@ -267,23 +268,34 @@ def _dominate(d: Draft, i: int) -> bool:
     k, cost = len(d.cost[i]), d.cost[i]
     if k == 1 or any(k * m.size > MOST_COMPARED for m in d.edges[i].values()):
         return False
-    better = _uses_no_more(d, i)
-    excess = cost[:, None] - cost[None, :]
+    better = _uses_no_more(d, i) & ~np.eye(k, dtype=np.bool_)
+    if not better.any():
+        return False
+    excess = np.where(better, cost[:, None] - cost[None, :], np.inf)
     for matrix in d.edges[i].values():
-        if not (better & ~np.eye(k, dtype=np.bool_)).any():
+        if not add_worst_excess(excess, matrix):
             return False
-        excess = excess + _worst_excess(matrix)
     beaten = _one_of_equals(better & (excess <= 0))
     if beaten.any():
         d.keep(i, ~beaten)
     return bool(beaten.any())
 
 
-def _worst_excess(matrix: FloatArray) -> FloatArray:
-    """``[a, b]``: how much dearer row a can be than row b, where b is allowed."""
-    worst = np.full((len(matrix), len(matrix)), -np.inf)
-    for b, row in enumerate(matrix):
-        fine = row < np.inf
-        if fine.any():
-            worst[:, b] = (matrix[:, fine] - row[fine]).max(axis=1)
-    return worst
+@lean
+def add_worst_excess(excess: FloatArray, matrix: FloatArray) -> bool:
+    """Add to ``[a, b]`` how much dearer row a can be than row b, where b is allowed.
+
+    Pairs at infinity are left out; whether any other is left.
+    """
+    left = False
+    for a in range(len(matrix)):
+        for b in range(len(matrix)):
+            if excess[a, b] == np.inf:
+                continue
+            worst = -np.inf
+            for c in range(matrix.shape[1]):
+                if matrix[b, c] < np.inf:
+                    worst = max(worst, matrix[a, c] - matrix[b, c])
+            excess[a, b] += worst
+            left = left or excess[a, b] < np.inf
+    return left

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.solvers._memory_core import Core, loaded
+from placewright.solvers._memory_core import Core, expected, loaded
 from placewright.solvers.highs import HighsSolver
 
 ROWS_AT_ONCE = 12
@@ -175,12 +175,8 @@ class _Solver:
 
     def add_broken(self, shares: FloatArray) -> bool:
         """Add the rows that are overstepped most, far from each other; whether there are any."""
-        loads, width = self.core.loads, np.diff(self.core.arrays.start)
-        used = np.zeros(len(loads.room))
-        for i, k in enumerate(width.tolist()):
-            low, high = loads.first[i], loads.first[i + 1]
-            block = loads.use[loads.block[i] : loads.block[i] + (high - low) * k].reshape(-1, k)
-            used[loads.row[low:high]] += block @ shares[self.core.arrays.start[i] :][:k]
+        loads = self.core.loads
+        used = expected(self.core.arrays, loads, shares)
         over = (used - loads.room) / np.maximum(loads.room, 1)
         near, any_new = max(1, len(over) // 200), False
         for _ in range(ROWS_AT_ONCE):
@@ -224,10 +220,10 @@ def _memory_row(core: Core, program: Program, row: int) -> tuple[IntArray, IntAr
     """Columns and usages of one moment."""
     loads, start = core.loads, core.arrays.start
     columns, uses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for i in loads.member[loads.begin[row] : loads.begin[row + 1]].tolist():
-        line = int(np.searchsorted(loads.row[loads.first[i] : loads.first[i + 1]], row))
-        k = int(start[i + 1] - start[i])
-        use = loads.use[loads.block[i] + line * k : loads.block[i] + (line + 1) * k]
+    covering = np.flatnonzero((loads.low <= row) & (row < loads.high))
+    nodes = np.searchsorted(loads.first, covering, side="right") - 1
+    for i, p in zip(nodes.tolist(), covering.tolist(), strict=True):
+        use = loads.use[loads.block[p] : loads.block[p] + start[i + 1] - start[i]]
         column = program.option[start[i] : start[i + 1]]
         there = (use > 0) & (column >= 0)
         columns.append(column[there])

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import compiled, inner
-from placewright.solvers._memory_core import Core, Loads
+from placewright.solvers._memory_core import Core, Loads, priced
 from placewright.solvers._pbqp_work import Arrays
 
 CHAIN, REPAIRS = 24, 12
@@ -23,12 +23,30 @@ DONE, SIZE, STAMP = 0, 1, 2
 """Slots of `State.counts`: moves tried, length of the chain, its number."""
 
 
+CANDIDATES = 64
+"""Nodes that are looked at, in turn, to make room on a row."""
+
+FAR = -(2**61)
+"""What places of the tree that are no row are filled to."""
+
+
 class State(NamedTuple):
-    """An assignment under search; `near` lists edges by node, as half-edges."""
+    """An assignment under search; `near` lists edges by node, as half-edges.
+
+    How full the rows are is kept in a tree: ``over[1]`` is the most that any row is above its
+    room, ``over[half + r]`` belongs to row r, and a place p holds the greater of its two children
+    2p and 2p + 1, plus ``later[p]``, which all rows below it have in common. Runs that cover the
+    rows of place p as a whole, and not those of its parent, are ``cover[begin[p]]`` to
+    ``cover[begin[p + 1]]``.
+    """
 
     choice: IntArray
-    load: IntArray
-    price: FloatArray
+    toll: FloatArray
+    over: IntArray
+    later: IntArray
+    begin: IntArray
+    cover: IntArray
+    owner: IntArray
     first: IntArray
     near: IntArray
     stamp: IntArray
@@ -37,15 +55,21 @@ class State(NamedTuple):
     counts: IntArray
 
 
-def state_of(core: Core, choice: IntArray, load: IntArray, price: FloatArray) -> State:
+def state_of(core: Core, choice: IntArray, price: FloatArray) -> State:
     """Everything the search writes to, once."""
-    arrays, n = core.arrays, len(core.arrays.start) - 1
+    arrays, loads, n = core.arrays, core.loads, len(core.arrays.start) - 1
     ends = arrays.ends.ravel()
     widest = int(np.diff(arrays.start).max(initial=1))
-    return State(
+    half = 1 << max(1, int(len(loads.room) - 1).bit_length())
+    begin, cover = _covers(loads, half)
+    state = State(
         choice.copy(),
-        load.copy(),
-        price.copy(),
+        priced(arrays._replace(cost=np.zeros(len(arrays.cost))), loads, price),
+        np.zeros(2 * half, np.int64),
+        np.zeros(half, np.int64),
+        begin,
+        cover,
+        np.repeat(np.arange(n), np.diff(loads.first)),
         np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=n))]),
         np.argsort(ends, kind="stable"),
         np.zeros(n, np.int64),
@@ -53,6 +77,108 @@ def state_of(core: Core, choice: IntArray, load: IntArray, price: FloatArray) ->
         np.zeros(widest),
         np.zeros(3, np.int64),
     )
+    reset(arrays, loads, state, choice)
+    return state
+
+
+@compiled
+def _covers(loads: Loads, half: int) -> tuple[IntArray, IntArray]:
+    """Runs by the places of the tree that they cover."""
+    begin = np.zeros(2 * half + 1, np.int64)
+    cover = np.zeros(0, np.int64)
+    for filling in range(2):
+        for p in range(len(loads.low)):
+            low, high = loads.low[p] + half, loads.high[p] + half
+            while low < high:
+                if low & 1:
+                    if filling:
+                        cover[begin[low]] = p
+                    begin[low] += 1
+                    low += 1
+                if high & 1:
+                    high -= 1
+                    if filling:
+                        cover[begin[high]] = p
+                    begin[high] += 1
+                low >>= 1
+                high >>= 1
+        if not filling:
+            cover = np.zeros(begin.sum(), np.int64)
+        total = 0
+        if filling:
+            for k in range(2 * half, 0, -1):
+                begin[k] = begin[k - 1]
+            begin[0] = 0
+        else:
+            for k in range(2 * half + 1):
+                total, begin[k] = total + begin[k], total
+    return begin, cover
+
+
+@compiled
+def reset(arrays: Arrays, loads: Loads, s: State, choice: IntArray) -> None:
+    """Go back to an assignment."""
+    s.choice[:] = choice
+    half = len(s.later)
+    s.later[:] = 0
+    s.over[:] = FAR
+    steps = np.zeros(len(loads.room) + 1, np.int64)
+    for i in range(len(arrays.start) - 1):
+        for p in range(loads.first[i], loads.first[i + 1]):
+            used = loads.use[loads.block[p] + choice[i]]
+            steps[loads.low[p]] += used
+            steps[loads.high[p]] -= used
+    now = 0
+    for r in range(len(loads.room)):
+        now += steps[r]
+        s.over[half + r] = now - loads.room[r]
+    for k in range(half - 1, 0, -1):
+        s.over[k] = max(s.over[2 * k], s.over[2 * k + 1])
+
+
+@inner
+def _fill(s: State, low: int, high: int, amount: int) -> None:
+    """Add to all rows from `low` to below `high`."""
+    half = len(s.later)
+    left, right = low + half, high + half
+    first, last = left, right - 1
+    while left < right:
+        if left & 1:
+            s.over[left] += amount
+            if left < half:
+                s.later[left] += amount
+            left += 1
+        if right & 1:
+            right -= 1
+            s.over[right] += amount
+            if right < half:
+                s.later[right] += amount
+        left >>= 1
+        right >>= 1
+    _lift(s, first)
+    _lift(s, last)
+
+
+@inner
+def _lift(s: State, place: int) -> None:
+    """Count the places above anew."""
+    place >>= 1
+    while place:
+        s.over[place] = max(s.over[2 * place], s.over[2 * place + 1]) + s.later[place]
+        place >>= 1
+
+
+@inner
+def fullest(s: State) -> int:
+    """The row that overflows most, -1 if none does."""
+    if s.over[1] <= 0:
+        return -1
+    place = 1
+    while place < len(s.later):
+        place *= 2
+        if s.over[place + 1] > s.over[place]:
+            place += 1
+    return place - len(s.later)
 
 
 @inner
@@ -73,23 +199,23 @@ def _trial(arrays: Arrays, s: State, node: int) -> None:
 
 
 @inner
-def _put(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> None:
+def put(loads: Loads, s: State, node: int, option: int) -> None:
     """Change a node, and the loads."""
-    width = arrays.start[node + 1] - arrays.start[node]
-    at = loads.block[node]
     for p in range(loads.first[node], loads.first[node + 1]):
-        s.load[loads.row[p]] += loads.use[at + option] - loads.use[at + s.choice[node]]
-        at += width
+        at = loads.block[p]
+        amount = loads.use[at + option] - loads.use[at + s.choice[node]]
+        if amount:
+            _fill(s, loads.low[p], loads.high[p], amount)
     s.choice[node] = option
 
 
 @inner
-def _link(arrays: Arrays, loads: Loads, s: State, node: int, option: int) -> None:
+def _link(loads: Loads, s: State, node: int, option: int) -> None:
     """Make `node` the next of the chain."""
     s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1] = node, s.choice[node]
     s.counts[SIZE] += 1
     s.stamp[node] = s.counts[STAMP]
-    _put(arrays, loads, s, node, option)
+    put(loads, s, node, option)
 
 
 @inner
@@ -103,95 +229,74 @@ def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
             if s.stamp[other] == s.counts[STAMP] or s.counts[SIZE] >= CHAIN - REPAIRS:
                 continue
             _trial(arrays, s, other)
-            option = _best_priced(arrays, loads, s, other)
+            option = _best_priced(arrays, s, other)
             if option != s.choice[other]:
-                _link(arrays, loads, s, other, option)
+                _link(loads, s, other, option)
 
 
 @inner
-def _best_priced(arrays: Arrays, loads: Loads, s: State, node: int) -> int:
+def _best_priced(arrays: Arrays, s: State, node: int) -> int:
     """The option with the least cost plus priced usage; the present one if none is better."""
-    width = arrays.start[node + 1] - arrays.start[node]
-    best, least = s.choice[node], np.inf
-    for k in range(width + 1):
-        a = s.choice[node] if k == 0 else k - 1
-        total, at = s.trial[a], loads.block[node] + a
-        p = loads.first[node]
-        while p < loads.first[node + 1] and total < least:
-            total += s.price[loads.row[p]] * loads.use[at]
-            at += width
-            p += 1
-        if total < least:
-            best, least = a, total
+    own, width = arrays.start[node], arrays.start[node + 1] - arrays.start[node]
+    best = s.choice[node]
+    least = s.trial[best] + s.toll[own + best]
+    for a in range(width):
+        if s.trial[a] + s.toll[own + a] < least:
+            best, least = a, s.trial[a] + s.toll[own + a]
     return int(best)
-
-
-@inner
-def _fullest(loads: Loads, s: State) -> int:
-    """The row that overflows most, -1 if none does."""
-    worst, most = -1, 0
-    for r in range(len(loads.room)):
-        if s.load[r] - loads.room[r] > most:
-            worst, most = r, s.load[r] - loads.room[r]
-    return worst
-
-
-@inner
-def _line(loads: Loads, node: int, row: int) -> int:
-    """Where the usages of `node` on `row` are listed among its rows."""
-    low, high = loads.first[node], loads.first[node + 1]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if loads.row[middle] <= row:
-            low = middle
-        else:
-            high = middle
-    return int(low - loads.first[node])
 
 
 @inner
 def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     """Change the node that frees `row` at the least cost per unit; whether any can."""
-    over = s.load[row] - loads.room[row]
+    over, members, place = s.over[1], 0, row + len(s.later)
+    while place:
+        members += s.begin[place + 1] - s.begin[place]
+        place >>= 1
+    stride = members // CANDIDATES + 1
+    seen = stride - 1 - s.counts[STAMP] % stride
     best, option, ratio = -1, 0, np.inf
-    for q in range(loads.begin[row], loads.begin[row + 1]):
-        node = loads.member[q]
-        if s.stamp[node] == s.counts[STAMP]:
-            continue
-        width = arrays.start[node + 1] - arrays.start[node]
-        at = loads.block[node] + _line(loads, node, row) * width
-        if loads.use[at + s.choice[node]] == 0:
-            continue
-        _trial(arrays, s, node)
-        for a in range(width):
-            freed = min(over, loads.use[at + s.choice[node]] - loads.use[at + a])
-            if freed > 0:
-                dearer = (s.trial[a] - s.trial[s.choice[node]]) / freed
-                if dearer < ratio:
-                    best, option, ratio = node, a, dearer
+    place = row + len(s.later)
+    while place:
+        for q in range(s.begin[place], s.begin[place + 1]):
+            seen += 1
+            run = s.cover[q]
+            node, at = s.owner[run], loads.block[run]
+            if seen % stride or s.stamp[node] == s.counts[STAMP]:
+                continue
+            if loads.use[at + s.choice[node]] == 0:
+                continue
+            _trial(arrays, s, node)
+            for a in range(arrays.start[node + 1] - arrays.start[node]):
+                freed = min(over, loads.use[at + s.choice[node]] - loads.use[at + a])
+                if freed > 0:
+                    dearer = (s.trial[a] - s.trial[s.choice[node]]) / freed
+                    if dearer < ratio:
+                        best, option, ratio = node, a, dearer
+        place >>= 1
     if best >= 0:
-        _link(arrays, loads, s, best, option)
+        _link(loads, s, best, option)
     return best >= 0
 
 
 @inner
 def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
     """Make room until everything fits; whether it does."""
-    row = _fullest(loads, s)
+    row = fullest(s)
     while row >= 0:
         head = s.counts[SIZE]
         if head >= CHAIN or not _make_room(arrays, loads, s, row):
             return False
         _answers(arrays, loads, s, head)
-        row = _fullest(loads, s)
+        row = fullest(s)
     return True
 
 
 @inner
-def _undo(arrays: Arrays, loads: Loads, s: State) -> None:
+def _undo(loads: Loads, s: State) -> None:
     while s.counts[SIZE]:
         s.counts[SIZE] -= 1
-        _put(arrays, loads, s, s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1])
+        put(loads, s, s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1])
 
 
 @inner
@@ -247,12 +352,12 @@ def anneal(
             continue
         s.counts[SIZE] = 0
         s.counts[STAMP] += 1
-        _link(arrays, loads, s, node, (s.choice[node] + 1 + int(draws[k, 1] * (width - 1))) % width)
+        _link(loads, s, node, (s.choice[node] + 1 + int(draws[k, 1] * (width - 1))) % width)
         _answers(arrays, loads, s, 0)
         fits = _change(arrays, s) < np.inf and _repair(arrays, loads, s)
         change = _change(arrays, s)
         if not fits or change > -heat * np.log(draws[k, 2]):
-            _undo(arrays, loads, s)
+            _undo(loads, s)
             continue
         now += change
         if now < lowest:

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers._memory_core import Core, loaded, priced
-from placewright.solvers._pbqp_bound import tighten
+from placewright.solvers._pbqp_bound import sweep, tighten
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate, prepare
 
@@ -29,10 +29,21 @@ NOISE, SEARCHED = 1e-12, 2e-9
 """What rounding, and the tolerance of branching, may have added to a bound; relative."""
 
 
+SWEEPS = 4
+"""Passes of message passing for every change of prices, where messages are kept."""
+
+DRIFT = 1e-8
+"""What rounding may have added to a bound while messages are kept; relative."""
+
+DOUBLINGS, HALVINGS = 20, 6
+"""Steps to a uniform price at which the choice fits, and how often the last two are halved."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
     """A priced problem solved: its choice, what that costs unpriced, and the dual bound."""
 
+    price: FloatArray
     choice: IntArray
     load: IntArray
     value: float
@@ -53,7 +64,34 @@ def solve_priced(core: Core, price: FloatArray, deadline_s: float) -> Priced:
     room = float(price @ core.loads.room)
     noise = (SEARCHED if greedy.fired else NOISE) * (abs(lower) + room)
     dual = lower - room - noise
-    return Priced(choice, load, float(evaluate(core.arrays, choice)), dual)
+    return Priced(price, choice, load, float(evaluate(core.arrays, choice)), dual)
+
+
+class Messages:
+    """Priced problems of a large core, one after the other: messages carry over to new prices.
+
+    Prices change costs of nodes only, so what edges have handed over stays valid, and a few
+    passes do what a hundred do from the beginning.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core, self.own = core, core.arrays.cost
+        self.work = prepare(core.arrays, 0)
+
+    def solve(self, price: FloatArray) -> Priced:
+        """Choices by reductions of the costs as messages have shifted them."""
+        core, work = self.core, self.work
+        own = priced(core.arrays, core.loads, price)
+        fine = own < np.inf
+        work.cost[fine] += own[fine] - self.own[fine]
+        self.own = own
+        lower = float(sweep(work, SWEEPS))
+        a = core.arrays
+        choice = reduce_greedily(Arrays(a.start, work.cost, a.ends, a.matrix, work.pool)).choice
+        room = float(price @ core.loads.room)
+        dual = lower - room - DRIFT * (abs(lower) + room)
+        load = loaded(a, core.loads, choice)
+        return Priced(price, choice, load, float(evaluate(a, choice)), dual)
 
 
 @dataclass(slots=True)
@@ -79,6 +117,47 @@ class Prices:
         m = len(core.moment)
         return Prices(np.zeros(m), np.zeros(m), np.zeros(m))
 
+    def note(self, found: Priced) -> None:
+        """Keep prices of a higher bound."""
+        if found.bound > self.bound:
+            self.bound, self.best = found.bound, found.price.copy()
+
+
+Solve = Callable[[FloatArray], Priced]
+
+
+def level(
+    core: Core,
+    at: Prices,
+    solve: Solve,
+    tell: Callable[[Priced], None],
+    running: Callable[[], bool],
+) -> None:
+    """Find the lowest price, the same on every row, at which what is chosen fits."""
+    room, rows = core.loads.room, len(core.loads.room)
+    found = solve(np.zeros(rows))
+    at.note(found)
+    tell(found)
+    if (found.load <= room).all():
+        return
+    unit = max(abs(found.value), 1.0) / float(found.load.max()) / rows
+    low, high, exponent, left = -math.inf, math.inf, -1.0, HALVINGS
+    for _ in range(DOUBLINGS):
+        if left == 0 or not running():
+            break
+        found = solve(np.full(rows, unit * 4.0**exponent))
+        at.note(found)
+        tell(found)
+        if (found.load <= room).all():
+            high = exponent
+        else:
+            low = exponent
+        if math.isfinite(high - low):
+            exponent, left = (low + high) / 2, left - 1
+        else:
+            exponent += 1 if high == math.inf else -1
+    at.price = at.best.copy()
+
 
 def ascend(
     core: Core,
@@ -86,7 +165,7 @@ def ascend(
     rounds: int,
     upper: Callable[[], float],
     tell: Callable[[Priced], None],
-    deadline_s: float,
+    solve: Solve,
     running: Callable[[], bool],
 ) -> None:
     """At most `rounds` deflected subgradient steps towards `upper`, halved where they stall."""
@@ -94,10 +173,9 @@ def ascend(
     for _ in range(rounds):
         if at.step < SMALLEST_STEP or not running():
             return
-        found = solve_priced(core, at.price, deadline_s)
+        found = solve(at.price)
         better = found.bound > at.bound + 1e-7 * abs(at.bound)
-        if found.bound > at.bound:
-            at.bound, at.best = found.bound, at.price.copy()
+        at.note(found)
         tell(found)
         at.stalled = 0 if better else at.stalled + 1
         if at.stalled >= 6:

@@ -37,6 +37,17 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     return before
 
 
+@lean
+def sweep(w: Work, sweeps: int) -> float:
+    """Shift costs for `sweeps` passes there and back; the bound that is reached."""
+    for _ in range(sweeps):
+        for node in range(len(w.head)):
+            _visit(w, node, True)
+        for node in range(len(w.head) - 1, -1, -1):
+            _visit(w, node, False)
+    return _bound(w)
+
+
 @inner
 def _bound(w: Work) -> float:
     total = 0.0

@@ -1,6 +1,7 @@
 """Solve a PBQP with memory over time: reduce, price memory, search, prove. Anytime.
 
-    contract -> reduce -> core -> prices (bound, first answers) -> annealing <-> HiGHS -> check
+    contract -> reduce -> core -> equal prices (first answers) -> prices row by row (bound)
+    -> HiGHS -> annealing -> check
 
 What contraction and reduction leave of a sharding problem is small: of 34,932 nodes 281.
 """
@@ -23,8 +24,17 @@ from placewright.solvers._memory_contract import Images, contract, original, spa
 from placewright.solvers._memory_core import Core, core_of, loaded
 from placewright.solvers._memory_draft import Draft, draft, reduce
 from placewright.solvers._memory_milp import prove
-from placewright.solvers._memory_moves import anneal, squeeze, state_of
-from placewright.solvers._memory_prices import Priced, Prices, ascend, fixed
+from placewright.solvers._memory_moves import State, anneal, reset, squeeze, state_of
+from placewright.solvers._memory_prices import (
+    Messages,
+    Priced,
+    Prices,
+    ascend,
+    fixed,
+    level,
+    solve_priced,
+)
+from placewright.solvers._memory_regions import improve_region
 from placewright.solvers._pbqp_search import Limits, Search
 from placewright.solvers._pbqp_work import evaluate
 from placewright.solvers.memory_pbqp import MemoryPbqp
@@ -38,11 +48,15 @@ FIRST_ASCENT, ASCENT = 25, 150
 SEARCH = 20_000
 """Annealing moves of one round."""
 
+REGIONS, REGION = 300, (20, 300)
+"""Regions chosen anew in a round, and how many nodes they have."""
+
 BRANCHES = 20_000
 """Nodes of the plain engine's tree, where there is no memory to mind."""
 
-LARGE_POOL = 1_000_000
-"""Cores with more edge entries are searched, not proved by the linear program."""
+LARGE_POOL = 200_000
+"""Cores with more edge entries are searched, not proved by the linear program, and keep messages
+from one set of prices to the next."""
 
 UNKNOWN: dict[str, Any] = {
     "what": COMPILING,
@@ -166,6 +180,7 @@ class _Search:
     miss: float = math.inf
     value: float = math.inf
     lower: float = -math.inf
+    messages: Messages | None = None
     whole: bool = False
     began_s: float = field(default_factory=time.perf_counter)
     told_s: float = 0.0
@@ -180,8 +195,10 @@ class _Search:
     def go_on(self, exact: bool, rounds: int) -> None:
         """From the first reduction to the last round of annealing."""
         self.prepare()
+        self.begin()
         self.price(FIRST_ASCENT)
         self.branch()
+        self.improve(SEARCH)
         if exact:
             self.prove()
         self.price(ASCENT)
@@ -216,10 +233,22 @@ class _Search:
         self.whole = _whole(p.pbqp.cost) and _whole(p.pbqp.pool)
         self.ready = True
 
+    def begin(self) -> None:
+        """Equal prices on all rows, where memory binds: first assignments that fit."""
+        level(self.core, self.prices, self.solve_priced, self.consider, self.pricing)
+
     def price(self, steps: int) -> None:
         """Prices, a bound, and assignments that fit."""
-        deadline_s, goal = self.deadline_s, lambda: self.value
-        ascend(self.core, self.prices, steps, goal, self.consider, deadline_s, self.pricing)
+        goal = lambda: self.value  # noqa: E731
+        ascend(self.core, self.prices, steps, goal, self.consider, self.solve_priced, self.pricing)
+
+    def solve_priced(self, price: FloatArray) -> Priced:
+        """With messages kept where beginning anew takes long."""
+        if len(self.core.arrays.pool) <= LARGE_POOL:
+            return solve_priced(self.core, price, self.deadline_s)
+        if self.messages is None:
+            self.messages = Messages(self.core)
+        return self.messages.solve(price)
 
     def pricing(self) -> bool:
         """Whether prices are still worth their time; one answer there must be."""
@@ -229,7 +258,7 @@ class _Search:
         """Take a priced answer's bound; make its choice fit."""
         self.raise_bound(found.bound)
         self.take(found.choice)
-        state = state_of(self.core, found.choice, found.load, self.prices.best)
+        state = state_of(self.core, found.choice, found.price)
         if squeeze(self.core.arrays, self.core.loads, state, 20):
             self.take(state.choice)
         self.say("pricing memory")
@@ -241,19 +270,34 @@ class _Search:
             return
         self.draws += 1
         rng = np.random.default_rng((self.seed, self.draws))
-        load = loaded(core.arrays, core.loads, self.best)
-        state = state_of(core, self.best, load, prices.best)
+        state = state_of(core, self.best, prices.best)
         best = self.best.copy()
         room = max(self.value - self.lower, 0.0) if math.isfinite(self.lower) else abs(self.value)
         for heat in np.geomspace(0.3, 0.003, 20) * room / 10:
             if not self.running():
                 break
-            state.choice[:] = best
-            state.load[:] = loaded(core.arrays, core.loads, best)
+            reset(core.arrays, core.loads, state, best)
             draws = np.maximum(rng.random((moves // 20, 3)), 1e-300)
             anneal(core.arrays, core.loads, state, draws, float(heat), best)
             self.take(best)
             self.say("local search")
+        self.regions(state, best, rng, 0.02 * room)
+
+    def regions(self, state: State, best: IntArray, rng: np.random.Generator, heat: float) -> None:
+        """Annealing by regions chosen anew; `best` receives the cheapest state."""
+        now = lowest = 0.0
+        reset(self.core.arrays, self.core.loads, state, best)
+        least, most = (min(size, len(self.core.nodes)) for size in REGION)
+        for cold in np.linspace(1.0, 0.0, REGIONS):
+            if not self.running():
+                break
+            size = round(least * (most / least) ** rng.random())
+            now += improve_region(self.core, state, rng, size, heat * float(cold) ** 2)
+            if now < lowest:
+                lowest = now
+                best[:] = state.choice
+            self.say("local search")
+        self.take(best)
 
     def branch(self) -> None:
         """Where memory binds nowhere: branch and bound of the plain engine."""
