@@ -54,13 +54,19 @@ class SourceOptions:
     table: Path | None = None
     weights: Path | None = None
     micro_batches: int | None = None
+    queues: str | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
         """Fields of the problem that the options set; contiguous plans are about throughput."""
         objective = self.objective or ("throughput" if self.contiguous else None)
         objective = "throughput" if objective == DIFFMAXIMA else objective
-        given = {"objective": objective, "links": self.links, "overlap": self.overlap}
+        given = {
+            "objective": objective,
+            "links": self.links,
+            "overlap": self.overlap,
+            "queues": self.queues,
+        }
         changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return changes | ({"contiguous": True} if self.contiguous else {})
 

@@ -46,6 +46,17 @@ class Overlap(StrEnum):
     SERIAL = "serial"
 
 
+class Queues(StrEnum):
+    """Which of its ready operators a free device starts.
+
+    PRIORITY: the one that comes first in the plan's order, by default of highest upward rank.
+    FIRST_COME: the one that became ready first, so that a plan is a placement alone.
+    """
+
+    PRIORITY = "priority"
+    FIRST_COME = "first-come"
+
+
 class Communication(StrEnum):
     """Who pays for a tensor that leaves its device.
 
@@ -140,6 +151,12 @@ class OperatorProblem:
     micro_batch
         Shape (n,), the micro-batch of a training step that an operator works on, from 1; 0 for all
         of the batch.
+    queues
+        First come, first served queues need free links, parallel overlap, the latency objective
+        and devices without memory limits.
+    ticks_per_s
+        With first come, first served queues all times are rounded to whole ticks, so that ties
+        are exact; 0 for float64 seconds as they are.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -177,6 +194,8 @@ class OperatorProblem:
     operator_kinds: tuple[str, ...] = ()
     output_shapes: tuple[tuple[int, ...], ...] = ()
     micro_batch: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
+    queues: Queues = Queues.PRIORITY
+    ticks_per_s: float = 0.0
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -186,7 +205,7 @@ class OperatorProblem:
         object.__setattr__(self, "memory_bytes", limits_that_bind(self.memory_bytes))
         for key in _INTS:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
-        for key, kind in (("objective", Objective), ("links", Links), ("overlap", Overlap), _STAR):
+        for key, kind in _CHOICES.items():
             object.__setattr__(self, key, kind(getattr(self, key)))
         check_problem(self)
         topology = _build_topology(
@@ -262,7 +281,13 @@ _INTS = (
     "alias_of",
     "micro_batch",
 )
-_STAR = ("communication", Communication)
+_CHOICES: dict[str, type[StrEnum]] = {
+    "objective": Objective,
+    "links": Links,
+    "overlap": Overlap,
+    "communication": Communication,
+    "queues": Queues,
+}
 _LATER: dict[str, Any] = {
     "communication": Communication.PAIRWISE,
     "host_seconds_per_byte": 0.0,
@@ -277,6 +302,8 @@ _LATER: dict[str, Any] = {
     "operator_kinds": (),
     "output_shapes": (),
     "micro_batch": 0,
+    "queues": Queues.PRIORITY,
+    "ticks_per_s": 0.0,
 }
 _EMPTY: FloatArray = np.zeros(0)
 
@@ -285,6 +312,12 @@ def pairwise_only(problem: OperatorProblem) -> str | None:
     """Why a planner that knows links alone cannot take the problem, ``None`` if it can."""
     star = problem.communication is Communication.STAR
     return "transfers go through host memory (star)" if star else None
+
+
+def orders_by_plan(problem: OperatorProblem) -> str | None:
+    """Why a planner that orders operators cannot take the problem, ``None`` if it can."""
+    queued = problem.queues is Queues.FIRST_COME
+    return "queues are first come, first served: no plan orders operators" if queued else None
 
 
 def star_throughput_only(problem: OperatorProblem) -> str | None:

@@ -24,6 +24,7 @@ from placewright.cli.options import (
     ObjectiveOption,
     OnOption,
     OverlapOption,
+    QueuesOption,
     Source,
     TrainingOption,
 )
@@ -42,6 +43,7 @@ def load(
     batch: BatchOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
+    queues: QueuesOption = None,
     contiguous: ContiguousOption = False,
     replication: ReplicationOption = False,
     sync_bandwidth: SyncOption = None,
@@ -54,7 +56,7 @@ def load(
 
     pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
     options = SourceOptions(
-        source, on, training, batch, objective, links, overlap, contiguous, pipeline
+        source, on, training, batch, objective, links, overlap, contiguous, pipeline, queues=queues
     )
     return load_source(options, console)
 
@@ -69,6 +71,7 @@ examples = {
     "compare": [
         "zoo:inception_v3 --on edge-quad",
         "dag:tasks.json --planner heft --planner peft",
+        "dag:tasks.json --queues first-come",
     ],
     "simulate": ["problem.json plan.json", "dag:tasks.json plan.json --links contended"],
     "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],

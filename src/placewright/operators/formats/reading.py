@@ -151,6 +151,8 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
         "operator_kinds": tuple(entry.operator_kinds or ()),
         "output_shapes": tuple(map(tuple, entry.output_shapes or ())),
         "micro_batch": np.array(entry.micro_batch or (), dtype=np.int64),
+        "queues": entry.queues,
+        "ticks_per_s": entry.ticks_per_s,
         "modules": None if entry.modules is None else entry.modules.tree(),
     }
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from placewright.graph.files import ModuleTreeEntry
 from placewright.io.boundary import FileModel
 from placewright.operators.plan import Dispatch
-from placewright.operators.problem import Communication, Links, Objective, Overlap
+from placewright.operators.problem import Communication, Links, Objective, Overlap, Queues
 from placewright.planning.result_file import ResultFile
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -74,6 +74,8 @@ class ProblemFile(FileModel):
     output_shapes: list[list[Annotated[int, Field(ge=0, le=MOST)]]] | None = None
     micro_batch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
     modules: ModuleTreeEntry | None = None
+    queues: Queues = Queues.PRIORITY
+    ticks_per_s: Amount = 0.0
 
 
 class SpanEntry(FileModel):

@@ -29,6 +29,7 @@ from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.queue_search import QueueSearch
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single
 from placewright.operators.problem import OperatorProblem
@@ -65,6 +66,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         CEFT_CPOP,
         Pbqp(),
         CeftPbqp(),
+        QueueSearch(),
         Search(),
         Lns(),
         LinearisedDp(),
@@ -76,7 +78,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
 
 
-LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")
+LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "queue-search", "exact", "search", "lns")
 """What ``auto`` runs after the quick planners: proofs and short searches before long ones."""
 
 

@@ -26,7 +26,7 @@ from placewright.operators.planners.pricing.candidates import (
 )
 from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
 from placewright.operators.planners.pricing.priced import PricingContext, by_load, pricing_context
-from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Proposal, last_of
 
@@ -111,7 +111,9 @@ class CeftPbqp:
     resolve_effort: float = 2.5e5
     relayed_share: float = 0.4
 
-    unsupported_reason = staticmethod(pairwise_only)
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Links between pairs of devices, and a judge that follows the plan's order."""
+        return pairwise_only(problem) or orders_by_plan(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""

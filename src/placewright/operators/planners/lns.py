@@ -23,7 +23,13 @@ from placewright.operators.planners.sequences.search_state import (
 )
 from placewright.operators.planners.sequences.state import CRITICAL, VALUE, SequenceState
 from placewright.operators.planners.sequences.window_model import Better, solve_window
-from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.operators.problem import (
+    Objective,
+    OperatorProblem,
+    Overlap,
+    orders_by_plan,
+    pairwise_only,
+)
 from placewright.planning.contract import Context, Proposal
 from placewright.solvers.answer import installed
 
@@ -68,7 +74,7 @@ class Lns:
             return "does not keep plans contiguous"
         if problem.m < 2 or not fully_linked(problem):
             return "needs two devices or more, and a link between every two"
-        return pairwise_only(problem)
+        return pairwise_only(problem) or orders_by_plan(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan met.

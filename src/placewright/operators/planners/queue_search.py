@@ -1,0 +1,164 @@
+"""Queue search: threshold accepting where devices serve first come, first served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from typing import ClassVar, NamedTuple, final
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.lists.planners import HEFT
+from placewright.operators.planners.queued.walks import (
+    BEST,
+    Scene,
+    make_scene,
+    make_walk,
+    wander,
+)
+from placewright.operators.planners.trivial import RoundRobin
+from placewright.operators.problem import OperatorProblem, Queues
+from placewright.operators.simulation.first_come import (
+    QueueBoard,
+    copy_board,
+    play_many,
+    queue_board,
+)
+from placewright.operators.structure.groups import groups_of
+from placewright.planning.contract import Context, Proposal, proposal_of
+
+CHUNK = 60_000
+"""Operators simulated between two looks at the clock: some milliseconds."""
+
+ISLANDS = 4
+"""Walks of a round, on any number of cores."""
+
+
+class Found(NamedTuple):
+    """The end of a walk: its best placement, and the value in the board's unit."""
+
+    value: float
+    place: IntArray
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueueSearch:
+    """Threshold accepting on placements under first come, first served queues.
+
+    Rounds of four walks. In the first ones every walk starts from a plan of its own (the incumbent,
+    list schedule, devices in turn, one device) at a high threshold; then the islands go on, each
+    from its own best plan or the best of all, with thresholds in turn. The seed and `effort` fix
+    the answer unless a deadline cuts it short.
+
+    Parameters
+    ----------
+    effort
+        Operators simulated, over all walks; the default takes about ten seconds on one core.
+    length
+        Evaluations of a walk.
+    thresholds
+        First threshold of walks in turn, as shares of the value that they start from.
+    """
+
+    name: ClassVar[str] = "queue-search"
+    effort: float = 1.5e8
+    length: int = 12_000
+    thresholds: tuple[float, ...] = (0.03, 0.01, 0.005, 0.02, 0.002)
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Problems whose queues are first come, first served."""
+        first_come = problem.queues is Queues.FIRST_COME
+        return None if first_come else "plans order operators: use search"
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+        """The best placement met; raises `InfeasibleError`: a group that no device can run."""
+        islands = _Islands(problem, context)
+        rounds = max(1, round(self.effort / (problem.n * self.length * ISLANDS)))
+        try:
+            for r in range(rounds):
+                heats = [self.thresholds[(r + k) % len(self.thresholds)] for k in range(ISLANDS)]
+                islands.round(r, self.length, heats)
+                if islands.done():
+                    break
+        except KeyboardInterrupt:
+            return Proposal(OperatorPlan(islands.best.place), interrupted=True)
+        return Proposal(OperatorPlan(islands.best.place))
+
+
+class _Islands:
+    """The best plan of each island, and of all."""
+
+    def __init__(self, problem: OperatorProblem, context: Context) -> None:
+        self.problem, self.context = problem, context
+        self.groups, self.board = groups_of(problem), queue_board(problem)
+        self.scene: Scene = make_scene(problem, self.groups, self.board)
+        self.boards: list[QueueBoard] = [copy_board(self.board) for _ in range(ISLANDS)]
+        self.began_s = time.perf_counter()
+        starts = np.array([thawed(p) for p in self._starts()])
+        values: FloatArray = np.empty(len(starts))
+        play_many(self.board, starts, values)
+        found = [Found(float(v), p) for v, p in zip(values, starts, strict=True)]
+        self.best = min(found, key=lambda f: f.value)
+        self.own = (found * ISLANDS)[:ISLANDS]
+        self.stop = Event()
+
+    def _starts(self) -> Iterator[IntArray]:
+        """Placements that islands begin with."""
+        p, context = self.problem, self.context
+        if context.incumbent is not None:
+            yield context.incumbent.placement
+        yield proposal_of(HEFT(p, context)).plan.placement
+        yield RoundRobin()(p, context).placement
+        open_to_all = np.flatnonzero(self.groups.allowed.all(axis=0))
+        if len(open_to_all):
+            total = p.compute_s[:, open_to_all].sum(axis=0)
+            yield np.full(p.n, open_to_all[int(total.argmin())])
+
+    def done(self) -> bool:
+        """Whether time is up or nothing can be better."""
+        if self.context.remaining_s() <= 0:
+            return True
+        value = self.best.value / (self.problem.ticks_per_s or 1.0)
+        return value <= self.context.bound * (1 + 1e-12)
+
+    def round(self, r: int, length: int, heats: list[float]) -> None:
+        """One walk per island; every third round all of them go on from the best plan."""
+        if r and r % 3 == 0:
+            self.own = [self.best] * ISLANDS
+
+        def walk(k: int) -> Found:
+            return self._walk(k, length, heats[k], 1009 * self.context.seed + ISLANDS * r + k)
+
+        with ThreadPoolExecutor(2) as pool:
+            try:
+                self.own = list(pool.map(walk, range(ISLANDS)))
+            except KeyboardInterrupt:
+                self.stop.set()
+                raise
+        self.best = min([self.best, *self.own], key=lambda f: f.value)
+        self.context.progress(
+            what=f"round {r}",
+            value=self.best.value / (self.problem.ticks_per_s or 1.0),
+            bound=self.context.bound,
+            elapsed_s=time.perf_counter() - self.began_s,
+        )
+
+    def _walk(self, k: int, length: int, heat: float, seed: int) -> Found:
+        start = self.own[k]
+        state = make_walk(self.scene, start.place, start.value, seed)
+        first = heat * start.value if np.isfinite(start.value) else 0.0
+        step = max(1, CHUNK // self.problem.n)
+        for done in range(0, length, step):
+            if self.stop.is_set() or self.context.remaining_s() <= 0:
+                break
+            left = first * (1.0 - done / length)
+            wander(
+                self.boards[k], self.scene, state, min(step, length - done), left, first / length
+            )
+        return Found(float(state.value[BEST]), state.best.copy())

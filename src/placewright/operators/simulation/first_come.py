@@ -1,0 +1,230 @@
+"""First come, first served queues on devices, compiled (rules Q1 to Q6 of the simulation page).
+
+A task goes through seven events, each of which is due once:
+
+    READY -> GRANTED -> (compute) ENDED -> RELEASED, FINISHED
+    per edge: (transfer) ARRIVED -> HANDED
+
+What is due at one instant happens in the order in which it became due. `due` is therefore a plain
+list for the current instant, and a heap keeps what is due later, by time and then by number.
+An event is one integer: kind * n + operator, and behind these 5 n the two events of each edge.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.njit import inner, released
+from placewright.operators.problem import OperatorProblem
+from placewright.operators.queues.heaps import pop, push
+from placewright.operators.structure.costs import linked
+
+
+class QueueBoard(NamedTuple):
+    """A problem as the event loop reads it, and its scratch. Not to be shared between threads.
+
+    Times are in ticks where the problem counts in ticks, else in seconds.
+
+    Attributes
+    ----------
+    duration
+        Shape (n, m).
+    edge_start, edge_target, edge_tensor
+        CSR by producer: one edge per tensor and consumer, in the order of the problem.
+    tensor_bytes, latency_s, seconds_per_byte
+        Of the problem; ``inf`` between devices without a link.
+    ticks_per_s
+        Zero for seconds.
+    sources
+        Operators without inputs.
+    inputs
+        Shape (n,), edges into each operator.
+    start, end, sent, arrived
+        Result: of operators and of edges.
+    previous
+        Result: the operator that ran before each on its device, -1 for none.
+    """
+
+    duration: FloatArray
+    edge_start: IntArray
+    edge_target: IntArray
+    edge_tensor: IntArray
+    tensor_bytes: FloatArray
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+    ticks_per_s: float
+    sources: IntArray
+    inputs: IntArray
+    start: FloatArray
+    end: FloatArray
+    sent: FloatArray
+    arrived: FloatArray
+    waiting: IntArray
+    due: IntArray
+    heap: IntArray
+    heap_time: FloatArray
+    heap_event: IntArray
+    queue_next: IntArray
+    queue_head: IntArray
+    queue_tail: IntArray
+    busy: IntArray
+    last: IntArray
+    previous: IntArray
+
+
+def queue_board(problem: OperatorProblem) -> QueueBoard:
+    """The board of a problem with first come, first served queues."""
+    p, topology = problem, problem.topology
+    tensors, counts = topology.out_tensors, np.diff(p.consumer_offsets)
+    edge_tensor = np.repeat(tensors, counts[tensors])
+    readers = [p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]] for k in tensors]
+    target = np.concatenate([np.zeros(0, dtype=np.int64), *readers])
+    made = np.bincount(p.tensor_producer, counts, p.n).astype(np.int64)
+    n, edges, ticks = p.n, len(target), p.ticks_per_s
+    inputs = np.bincount(target, minlength=n).astype(np.int64)
+    apart = ~linked(p) & ~np.eye(p.m, dtype=np.bool_)
+    duration = np.rint(p.compute_s * ticks) if ticks else p.compute_s
+    return QueueBoard(
+        thawed(duration),
+        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(made)]),
+        target,
+        edge_tensor,
+        thawed(p.tensor_bytes),
+        np.where(apart, np.inf, p.latency_s),
+        np.where(apart, np.inf, p.seconds_per_byte),
+        ticks,
+        np.flatnonzero(inputs == 0),
+        inputs,
+        *(np.zeros(size) for size in (n, n, edges, edges)),
+        *(np.zeros(size, dtype=np.int64) for size in (n, 5 * n + 2 * edges, n + edges)),
+        np.zeros(n + edges),
+        *(np.zeros(size, dtype=np.int64) for size in (n + edges, n, p.m, p.m, p.m, p.m, n)),
+    )
+
+
+def copy_board(board: QueueBoard) -> QueueBoard:
+    """The same problem with scratch of its own, for another thread."""
+    at = QueueBoard._fields.index("start")
+    return QueueBoard(*board[:at], *(part.copy() for part in board[at:]))
+
+
+@inner
+def transfer_time(b: QueueBoard, tensor: int, source: int, target: int) -> float:
+    """Of one edge; ``inf`` between devices without a link."""
+    if source == target:
+        return 0.0
+    if b.seconds_per_byte[source, target] == np.inf:
+        return np.inf
+    took = b.latency_s[source, target]
+    took += b.tensor_bytes[tensor] * b.seconds_per_byte[source, target]
+    return np.rint(took * b.ticks_per_s) if b.ticks_per_s > 0 else took  # type: ignore[no-any-return]
+
+
+@released
+def play_queues(b: QueueBoard, place: IntArray) -> float:
+    """Simulate a placement; the end of the last operator, ``inf`` where a link is missing."""
+    n, edges = len(place), len(b.edge_target)
+    b.waiting[:] = b.inputs
+    b.queue_head[:] = -1
+    b.busy[:] = 0
+    b.last[:] = -1
+    head, tail, held, pushed, last, now = 0, 0, 0, 0, 0.0, 0.0
+    for i in b.sources:
+        b.due[tail] = i
+        tail += 1
+    while True:
+        while head < tail:
+            event = b.due[head]
+            head += 1
+            kind = event // n
+            if kind == 0:  # READY: queues; an idle device takes the head, which may be another
+                i = event
+                d = place[i]
+                b.queue_next[i] = -1
+                if b.queue_head[d] < 0:
+                    b.queue_head[d] = i
+                else:
+                    b.queue_next[b.queue_tail[d]] = i
+                b.queue_tail[d] = i
+                if b.busy[d] == 0:
+                    i = b.queue_head[d]
+                    b.queue_head[d] = b.queue_next[i]
+                    b.busy[d] = 1
+                    b.due[tail] = n + i
+                    tail += 1
+            elif kind == 1:  # GRANTED: starts
+                i = event - n
+                b.start[i] = now
+                b.previous[i] = b.last[place[i]]
+                b.last[place[i]] = i
+                at = now + b.duration[i, place[i]]
+                if at == now:
+                    b.due[tail] = 2 * n + i
+                    tail += 1
+                else:
+                    b.heap_time[pushed] = at
+                    b.heap_event[pushed] = 2 * n + i
+                    push(b.heap, 0, held, b.heap_time, 0, pushed)
+                    held += 1
+                    pushed += 1
+            elif kind == 2:  # ENDED: the device is idle before its queue hears of it
+                i = event - 2 * n
+                b.end[i] = now
+                last = now
+                b.busy[place[i]] = 0
+                b.due[tail] = 3 * n + i
+                b.due[tail + 1] = 4 * n + i
+                tail += 2
+            elif kind == 3:  # RELEASED
+                d = place[event - 3 * n]
+                if b.busy[d] == 0 and b.queue_head[d] >= 0:
+                    i = b.queue_head[d]
+                    b.queue_head[d] = b.queue_next[i]
+                    b.busy[d] = 1
+                    b.due[tail] = n + i
+                    tail += 1
+            elif kind == 4:  # FINISHED: all transfers start
+                i = event - 4 * n
+                for e in range(b.edge_start[i], b.edge_start[i + 1]):
+                    took = transfer_time(b, b.edge_tensor[e], place[i], place[b.edge_target[e]])
+                    if took == np.inf:
+                        return np.inf
+                    b.sent[e] = now
+                    at = now + took
+                    b.arrived[e] = at
+                    if at == now:
+                        b.due[tail] = 5 * n + e
+                        tail += 1
+                    else:
+                        b.heap_time[pushed] = at
+                        b.heap_event[pushed] = 5 * n + e
+                        push(b.heap, 0, held, b.heap_time, 0, pushed)
+                        held += 1
+                        pushed += 1
+            elif event < 5 * n + edges:  # ARRIVED
+                b.due[tail] = event + edges
+                tail += 1
+            else:  # HANDED: one input less to wait for
+                i = b.edge_target[event - 5 * n - edges]
+                b.waiting[i] -= 1
+                if b.waiting[i] == 0:
+                    b.due[tail] = i
+                    tail += 1
+        if held == 0:
+            return last
+        head, tail = 0, 0
+        now = b.heap_time[b.heap[0]]
+        while held > 0 and b.heap_time[b.heap[0]] == now:
+            b.due[tail] = b.heap_event[pop(b.heap, 0, held, b.heap_time, 0)]
+            held -= 1
+            tail += 1
+
+
+@released
+def play_many(b: QueueBoard, places: IntArray, values: FloatArray) -> None:
+    """`play_queues` of every row."""
+    for r in range(len(places)):
+        values[r] = play_queues(b, places[r])
