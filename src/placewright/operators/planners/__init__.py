@@ -10,6 +10,7 @@ from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.filling import MTopo, TopologicalSplit
+from placewright.operators.planners.learned.doppler import Doppler
 from placewright.operators.planners.learned.hsdag import Hsdag
 from placewright.operators.planners.learned.local_search import LocalSearch
 from placewright.operators.planners.learned.post import Post
@@ -40,7 +41,7 @@ ENTRY_POINTS = "placewright.operators.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
 
 
-LEARNED: tuple[Planner, ...] = (Post(), Hsdag(), LocalSearch(), RandomSearch())
+LEARNED: tuple[Planner, ...] = (Post(), Hsdag(), Doppler(), LocalSearch(), RandomSearch())
 """Planners that learn and their baselines; ``auto`` and `compare` run them only by name."""
 
 

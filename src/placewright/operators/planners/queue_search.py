@@ -13,6 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.learned.episodes import RULES, episode_board, ruled_episode
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.queued.walks import (
     BEST,
@@ -51,10 +52,10 @@ class Found(NamedTuple):
 class QueueSearch:
     """Threshold accepting on placements under first come, first served queues.
 
-    Rounds of four walks. In the first ones every walk starts from a plan of its own (the incumbent,
-    list schedule, devices in turn, one device) at a high threshold; then the islands go on, each
-    from its own best plan or the best of all, with thresholds in turn. The seed and `effort` fix
-    the answer unless a deadline cuts it short.
+    Rounds of four walks. They start from the best four of the incumbent, a list schedule, devices
+    in turn, one device, and list schedules that price siblings (`learned.episodes`); then the
+    islands go on, each from its own best plan, every third round from the best of all, with
+    thresholds in turn. The seed and `effort` fix the answer unless a deadline cuts it short.
 
     Parameters
     ----------
@@ -104,8 +105,8 @@ class _Islands:
         values: FloatArray = np.empty(len(starts))
         play_many(self.board, starts, values)
         found = [Found(float(v), p) for v, p in zip(values, starts, strict=True)]
-        self.best = min(found, key=lambda f: f.value)
-        self.own = (found * ISLANDS)[:ISLANDS]
+        found.sort(key=lambda f: f.value)
+        self.best, self.own = found[0], (found * ISLANDS)[:ISLANDS]
         self.stop = Event()
 
     def _starts(self) -> Iterator[IntArray]:
@@ -115,6 +116,9 @@ class _Islands:
             yield context.incumbent.placement
         yield proposal_of(HEFT(p, context)).plan.placement
         yield RoundRobin()(p, context).placement
+        episodes, random = episode_board(p), np.ones(1, dtype=np.int64)
+        for rule in RULES[1:]:
+            yield ruled_episode(episodes, *rule, 0.0, random).place
         open_to_all = np.flatnonzero(self.groups.allowed.all(axis=0))
         if len(open_to_all):
             total = p.compute_s[:, open_to_all].sum(axis=0)

@@ -12,7 +12,7 @@ An event is one integer: kind * n + operator, and behind these 5 n the two event
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,27 +88,43 @@ def queue_board(problem: OperatorProblem) -> QueueBoard:
     apart = ~linked(p) & ~np.eye(p.m, dtype=np.bool_)
     duration = np.rint(p.compute_s * ticks) if ticks else p.compute_s
     return QueueBoard(
-        thawed(duration),
-        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(made)]),
-        target,
-        edge_tensor,
-        thawed(p.tensor_bytes),
-        np.where(apart, np.inf, p.latency_s),
-        np.where(apart, np.inf, p.seconds_per_byte),
-        ticks,
-        np.flatnonzero(inputs == 0),
-        inputs,
-        *(np.zeros(size) for size in (n, n, edges, edges)),
-        *(np.zeros(size, dtype=np.int64) for size in (n, 5 * n + 2 * edges, n + edges)),
-        np.zeros(n + edges),
-        *(np.zeros(size, dtype=np.int64) for size in (n + edges, n, p.m, p.m, p.m, p.m, n)),
+        duration=thawed(duration),
+        edge_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(made)]),
+        edge_target=target,
+        edge_tensor=edge_tensor,
+        tensor_bytes=thawed(p.tensor_bytes),
+        latency_s=np.where(apart, np.inf, p.latency_s),
+        seconds_per_byte=np.where(apart, np.inf, p.seconds_per_byte),
+        ticks_per_s=ticks,
+        sources=np.flatnonzero(inputs == 0),
+        inputs=inputs,
+        start=np.zeros(n),
+        end=np.zeros(n),
+        sent=np.zeros(edges),
+        arrived=np.zeros(edges),
+        waiting=_whole(n),
+        due=_whole(5 * n + 2 * edges),
+        heap=_whole(n + edges),
+        heap_time=np.zeros(n + edges),
+        heap_event=_whole(n + edges),
+        queue_next=_whole(n),
+        queue_head=_whole(p.m),
+        queue_tail=_whole(p.m),
+        busy=_whole(p.m),
+        last=_whole(p.m),
+        previous=_whole(n),
     )
+
+
+def _whole(size: int) -> IntArray:
+    return np.zeros(size, dtype=np.int64)
 
 
 def copy_board(board: QueueBoard) -> QueueBoard:
     """The same problem with scratch of its own, for another thread."""
-    at = QueueBoard._fields.index("start")
-    return QueueBoard(*board[:at], *(part.copy() for part in board[at:]))
+    scratch = QueueBoard._fields[QueueBoard._fields.index("start") :]
+    copies: dict[str, Any] = {name: getattr(board, name).copy() for name in scratch}
+    return board._replace(**copies)
 
 
 @inner

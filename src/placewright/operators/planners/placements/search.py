@@ -22,6 +22,7 @@ from placewright.operators.planners.placements.moves import (
     list_critical,
     wander,
 )
+from placewright.operators.planners.queued import walks as queued_walks
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.simulation.inputs import default_order
 from placewright.operators.sizes import home_bytes
@@ -94,6 +95,8 @@ def improve(
     heat
         First temperature, in mean operator times. It falls to a hundredth along the walk.
     """
+    if judge.queued is not None:
+        return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)
     scene, board = _scene(judge, groups, start), judge.full
     score = (start.score.value_s, start.score.over_bytes)
     walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
@@ -106,6 +109,30 @@ def improve(
         if walk.counts[EVALUATED] <= played + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
+    return Start(walk.best.copy(), best, start.order, start.dispatch)
+
+
+def _improve_queued(
+    judge: Judge,
+    groups: Groups,
+    start: Start,
+    moves: int,
+    heat: float,
+    seed: int,
+    deadline_s: float,
+) -> Start:
+    """The same under first come, first served queues, by threshold accepting."""
+    board, second = judge.queued, judge.problem.ticks_per_s or 1.0
+    assert board is not None
+    scene = queued_walks.make_scene(judge.problem, groups, board)
+    walk = queued_walks.make_walk(scene, thawed(start.place), start.score.value_s * second, seed)
+    first = heat * mean_operator_s(judge.problem) * second
+    for done in range(0, moves, CHUNK):
+        if time.perf_counter() >= deadline_s:
+            break
+        left, now = first * (1.0 - done / moves), min(CHUNK, moves - done)
+        queued_walks.wander(board, scene, walk, now, left, first / moves)
+    best = Score(0.0, float(walk.value[queued_walks.BEST]) / second)
     return Start(walk.best.copy(), best, start.order, start.dispatch)
 
 
