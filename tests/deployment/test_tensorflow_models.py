@@ -123,6 +123,35 @@ def test_a_training_step_updates_the_same_weights(process: TensorFlowProcess) ->
     assert check.max_abs_error == 0
 
 
+def test_a_training_graph_with_its_initialisation_runs_from_its_file(
+    folder: Path, process: TensorFlowProcess
+) -> None:
+    """The saver is left out; initial values that are drawn are the same under every placement."""
+    source = f"{folder / 'training.pb'}?fetches=loss,train"
+    workload = workload_of(capture_tensorflow(source, process=process))
+    kinds = {op.kind.removeprefix("tensorflow.") for op in workload.model.graph.operators}
+    assert {"ResourceApplyAdam", "ApplyAdam"} <= kinds
+    assert not {"SaveV2", "TruncatedNormal", "RandomUniform"} & kinds
+    result = judged_plan(workload.problem, alternating(workload))
+    check = workload.check(result.plan)
+    assert check.compared == {"output": 1, "parameter": 8}
+    assert check.max_abs_error == 0
+    _, check = workload.export(result, folder / "training_placed")
+    assert check.max_abs_error == 0
+
+
+def test_shapes_that_a_kernel_computes_from_shapes_are_seen_in_a_step(
+    process: TensorFlowProcess,
+) -> None:
+    """Axes of broadcasts in gradients; dropout draws the same numbers under any placement."""
+    model = capture_tensorflow(f"{SOURCES}:attention", process=process, training=True)
+    axes = [op for op in model.graph.operators if op.kind == "tensorflow.BroadcastGradientArgs"]
+    assert axes
+    assert all(len(spec.shape) == 1 for op in axes for spec in op.outputs)
+    workload = workload_of(model)
+    assert workload.check(alternating(workload)).max_abs_error == 0
+
+
 def test_a_saved_model_by_its_signature(folder: Path, process: TensorFlowProcess) -> None:
     """An open batch is fixed; without it, without a signature, with another one it is refused."""
     source = str(folder / "signed")

@@ -19,6 +19,7 @@ PACKAGES = (
     "pydantic",
     "typer",
     "rich",
+    "tensorflow",
     "torch",
     "transformers",
     "ortools",

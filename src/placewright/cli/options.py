@@ -13,7 +13,7 @@ _FORMAT_HELP = "What stdout shows."
 _OUTPUT_HELP = "Keep the document in FILE too."
 _ON_HELP = "A cluster file or a preset's name; by default this machine."
 _SOURCE_HELP = (
-    "zoo:NAME, package.module:factory, graph.json, problem.json, "
+    "zoo:NAME, package.module:factory, FILE.onnx, GRAPH.pb, graph.json, problem.json, "
     "or a published instance such as dag:FILE.json."
 )
 
@@ -35,7 +35,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="zoo:NAME, package.module:factory or FILE.onnx.",
+        help="zoo:NAME, package.module:factory, FILE.onnx or GRAPH.pb.",
     ),
 ]
 PlanFile = Annotated[

@@ -29,6 +29,7 @@ def files() -> tuple[Any, Any]:
     _write(folder / "open.pb", _branches(None))
     _write(folder / "loop.pb", _loop())
     _write(folder / "variable.pb", _variable())
+    _write(folder / "training.pb", _training())
     unknown = _branches(4)
     unknown.node.add(name="odd", op="NoSuchOperator").input.append("sum")
     _write(folder / "unknown.pb", unknown)
@@ -48,6 +49,16 @@ def files() -> tuple[Any, Any]:
     lambdas = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Lambda(lambda x: x + 1)])
     lambdas.save(folder / "lambda.keras")
     return tf.function(tf.nn.relu), np.ones((2,), np.float32)
+
+
+def attention(batch: int = 2) -> tuple[Any, ...]:
+    """A Keras model with attention and dropout; kernels compute axes of its gradients."""
+    inputs = tf.keras.Input((5, 4))
+    found = tf.keras.layers.MultiHeadAttention(2, 2)(inputs, inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dropout(0.5)(found + inputs))
+    model.compile(optimizer="sgd", loss="mse")
+    given = np.random.default_rng(0).normal(size=(batch, 5, 4)).astype(np.float32)
+    return model, given, tf.keras.losses.MeanSquaredError(), given + 1
 
 
 def _write(path: Path, graph_def: Any) -> None:
@@ -81,3 +92,15 @@ def _variable() -> Any:
         held = v1.get_variable("held", (3,), use_resource=True)
         tf.nn.relu(held, name="out")
     return v1.graph_util.extract_sub_graph(graph.as_graph_def(), ["out"])
+
+
+def _training() -> Any:
+    """A step of TensorFlow 1 with its initialisation, which draws without a seed, and its saver."""
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, (4, 3), name="x")
+        weights = [v1.get_variable(n, (3, 2), use_resource=n == "a") for n in ("a", "b")]
+        loss = tf.reduce_mean(tf.square(x @ weights[0] + x @ weights[1]), name="loss")
+        v1.train.AdamOptimizer(0.1).minimize(loss, name="train")
+        v1.global_variables_initializer()
+        v1.train.Saver()
+    return graph.as_graph_def()

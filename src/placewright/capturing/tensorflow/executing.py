@@ -95,10 +95,11 @@ class Execution:
         self.session = v1.Session(graph=graph, config=self._configuration())
         if self.written is not None and not self.written.suffix:
             with graph.as_default(), explained(str(self.written)):
-                v1.saved_model.load(
+                v1.saved_model.load(  # which gives variables their values
                     self.session, [v1.saved_model.tag_constants.SERVING], str(self.written)
                 )
-        self.restart()
+        else:
+            self.restart()
         fetches = [*self.step.fetches, *map(self.operation, self.step.targets)]
         with explained(self.step.name):
             self.call = self.session.make_callable(
@@ -179,6 +180,19 @@ class Execution:
     def close(self) -> None:
         """End the session."""
         self.session.close()
+
+
+def shapes_of(step: StepGraph, names: Sequence[str]) -> dict[str, list[list[int]]]:
+    """Shapes of all outputs of these operators in one step."""
+    if not names:
+        return {}
+    run = Execution(step, {}, 1)
+    tensors = {name: run.operation(name).outputs for name in names}
+    feeds = {f"{name}:0": value for name, value in step.feeds.items()}
+    with explained(step.name):
+        values = run.session.run({name: list(made) for name, made in tensors.items()}, feeds)
+    run.close()
+    return {name: [list(np.shape(value)) for value in made] for name, made in values.items()}
 
 
 def kernel_seconds(step: StepGraph, threads: int, repeats: int) -> dict[str, float]:

@@ -31,6 +31,18 @@ SAVERS = frozenset(_SAVERS.split())
 INIT = "init"
 """Name of the node that gives variables their values, as TensorFlow 1 calls it."""
 
+_SHAPE_KERNELS = ("BroadcastGradientArgs", "BroadcastArgs", "ConcatOffset", "ShapeN", "Shape")
+_BY_DATA = (
+    "Where",
+    "Unique",
+    "NonMaxSuppression",
+    "DynamicPartition",
+    "ListDiff",
+    "Sparse",
+    "Ragged",
+)
+"""Kernels whose outputs depend on shapes alone, and beginnings of those that depend on data."""
+
 HANDLES = ("resource", "variant")
 KEPT = (
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation", "ksize", "strides", "padding"),
@@ -137,37 +149,59 @@ def refuse_control_flow(graph_def: Any, where: str) -> None:
             )
 
 
-def refuse_dynamic(graph: Any, names: Iterable[str], where: str, *, fed: Sequence[str]) -> None:
-    """Raise on a tensor of the step whose shape is not known before it runs."""
-    for name in sorted(names, key=lambda name: name not in fed):
-        for tensor in graph.get_operation_by_name(name).outputs:
-            if tensor.dtype.name.partition("_ref")[0] in HANDLES or _static(tensor):
-                continue
-            shape = str(tensor.shape).replace("None", "?")
-            raise UnsupportedError(
-                f"{'the input' if name in fed else 'the operator'} {name!r} has a dynamic shape",
-                where=where,
-                by=f"{shape} {tensor.dtype.name}, {tensor.op.type}",
-                hint="give --batch N for an open first dimension, or export with static shapes",
-            )
+def refuse_dynamic(graph: Any, step: StepGraph) -> list[str]:
+    """Raise on a tensor of the step whose shape is not known before it runs.
+
+    Returns
+    -------
+    Operators whose shapes inference leaves open though they do not depend on data: gradients of
+    broadcasts, and what is computed with their axes. One step shows them.
+    """
+    nodes, shown = step.nodes, dict[str, None]()
+    for operation in graph.get_operations():
+        name, op = operation.name, operation.type
+        if name not in nodes or all(map(_static, operation.outputs)):
+            continue
+        after = any(node_of(reference) in shown for reference in nodes[name].input)
+        if op in _SHAPE_KERNELS or (after and not op.startswith(_BY_DATA)):
+            shown[name] = None
+            continue
+        tensor = next(t for t in operation.outputs if not _static(t))
+        raise UnsupportedError(
+            f"the {'input' if op in INPUTS else 'operator'} {name!r} has a dynamic shape",
+            where=step.name,
+            by=f"{str(tensor.shape).replace('None', '?')} {tensor.dtype.name}, {op}",
+            hint="give --batch N for an open first dimension, or export with static shapes",
+        )
+    return list(shown)
 
 
 def _static(tensor: Any) -> bool:
-    return bool(tensor.shape.is_fully_defined())
+    handle = tensor.dtype.name.partition("_ref")[0] in HANDLES
+    return handle or bool(tensor.shape.is_fully_defined())
 
 
-def describe(graph: Any, step: StepGraph) -> list[dict[str, Any]]:
-    """Every node of a step as plain data, in a topological order."""
+def describe(
+    graph: Any, step: StepGraph, shown: Mapping[str, Sequence[list[int]]]
+) -> list[dict[str, Any]]:
+    """Every node of a step as plain data, in a topological order.
+
+    Parameters
+    ----------
+    shown
+        Shapes of the outputs of operators for which inference leaves them open.
+    """
     nodes = step.nodes
     return [
-        _described(operation, nodes[operation.name])
+        _described(operation, nodes[operation.name], shown.get(operation.name))
         for operation in graph.get_operations()
         if operation.name in nodes
     ]
 
 
-def _described(operation: Any, node: Any) -> dict[str, Any]:
-    outputs = [[_dtype(t), _shape(t)] for t in operation.outputs]
+def _described(operation: Any, node: Any, shown: Sequence[list[int]] | None) -> dict[str, Any]:
+    shapes = shown or [_shape(t) for t in operation.outputs]
+    outputs = [[_dtype(t), list(x)] for t, x in zip(operation.outputs, shapes, strict=True)]
     return {
         "name": node.name,
         "op": node.op,
@@ -187,7 +221,7 @@ def _dtype(tensor: Any) -> str:
 
 
 def _shape(tensor: Any) -> list[int]:
-    return [int(size) for size in tensor.shape] if _static(tensor) else []
+    return [int(size) for size in tensor.shape] if tensor.shape.is_fully_defined() else []
 
 
 def _held_bytes(node: Any, operation: Any) -> int:

@@ -43,14 +43,15 @@ class Orders:
 
     def load(self, source: dict[str, Any]) -> dict[str, Any]:
         """Load a source: its nodes."""
+        from placewright.capturing.tensorflow.executing import shapes_of
         from placewright.capturing.tensorflow.loading import load_step
         from placewright.capturing.tensorflow.step_graph import describe
 
         self.drop()
-        self.step, graph = load_step(source)
+        self.step, graph, shown = load_step(source)
         return {
             "name": self.step.name,
-            "nodes": describe(graph, self.step),
+            "nodes": describe(graph, self.step, shapes_of(self.step, shown)),
             "feeds": list(self.step.feeds),
             "fetches": list(self.step.fetches),
             "targets": list(self.step.targets),
