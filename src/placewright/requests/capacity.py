@@ -224,6 +224,24 @@ def capacity(
     )
 
 
+def carried(
+    problem: RequestProblem,
+    target_success: float,
+    planner: PlannerChoice = "auto",
+    *,
+    seed: int = 0,
+    steps: int = STEPS,
+) -> float:
+    """Requests per second that `capacity` says the servers carry, without what to add."""
+    short = cut(problem)
+
+    def value(tried: RequestProblem) -> RequestJudgement:
+        return judge(tried, plan_of(tried, planner, seed)[1])
+
+    load, _ = _largest(short, target_success, value, steps)
+    return load * len(short.stream) / short.duration_s
+
+
 def _largest(
     problem: RequestProblem,
     target: float,

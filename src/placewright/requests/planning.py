@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from placewright.requests.bounds import bounds, refined_bounds
+from placewright.errors import MissingDependencyError
+from placewright.planning.contract import BoundContext
+from placewright.requests import windows
+from placewright.requests.bounds import bounds
+from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
 from placewright.requests.planners import BASELINES, planners, portfolio
 from placewright.requests.problem import RequestProblem
@@ -24,6 +29,16 @@ __all__ = [
 def refined_s(problem: RequestProblem, limit_s: float) -> float:
     """Half: the fluid program is solved after the policies."""
     return limit_s / 2
+
+
+def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
+    """The fluid program's bound, and that of exact windows where requests are few."""
+    found = relaxed_bounds(problem, known)
+    if len(problem.stream) <= windows.MOST_REQUESTS:
+        limit_s = float("inf") if known is None else known.deadline_s
+        with suppress(MissingDependencyError):
+            found["windows"] = windows.windows(problem, limit_s)
+    return found
 
 
 def objective(problem: RequestProblem) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -185,6 +186,13 @@ def test_pages(running: Running) -> None:
     metrics = call(running, "GET", "/metrics")[2].decode()
     assert 'placewright_requests_total{model="double",outcome="in-time"}' in metrics
     assert 'placewright_server_up{server="a"} 1.0' in metrics
+    totals = {
+        name: float(re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)[1])
+        for name in ("placewright_overhead_seconds_count", "placewright_overhead_seconds_sum")
+    }
+    answered = re.findall(r'_requests_total{.*outcome="(?:in-time|late)"} (\S+)', metrics)
+    assert totals["placewright_overhead_seconds_count"] == sum(map(float, answered))
+    assert totals["placewright_overhead_seconds_sum"] > 0
     status = call(running, "GET", "/status.json")[2]
     assert {s["name"] for s in status["servers"]} >= {"a", "b"}
     assert "/v2/models/{name}/infer" in call(running, "GET", "/openapi.json")[2]["paths"]

@@ -54,7 +54,7 @@ class Load:
         self.floor, self.deadline_s = np.zeros(SAMPLES), np.zeros(SAMPLES)
         self.sampled = self.seen = self.counted = self.updated = 0
         self.last_s, self.first_s = 0.0, math.nan
-        self.used_s, self.trim = 0.0, 1.0
+        self.used_s, self.trim, self.mean_deadline_s = 0.0, 1.0, 0.0
 
     def revise(
         self, tables_s: FloatArray, servers: FloatArray, family: IntArray, accuracy: FloatArray
@@ -83,10 +83,9 @@ class Load:
         Dearer machine time buys the variants and batches that lead out of it. By Little's law,
         requests that wait / (rate x mean deadline) is the share of a deadline spent waiting.
         """
-        live = min(self.sampled, SAMPLES)
-        if not live or self.rate_per_s <= 0:
+        if self.mean_deadline_s * self.rate_per_s <= 0:
             return 1.0
-        share = waiting / (self.rate_per_s * float(self.deadline_s[:live].mean()))
+        share = waiting / (self.rate_per_s * self.mean_deadline_s)
         excess = PRESSURE * max(0.0, share - self.usual_wait)
         return math.exp(min(excess, MOST_PRESSURE))
 
@@ -130,6 +129,7 @@ class Load:
         self._follow_use(now_s - self.last_s)
         self.last_s, self.counted, self.updated = now_s, total, total
         live = min(self.sampled, SAMPLES)
+        self.mean_deadline_s = float(self.deadline_s[:live].mean())
         counts = np.bincount(self.family[:live], minlength=len(self.share))
         self.share = counts / live
         edges, bucket = _buckets(self.deadline_s[:live])

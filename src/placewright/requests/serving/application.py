@@ -232,8 +232,10 @@ class Application:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
         reply = _answer(family, request, rows)
-        end_s = max(row.done.result().end_s for row in rows)
-        self.dispatcher.replied(time.monotonic() - end_s)
+        now_s = time.monotonic()
+        last = max((row.done.result() for row in rows), key=lambda served: served.end_s)
+        self.dispatcher.replied(now_s - last.end_s)
+        self.observer.overhead(now_s - last.start_s - last.compute_s)
         self.observer.answered(family.name, rows, headers)
         return reply
 

@@ -205,6 +205,17 @@ def random_payload(family: Family, rng: np.random.Generator) -> bytes:
 
 
 def request_head(family: Family, stream: Stream, k: int, size: int, token: str = "") -> bytes:
+    """Request k of the stream up to its raw tensors."""
+    needs = {
+        "deadline_ms": 1e3 * float(stream.deadline_s[k]),
+        "min_accuracy": float(stream.min_accuracy[k]),
+        "time_sensitivity": float(stream.time_sensitivity[k]),
+        "accuracy_sensitivity": float(stream.accuracy_sensitivity[k]),
+    }
+    return infer_head(family, needs, size, token)
+
+
+def infer_head(family: Family, needs: Mapping[str, float], size: int, token: str = "") -> bytes:
     """A request of one row up to its raw tensors, which have this size in bytes."""
     inputs = []
     for spec in family.inputs:
@@ -219,14 +230,8 @@ def request_head(family: Family, stream: Stream, k: int, size: int, token: str =
                 },
             }
         )
-    needs = {
-        "deadline_ms": 1e3 * float(stream.deadline_s[k]),
-        "min_accuracy": float(stream.min_accuracy[k]),
-        "time_sensitivity": float(stream.time_sensitivity[k]),
-        "accuracy_sensitivity": float(stream.accuracy_sensitivity[k]),
-        "binary_data_output": True,
-    }
-    head = json.dumps({"inputs": inputs, "parameters": needs}).encode()
+    parameters = {**needs, "binary_data_output": True}
+    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     lines = [
         f"POST /v2/models/{family.name}/infer HTTP/1.1",
         "host: localhost",

@@ -86,7 +86,7 @@ class Observer:
         )
         self._overhead = p.Histogram(
             "placewright_overhead_seconds",
-            "Latency beyond waiting for a server and its batch.",
+            "From its batch's dispatch to the answer, without computation.",
             buckets=SECONDS,
             registry=registry,
         )
@@ -156,7 +156,7 @@ class Observer:
         self._span(model, arrival_s, time.monotonic(), fields, headers)
 
     def overhead(self, seconds: float) -> None:
-        """What a request took beyond its server's batch and its waiting for it."""
+        """What a request took beyond waiting for its server and that server's computation."""
         self._overhead.observe(seconds)
 
     def summary(self) -> dict[str, Any]:

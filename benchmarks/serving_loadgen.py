@@ -1,0 +1,91 @@
+"""MLPerf LoadGen's verdict (Server scenario) at the rate that `requests plan` promises.
+
+    python benchmarks/serving_loadgen.py [--latency 0.4] [--duration 60] [--target 0.995]
+
+A server of four unequal workers measures its variants; the capacity for Poisson arrivals with one
+deadline is planned by simulation; LoadGen, in a process of its own, sends that rate and says VALID
+when 99 % of the queries were answered within the target latency. The deadline of requests is the
+target latency less `--reserve`, for the way to the server and back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from placewright.requests.capacity import carried
+from placewright.requests.generators import poisson
+from placewright.requests.problem import RequestProblem
+from placewright.requests.service import Service
+from placewright.requests.serving.load import full_rate, infer_head, random_payload
+from placewright.requests.serving.loadgen import (
+    SAMPLES,
+    Target,
+    run_server_scenario,
+)
+from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.stream import stream_of
+from serving_loads import SERVERS, family
+
+SIMULATED = 3000
+"""Requests of the stream on which the rate is planned."""
+
+
+def promised(service: Service, deadline_s: float, target: float) -> float:
+    """Requests per second at which the simulation keeps the target."""
+    rate = full_rate(service)
+    duration_s = SIMULATED / rate
+    arrival_s = poisson(np.random.default_rng(0), rate, duration_s)
+    problem = RequestProblem(service, stream_of(arrival_s, deadline_s), duration_s)
+    return carried(problem, target, steps=5)
+
+
+def client(url: str, rate: float, given: argparse.Namespace) -> None:
+    """The process of LoadGen."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    made, rng = family(), np.random.default_rng(0)
+    needs = {"deadline_ms": 1e3 * (given.latency - given.reserve)}
+    requests = tuple(
+        infer_head(made, needs, len(payload)) + payload
+        for payload in (random_payload(made, rng) for _ in range(SAMPLES))
+    )
+    logs = given.logs or Path(tempfile.mkdtemp())
+    target = Target(host, int(port), requests)
+    verdict = run_server_scenario(target, rate, given.latency, given.duration, logs)
+    print(json.dumps(verdict.as_json()))
+
+
+def main() -> None:
+    """Print the promised rate and LoadGen's verdict."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--latency", type=float, default=0.4, help="target latency in seconds")
+    parser.add_argument("--reserve", type=float, default=0.04)
+    parser.add_argument("--target", type=float, default=0.995, help="success to plan for")
+    parser.add_argument("--duration", type=float, default=60.0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the promised rate")
+    parser.add_argument("--logs", type=Path, help="folder of LoadGen's files")
+    parser.add_argument("--client", nargs=2, metavar=("URL", "RATE"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.client:
+        client(given.client[0], float(given.client[1]), given)
+        return
+    with running_server([family()], SERVERS, ServingOptions(port=0)) as running:
+        deadline_s = given.latency - given.reserve
+        rate = given.share * promised(running.dispatcher.service, deadline_s, given.target)
+        print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}")
+        print(f"planned: {rate:.1f} requests/s at success {given.target:g}", flush=True)
+        command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
+        found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        verdict = json.loads(found.stdout.splitlines()[-1])
+    print(f"LoadGen: {'VALID' if verdict['valid'] else 'INVALID'} {verdict}")
+
+
+if __name__ == "__main__":
+    main()
