@@ -62,6 +62,8 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     assert told["success_rate"] >= 0.99
     assert told["add"][0]["server"] == "a"
     assert told["add"][0]["more_per_s"] > 0
+    assert [each["as_accurate_as"] for each in told["add_variant"]] == ["small"]
+    assert told["add_variant"][0]["more_per_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Capacity: the load that servers carry at a success rate, and what one more server would add."""
+"""Capacity: the load that servers carry at a success rate; what a server or variant would add."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ MOST_SIMULATED = 20_000
 
 STEPS = 9
 """Halvings of the range of loads."""
+
+FASTER, MOST_FASTER = 2.0, 3
+"""How much faster an added variant is, and for how many, the most used first, that is tried."""
 
 CONFIDENT = 1.645
 """Standard errors that the success rate must be above the target: 95 %."""
@@ -108,6 +111,15 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
+class FasterVariant:
+    """What a variant as accurate as `variant` would do that takes half its time."""
+
+    variant: str
+    rate_per_s: float
+    effective_accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """The answer of `capacity`.
 
@@ -129,6 +141,7 @@ class Capacity:
     success_rate: float
     effective_accuracy: float
     additions: tuple[Addition, ...]
+    faster: tuple[FasterVariant, ...]
     most_used: tuple[tuple[str, float], ...]
     unused: tuple[str, ...]
 
@@ -151,6 +164,16 @@ class Capacity:
                 }
                 for a in self.additions
             ],
+            "add_variant": [
+                {
+                    "as_accurate_as": f.variant,
+                    "time": 1 / FASTER,
+                    "rate_per_s": f.rate_per_s,
+                    "more_per_s": f.rate_per_s - self.rate_per_s,
+                    "effective_accuracy": f.effective_accuracy,
+                }
+                for f in self.faster
+            ],
             "variants": [{"variant": name, "share": share} for name, share in self.most_used],
             "unused_variants": list(self.unused),
         }
@@ -169,6 +192,14 @@ class Capacity:
             )
             for a in self.additions
         ]
+        rows += [
+            (
+                f"{f.variant} in half the time",
+                f"{f.rate_per_s:.4g}/s",
+                f"+{f.rate_per_s - self.rate_per_s:.4g}",
+            )
+            for f in self.faster
+        ]
         shares = ", ".join(f"{name} {share:.0%}" for name, share in self.most_used)
         idle = f"\nunused variants: {', '.join(self.unused)}" if self.unused else ""
         table = plain_table(("add", "carries", "more"), rows, " rr")
@@ -186,7 +217,8 @@ def capacity(
     """The load that the problem's servers carry at a success rate, by bisection on simulations.
 
     The stream is sped up or slowed down; success must be above the target by 1.645 standard
-    errors. Then the same with one more server of each kind, best first.
+    errors. Then the same with one more server of each kind, and with one more variant:
+    as accurate as one of those most used, in half the time (quantised, say). Best first.
 
     Raises
     ------
@@ -210,6 +242,12 @@ def capacity(
     additions.sort(key=lambda a: -a.rate_per_s)
     used = np.bincount(judged.answers.variant[judged.succeeded], minlength=short.service.variants)
     names, order = short.service.variant_names, np.argsort(-used, kind="stable").tolist()
+    faster = []
+    for v in order[:MOST_FASTER]:
+        if used[v]:
+            more, better = _largest(_with_faster(short, v), target_success, value, steps, load)
+            faster.append(FasterVariant(names[v], more * own_rate, better.value))
+    faster.sort(key=lambda f: -f.rate_per_s)
     return Capacity(
         problem.name,
         name,
@@ -219,6 +257,7 @@ def capacity(
         judged.success_rate,
         judged.value,
         tuple(additions),
+        tuple(faster),
         tuple((names[v], float(used[v] / used.sum())) for v in order if used[v])[:8],
         tuple(names[v] for v in range(len(names)) if not used[v]),
     )
@@ -311,3 +350,18 @@ def _grown(problem: RequestProblem) -> list[tuple[str, RequestProblem]]:
         )
         grown.append((s.server_names[k], problem.replace(service=service)))
     return grown
+
+
+def _with_faster(problem: RequestProblem, variant: int) -> RequestProblem:
+    """The problem with one more variant, which takes half the time of this one."""
+    s = problem.service
+    latency_s = s.latency_s[:, variant : variant + 1] / FASTER
+    service = s.replace(
+        variant_names=(*s.variant_names, f"{s.variant_names[variant]} (added)"),
+        family=np.append(s.family, s.family[variant]),
+        accuracy=np.append(s.accuracy, s.accuracy[variant]),
+        latency_s=np.concatenate([s.latency_s, latency_s], axis=1),
+        memory_bytes=np.append(s.memory_bytes, s.memory_bytes[variant]),
+        load_s=np.concatenate([s.load_s, s.load_s[:, variant : variant + 1]], axis=1),
+    )
+    return problem.replace(service=service)

@@ -125,11 +125,13 @@ class _Sender:
         self.lg.QuerySamplesComplete([self.lg.QuerySampleResponse(identity, 0, 0)])
 
     async def _ask(self, request: bytes) -> str:
-        reader, writer = (
-            self.free.pop()
-            if self.free
-            else await asyncio.open_connection(self.target.host, self.target.port)
-        )
+        while self.free:
+            reader, writer = self.free.pop()
+            if not reader.at_eof():  # the server closes connections that are idle for some seconds
+                break
+            writer.close()
+        else:
+            reader, writer = await asyncio.open_connection(self.target.host, self.target.port)
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
