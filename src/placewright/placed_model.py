@@ -283,7 +283,8 @@ class PlacedModel:
         WorkerError
             A worker died or raised; the next call starts others.
         """
-        calls, _ = self.calls, self.workers.engine
+        self.workers.check_open()
+        calls = self.calls
         form = calls.form(arguments := calls.arguments(args, keywords))
         with self.calling() as session:
             calls.select(session, form)
@@ -305,7 +306,10 @@ class PlacedModel:
         Raises
         ------
         InputError
-            As of a call, or the workers are executing another stream.
+            As of a call, once the batches before that one are delivered; or the workers are
+            executing another stream.
+        RunError
+            The placed model was closed meanwhile.
         WorkerError
             A worker was lost, and the others cannot go on.
 

@@ -1,29 +1,42 @@
-"""The main job, start to finish, on models that take no time."""
+"""The main jobs, start to finish, on models that take no time."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from placewright.cli import quickstart
-from placewright.planning.trace import Trace
+from placewright import demonstration
+from placewright.capturing.model import capture_source, load_model
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.demonstration import Job
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.planning.contract import silent
+from placewright.planning.monitor import monitor_of
+from placewright.profiling.build import profile
 from tests.cli.speak import speak
 
 
-def test_quickstart_runs_and_reports(
+def test_quickstart_runs_and_ends_with_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prediction, measurement, exactness, what is emulated, and three files a job."""
-    jobs = (("tests.cli.models:tower", False), ("tests.cli.models:tower", True))
-    monkeypatch.setattr(quickstart, "JOBS", jobs)
+    """Prediction, measurement, exactness, three files a job, five lines, and a row for each."""
+    jobs = (Job("tests.cli.models:tower"), Job("tests.cli.models:tower", training=True))
+    monkeypatch.setattr(demonstration, "JOBS", jobs)
     said = speak(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
     assert said.code == 0, said.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
         assert said.out.count(words) >= 2
+    *_, head, stream, training, own = said.out.strip().splitlines()
+    assert head.split() == ["fastest", "board", "all", "boards", "gain", "differs", "from", "eager"]
+    assert stream.startswith("tower, stream")
+    assert "/s" in stream
+    assert training.startswith("tower, training step")
+    assert own.startswith("your own model, five lines")
+    assert len(demonstration.five_lines().splitlines()) == 5
     assert {path.name for path in tmp_path.iterdir()} == {
         f"tower{kind}{end}"
         for kind in ("", "-training")
@@ -31,23 +44,32 @@ def test_quickstart_runs_and_reports(
     }
 
 
-@pytest.mark.parametrize(
-    ("end_s", "said"), [(1.2, "busy 20% longer side by side"), (1.0, "waiting for each other")]
-)
-def test_a_broken_promise_has_a_reason(end_s: float, said: str) -> None:
-    """Devices that are busy longer than profiled, or else what lies between the operators."""
-    trace = Trace(
-        tracks=("a", "a -> b"),
-        devices=1,
-        labels=("op", "t"),
-        track=np.array([0, 1]),
-        label=np.array([0, 1]),
-        start_s=np.zeros(2),
-        end_s=np.array([end_s, 9.0]),
-        title="measured",
+def boards(memory_bytes: int) -> Cluster:
+    """Two that are alike."""
+    boards = (
+        Device(name, memory_bytes=memory_bytes, node=name, peak_flops=1e10)
+        for name in ("left", "right")
     )
-    outcome: Any = SimpleNamespace(
-        measured=SimpleNamespace(trace=trace),
-        result=SimpleNamespace(judgement=SimpleNamespace(busy_s=np.array([1.0]))),
+    links = (Link(a, b, 1e8, 1e-4) for a, b in (("left", "right"), ("right", "left")))
+    return Cluster(tuple(boards), tuple(links))
+
+
+def test_a_step_that_fits_on_no_board_says_what_is_lacking(tmp_path: Path) -> None:
+    """By the board that lacks least; the plan on both is run."""
+    source = load_model("tests.cli.models:tower", training=True)
+    graph = capture_source(source, training=True)
+    problem = profile(graph, boards(1 << 20), method="analytic")
+    alone = judge(problem, OperatorPlan(np.zeros(problem.n, dtype=np.int64)))
+    cluster = boards(int(0.9 * alone.peak_bytes.max()))
+    outcomes = demonstration.demonstrate(
+        cluster,
+        tmp_path,
+        jobs=[Job("tests.cli.models:tower", training=True)],
+        steps=1,
+        monitor=monitor_of(silent),
     )
-    assert said in quickstart._why(outcome)
+    with closing(outcomes):  # a model of 77 KB fits on neither
+        found = next(outcomes)
+    assert found.single.startswith("fits on none (left lacks ")
+    assert found.gain == "runs"
+    assert found.differs == "0"

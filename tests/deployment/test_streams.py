@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import placewright
-from placewright.errors import InputError, WorkerError
+from placewright.errors import InputError, RunError, WorkerError
 from placewright.operators.plan import OperatorPlan
 from placewright.placed_model import PlacedModel
 from tests.deployment.test_calls import starve
@@ -84,3 +84,35 @@ def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None
             os.kill(session.group.processes[1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
     assert len(found) == len(batches)
     assert all(torch.equal(y, model(x)) for x, y in zip(batches, found, strict=True))
+
+
+def test_a_batch_that_cannot_be_taken_ends_the_stream_after_those_before_it(
+    placed: PlacedModel,
+) -> None:
+    """Nothing that was in flight is lost, and the same workers go on; so after a loader's error."""
+    good = [torch.randn(4, 8) for _ in range(3)]
+    model = placed.workload.source.model
+    placed(good[0])
+    session = placed.workers.up
+
+    def broken() -> Iterator[torch.Tensor]:
+        yield from good
+        raise OSError("the disk is gone")
+
+    for batches, error in (([*good, good[0].double(), good[0]], InputError), (broken(), OSError)):
+        found: list[torch.Tensor] = []
+        with pytest.raises(error):
+            found.extend(placed.stream(batches))
+        assert len(found) == len(good)
+        assert all(torch.equal(y, model(x)) for x, y in zip(good, found, strict=True))
+        assert torch.equal(placed(good[1]), model(good[1]))
+        assert placed.workers.up is session
+
+
+def test_a_model_closed_in_mid_stream_says_so(placed: PlacedModel) -> None:
+    """With what to do next."""
+    stream = placed.stream(torch.randn(4, 8) for _ in range(9))
+    next(stream)
+    placed.close()
+    with pytest.raises(RunError, match="the placed model is closed"):
+        list(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ class PlacedStream:
         What is streamed, and where; on the devices called `names`.
     waiting
         Taken and not delivered, in order.
+    refused
+        Why the next batch could not be had or taken; raised once those before it are delivered.
     """
 
     workload: Workload
@@ -68,6 +70,7 @@ class PlacedStream:
     monitor: Monitor
     names: tuple[str, ...] = field(init=False)
     waiting: deque[_Waiting] = field(default_factory=deque)
+    refused: Exception | None = None
 
     def __post_init__(self) -> None:
         self.names = self.workload.cluster.device_names
@@ -77,19 +80,25 @@ class PlacedStream:
 
         Raises
         ------
+        RunError
+            The placed model was closed meanwhile.
         WorkerError
             A worker was lost, and the others cannot go on; what was delivered before is valid.
         """
         source, lost = iter(batches), set[str]()
         while True:
             try:
-                # Where the caller wants no more, the workers stay: GeneratorExit ends the stream.
-                with self._session(lost) as session, suppress(GeneratorExit):
-                    yield from self._deliver(session, source)
-                return
+                with self._session(lost) as session:
+                    try:
+                        yield from self._deliver(session, source)
+                    except GeneratorExit:  # the caller wants no more; the workers stay
+                        return
+                break
             except WorkerError as error:
                 self._go_on_without(lost, error)
                 lost = set()
+        if self.refused is not None:
+            raise self.refused
 
     @contextmanager
     def _session(self, lost: set[str]) -> Iterator[Session]:
@@ -139,6 +148,7 @@ class PlacedStream:
                 stream.give(item.batch | own)
             if not stream.in_flight:
                 return
+            self.workers.check_open()
             for delivered in stream.take():
                 self.waiting.popleft()
                 yield form.returned(delivered.outputs)
@@ -147,6 +157,14 @@ class PlacedStream:
         """The k-th batch that is not delivered; taken from the source if it is the next one."""
         if k < len(self.waiting):
             return self.waiting[k]
+        try:
+            return None if self.refused is not None else self._taken(source)
+        except Exception as error:  # of the loader, too: those in flight are delivered first
+            self.refused = error
+            return None
+
+    def _taken(self, source: Iterator[Any]) -> _Waiting | None:
+        """The next batch of the source, ``None`` at its end."""
         for batch in source:
             given = as_arguments(batch, self.workload.graph.name)
             by_name = isinstance(given, dict)

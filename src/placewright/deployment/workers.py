@@ -72,13 +72,23 @@ class Workers:
         RunError
             The workers are closed.
         """
+        self.check_open()
+        return self._held.open()
+
+    def check_open(self) -> None:
+        """Raise if the workers are closed.
+
+        Raises
+        ------
+        RunError
+            They are.
+        """
         if not self._end.alive:
             raise RunError(
                 "the placed model is closed",
                 where=self.cluster.name,
                 hint="use it inside its `with` block, or place the model again",
             )
-        return self._held.open()
 
     def on(self, engine: str | Engine) -> Workers:
         """Others for the same cluster, started by another engine."""
