@@ -98,6 +98,7 @@ def test_a_placed_graph_def_runs_and_is_written_back(
         assert check.max_abs_error == 0
     again = capture_tensorflow(str(folder / "placed.pb"), process=process)
     assert set(again.graph.operator_names) == set(workload.model.graph.operator_names)
+    profile_tensorflow(again, Cluster((Device("alone"),)))  # devices in a file are no constraint
     devices = process.order("devices")
     planned = workload.placement(result.plan)
     assert {name: devices[name] for name in planned} == planned

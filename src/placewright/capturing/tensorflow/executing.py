@@ -36,6 +36,8 @@ def placed(step: StepGraph, placement: Placement) -> Any:
     constant that is read on several devices gets a copy on each: ``NAME/copy_1`` and so on.
     """
     graph_def = step.pruned()
+    for node in graph_def.node:
+        node.device = ""  # what the file says is not asked for
     if not placement:
         return graph_def
     nodes = {node.name: node for node in graph_def.node}

@@ -90,12 +90,27 @@ class StepGraph:
         kept = ancestors(by_name, last)
         made = type(self.graph_def)(versions=self.graph_def.versions)
         made.node.extend(node for name, node in by_name.items() if name in kept)
+        for node in made.node:
+            _forget_missing(node, kept)
         return made
 
     @property
     def variables(self) -> list[str]:
         """Names of the nodes of its variables."""
         return [name for name, node in self.nodes.items() if node.op in VARIABLES]
+
+
+def _forget_missing(node: Any, kept: set[str]) -> None:
+    """Drop colocation with nodes that are not there: TensorFlow refuses to import it."""
+    if "_class" not in node.attr:
+        return
+    named = node.attr["_class"].list
+    there = [key for key in named.s if key.decode().removeprefix("loc:@") in kept]
+    if there:
+        del named.s[:]
+        named.s.extend(there)
+    else:
+        del node.attr["_class"]
 
 
 def node_of(reference: str) -> str:
