@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,11 @@ def searched(problem: OperatorProblem, seeds: int, limit_s: float) -> list[str]:
     return rows
 
 
-def learned(problem: OperatorProblem, seeds: int, samples: int) -> list[str]:
+def learned(problem: OperatorProblem, seeds: int, samples: int, names: Sequence[str]) -> list[str]:
     """Every learned planner at equal evaluations: median and range over seeds."""
     known, bound = planners(problem), solve(problem, "only:" + problem.device_names[0]).lower_bound
     rows = []
-    for text in LEARNED:
+    for text in names:
         name, _, profile = text.partition("(profile='")
         if name not in known or known[name].unsupported_reason(problem):
             continue
@@ -103,6 +104,7 @@ def main() -> None:
     ask.add_argument("--samples", type=int, default=50, help="evaluations of learned planners")
     ask.add_argument("--time-limit", type=float, default=10.0, help="seconds of auto")
     ask.add_argument("--parts", nargs="+", default=["reference", "auto", "learned"])
+    ask.add_argument("--planners", nargs="+", default=LEARNED, help="of the part learned")
     given = ask.parse_args()
     graphs = json.loads((given.folder / "reference.json").read_text())["graphs"]
     for name, known in graphs.items():
@@ -117,7 +119,7 @@ def main() -> None:
             print(f"\n{head}\n|---|---|---|---|---|---|---|", *rows, sep="\n", flush=True)
         if "learned" in given.parts:
             head = f"| {given.samples} evaluations | median | range | gap | seconds |"
-            rows = learned(problem, given.seeds, given.samples)
+            rows = learned(problem, given.seeds, given.samples, given.planners)
             print(f"\n{head}\n|---|---|---|---|---|", *rows, sep="\n", flush=True)
 
 

@@ -52,10 +52,10 @@ class Found(NamedTuple):
 class QueueSearch:
     """Threshold accepting on placements under first come, first served queues.
 
-    Rounds of four walks. They start from the best four of the incumbent, a list schedule, devices
-    in turn, one device, and list schedules that price siblings (`learned.episodes`); then the
-    islands go on, each from its own best plan, every third round from the best of all, with
-    thresholds in turn. The seed and `effort` fix the answer unless a deadline cuts it short.
+    Starts are the incumbent, a list schedule, devices in turn, one device, and list schedules that
+    price siblings (`learned.episodes`). In every round two islands walk near the best plan, and two
+    from other starts at a high threshold, so that not all are caught in one valley. The seed and
+    `effort` fix the answer unless a deadline cuts it short.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class QueueSearch:
     length
         Evaluations of a walk.
     thresholds
-        First threshold of walks in turn, as shares of the value that they start from.
+        First thresholds of each island's walks in turn, as shares of the value they start from.
     """
 
     name: ClassVar[str] = "queue-search"
     effort: float = 1.5e8
     length: int = 12_000
-    thresholds: tuple[float, ...] = (0.03, 0.01, 0.005, 0.02, 0.002)
+    thresholds: tuple[tuple[float, ...], ...] = ((0.002, 0.004), (0.02, 0.01), (0.03,), (0.03,))
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Problems whose queues are first come, first served."""
@@ -83,7 +83,7 @@ class QueueSearch:
         rounds = max(1, round(self.effort / (problem.n * self.length * ISLANDS)))
         try:
             for r in range(rounds):
-                heats = [self.thresholds[(r + k) % len(self.thresholds)] for k in range(ISLANDS)]
+                heats = [turns[r % len(turns)] for turns in self.thresholds]
                 islands.round(r, self.length, heats)
                 if islands.done():
                     break
@@ -106,7 +106,8 @@ class _Islands:
         play_many(self.board, starts, values)
         found = [Found(float(v), p) for v, p in zip(values, starts, strict=True)]
         found.sort(key=lambda f: f.value)
-        self.best, self.own = found[0], (found * ISLANDS)[:ISLANDS]
+        self.best, self.starts = found[0], found
+        self.own = [found[0], found[0], found[len(found) // 2], found[-1]]
         self.stop = Event()
 
     def _starts(self) -> Iterator[IntArray]:
@@ -132,9 +133,11 @@ class _Islands:
         return value <= self.context.bound * (1 + 1e-12)
 
     def round(self, r: int, length: int, heats: list[float]) -> None:
-        """One walk per island; every third round all of them go on from the best plan."""
-        if r and r % 3 == 0:
-            self.own = [self.best] * ISLANDS
+        """One walk per island; some go on from the best plan, or begin at another start, now."""
+        if r % 3 == 0:
+            self.own[:2] = [self.best, self.best]
+        if r and r % 8 == 0:
+            self.own[2:] = [self.best, self.starts[r // 8 % len(self.starts)]]
 
         def walk(k: int) -> Found:
             return self._walk(k, length, heats[k], 1009 * self.context.seed + ISLANDS * r + k)
