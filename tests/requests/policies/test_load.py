@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.requests.policies.load import Load
+from placewright.requests.policies.load import Load, seconds_per_request
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue
@@ -57,3 +57,17 @@ def test_a_burst_costs_few_requests() -> None:
     in_time = answers.end_s <= stream.due_s
     assert in_time.mean() > 0.9
     assert in_time[stream.arrival_s > 2].all()
+
+
+def test_seconds_per_request_as_by_definition() -> None:
+    """Beside array expressions, with batches that a server cannot run."""
+    rng = np.random.default_rng(0)
+    tables_s = rng.uniform(0.001, 0.3, (3, 5, 9))
+    tables_s[rng.random(tables_s.shape) < 0.1] = np.inf
+    deadlines_s = np.sort(rng.uniform(0.01, 0.4, 12))
+    per = tables_s[:, :, 1:] / np.arange(1, 9)
+    cost = seconds_per_request(tables_s, deadlines_s, 0.8)
+    for found, limit_s in zip(cost, deadlines_s, strict=True):
+        batched = np.where(tables_s[:, :, 1:] <= limit_s * 0.8, per, np.inf).min(axis=2)
+        alone = np.where(tables_s[:, :, 1] <= limit_s, tables_s[:, :, 1], np.inf)
+        assert np.array_equal(found, np.minimum(batched, alone))

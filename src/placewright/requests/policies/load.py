@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import compiled
 from placewright.requests.policies.prices import adjust_prices
 from placewright.requests.queue import Queue
 
@@ -156,16 +157,23 @@ def _buckets(deadline_s: FloatArray) -> tuple[FloatArray, IntArray]:
     return edges, np.maximum(np.searchsorted(edges, deadline_s, side="right") - 1, 0)
 
 
+@compiled
 def seconds_per_request(tables_s: FloatArray, deadline_s: FloatArray, wait: float) -> FloatArray:
     """Shape (deadlines, kinds, variants): least seconds of a batch for each of its requests.
 
     Of batches that take at most the share `wait` of the deadline, and of requests alone that keep
     it; ``inf`` where there is none.
     """
-    per = tables_s[:, :, 1:] / np.arange(1, tables_s.shape[2])
-    cost = np.empty((len(deadline_s), *tables_s.shape[:2]))
-    for k, limit_s in enumerate(deadline_s.tolist()):
-        batched = np.where(tables_s[:, :, 1:] <= limit_s * wait, per, np.inf).min(axis=2)
-        alone = np.where(tables_s[:, :, 1] <= limit_s, tables_s[:, :, 1], np.inf)
-        cost[k] = np.minimum(batched, alone)
+    kinds, variants, sizes = tables_s.shape
+    cost = np.full((len(deadline_s), kinds, variants), np.inf)
+    for d in range(len(deadline_s)):
+        limit_s = deadline_s[d]
+        for k in range(kinds):
+            for v in range(variants):
+                least = np.inf
+                for b in range(1, sizes):
+                    took_s = tables_s[k, v, b]
+                    if took_s <= limit_s * wait or (b == 1 and took_s <= limit_s):
+                        least = min(least, took_s / b)
+                cost[d, k, v] = least
     return cost
