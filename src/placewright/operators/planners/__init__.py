@@ -15,6 +15,7 @@ from placewright.operators.planners.learned.hsdag import Hsdag
 from placewright.operators.planners.learned.local_search import LocalSearch
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.learned.random_search import RandomSearch
+from placewright.operators.planners.learned.transfer import Transfer
 from placewright.operators.planners.lists.planners import (
     CEFT,
     CEFT_CPOP,
@@ -41,7 +42,14 @@ ENTRY_POINTS = "placewright.operators.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
 
 
-LEARNED: tuple[Planner, ...] = (Post(), Hsdag(), Doppler(), LocalSearch(), RandomSearch())
+LEARNED: tuple[Planner, ...] = (
+    Post(),
+    Hsdag(),
+    Doppler(),
+    Transfer(),
+    LocalSearch(),
+    RandomSearch(),
+)
 """Planners that learn and their baselines; ``auto`` and `compare` run them only by name."""
 
 

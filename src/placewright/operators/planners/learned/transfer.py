@@ -1,0 +1,357 @@
+"""Transfer: a policy trained on other graphs that places an unseen one in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.judge import Judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
+from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
+from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
+from placewright.operators.planners.lists.ranks import (
+    mean_downward_rank,
+    mean_upward_rank,
+    optimistic_costs,
+)
+from placewright.operators.planners.lists.setup import Setup, set_up
+from placewright.operators.planners.placements.search import Score
+from placewright.operators.planners.sequences.search import (
+    OrderSearch,
+    fully_linked,
+    played_sequence,
+)
+from placewright.operators.planners.sequences.search_state import dispatches
+from placewright.operators.planners.trivial import Single
+from placewright.operators.problem import (
+    Links,
+    Objective,
+    OperatorProblem,
+    Overlap,
+    pairwise_only,
+)
+from placewright.planning.contract import Context, Planner
+
+FEATURES = 12
+HIDDEN = 16
+HEADS = 4
+ROUNDS = 2
+LARGE = 800
+"""Operators above which the walk becomes shorter, to keep the whole below 100 ms at 2,000."""
+
+PARAMETERS = Path(__file__).with_name("transfer.safetensors")
+SCHEMA = Schema("transfer", "transfer 1", f"hidden {HIDDEN}, rounds {ROUNDS}, heads {HEADS}")
+
+
+class Setting(NamedTuple):
+    """What a list schedule is decoded with, beside what the network says of every operator.
+
+    Attributes
+    ----------
+    ahead
+        Weight of the optimistic cost of what follows (PEFT's table) in the choice of a device.
+    price
+        Factor on transfers while devices are chosen; above one, fewer tensors move.
+    ranked
+        Factor on transfers in the upward rank.
+    trust
+        Factor on what the network says; 0 for a schedule without it.
+    """
+
+    ahead: float
+    price: float
+    ranked: float
+    trust: float = 1.0
+
+
+GRID = (
+    Setting(0.5, 1.0, 1.0, trust=0.0),
+    Setting(0.0, 1.0, 3.0, trust=0.0),
+    Setting(0.0, 2.0, 1.0, trust=0.0),
+    Setting(1.0, 1.0, 1.0, trust=0.0),
+    Setting(0.0, 1.0, 0.0, trust=0.0),
+    Setting(0.0, 1.0, 1.0),
+    Setting(0.5, 1.0, 3.0),
+    Setting(0.3, 1.5, 1.5),
+    Setting(0.0, 4.0, 1.0),
+    Setting(0.7, 2.0, 1.0),
+)
+"""Settings that are decoded first: half of them without the network is better than all with it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A message-passing network guides a list scheduler; a short walk from the best ends it.
+
+    The network reads an operator's mean time, ranks, slack, degrees, transfers, and how devices
+    differ, passes messages along and against tensors twice, and says four numbers per operator: a
+    factor on its priority, a weight of PEFT's table, a price on the transfers of what it makes, a
+    weight of its own time on a device. The compiled insertion scheduler of HEFT, which books
+    channels where transfers wait, decodes that with a grid of settings, then with priorities and
+    settings drawn around the best one's; the judge values each, single devices and HEFT's plans.
+
+    From the best one `Search`'s annealing on sequences walks a fixed number of moves. No answer is
+    worse than a single device or HEFT.
+
+    Parameters come from imitation of long searches on generated graphs, which is
+    ``benchmarks/train_transfer.py``: whether a tensor stays on its device, and whether an operator
+    is on its fastest one. Inference is numpy: no torch.
+    O(decodings (n + e) m + walk), and the number of decodings falls with n.
+
+    Parameters
+    ----------
+    decoded
+        Operators placed by list schedules in all.
+    most
+        List schedules, at most.
+    spread
+        Spread of the logarithms of priorities and settings that are drawn.
+    walk
+        Operators decoded along the walk, fewer above `LARGE` operators; 0 for none.
+    heat
+        First temperature of the walk, in mean operator times.
+    checkpoint
+        Parameters, those shipped by default.
+    """
+
+    name: ClassVar[str] = "transfer"
+    on_request: ClassVar[bool] = True
+    decoded: int = 15_000
+    most: int = 60
+    spread: float = 0.15
+    walk: float = 1e6
+    heat: float = 0.03
+    checkpoint: str = ""
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Makespans over links, plans that need not be contiguous."""
+        if problem.contiguous or problem.objective is not Objective.LATENCY:
+            return "places for the makespan, and does not keep plans contiguous"
+        return pairwise_only(problem)
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """The best plan met; raises `InfeasibleError`: links that no schedule can use."""
+        decoder = Decoder(problem)
+        decoder.guide(load_parameters(self.checkpoint or PARAMETERS, SCHEMA)[0])
+        count = min(self.most, max(len(GRID), self.decoded // problem.n))
+        rng = np.random.default_rng(context.seed)
+        for setting, noise in proposals(decoder, count, self.spread, rng):
+            decoder.decode(setting, noise)
+            if context.remaining_s() <= 0:
+                break
+        plain: list[Planner] = [Single(device) for device in problem.device_names]
+        for planner in (*plain, HEFT, HEFT_CONTENDED):
+            try:
+                if planner.unsupported_reason(problem) is None:
+                    decoder.offer(planner(problem, Context()))
+            except InfeasibleError:
+                continue
+        if decoder.best is None:
+            raise InfeasibleError(
+                "no list schedule and no single device has a link for every tensor",
+                where=problem.name,
+                hint="add links, or try another planner",
+            )
+        if self.walk > 0 and context.remaining_s() > 0:
+            work = self.walk * min(1.0, LARGE / problem.n)
+            decoder.walk(decoder.best, work, self.heat, context.seed)
+        return decoder.best
+
+
+def proposals(
+    decoder: Decoder, count: int, spread: float, rng: np.random.Generator
+) -> Iterator[tuple[Setting, FloatArray]]:
+    """The grid, then settings and priorities around the best so far, every other one."""
+    none = np.zeros(decoder.problem.n)
+    for setting in GRID[:count]:
+        yield setting, none
+    for turn in range(count - len(GRID)):
+        setting, noise = decoder.chosen
+        size = spread * (1.0, 0.3)[turn % 2]
+        factor = np.exp(size * 2 * rng.standard_normal(3))
+        ahead = setting.ahead * factor[0] + 0.1 * size * rng.standard_normal()
+        near = Setting(
+            max(0.0, ahead), setting.price * factor[1], setting.ranked * factor[2], setting.trust
+        )
+        yield near, noise + size * rng.standard_normal(decoder.problem.n)
+
+
+class Decoder:
+    """A problem laid out for many list schedules, what the network says of it, the best plan.
+
+    Attributes
+    ----------
+    best, score
+        The best plan so far and the judge's word on it.
+    chosen
+        Setting and noise of the best decoding so far.
+    """
+
+    def __init__(self, problem: OperatorProblem) -> None:
+        self.problem, self.judge, self.setup = problem, Judge(problem), set_up(problem)
+        self.contended = problem.links is Links.CONTENDED
+        costs, allowed = self.setup.costs, self.setup.allowed
+        self.ahead_s = optimistic_costs(costs, costs.compute_s)
+        least = np.where(allowed, problem.compute_s, np.inf).min(axis=1)[:, None]
+        self.own_s = np.where(allowed, problem.compute_s - least, 0.0)
+        self.features, self.uses = features(self.setup), uses(problem)
+        self.heads = np.zeros((problem.n, HEADS))
+        self.rules = self.setup.rules(np.array(problem.memory_bytes))
+        self.position = np.argsort(problem.topology.order)
+        self.forget()
+
+    def guide(self, parameters: Mapping[str, Any]) -> None:
+        """Let a network with these parameters say what it thinks of every operator."""
+        self.heads = network(self.features, self.uses, parameters)
+
+    def forget(self) -> None:
+        """Forget all plans."""
+        self.best: OperatorPlan | None = None
+        self.score = Score(np.inf, np.inf)
+        self.chosen: tuple[Setting, FloatArray] = (GRID[0], np.zeros(self.problem.n))
+        self.chosen_score = Score(np.inf, np.inf)
+
+    def decode(self, setting: Setting, noise: FloatArray) -> Score:
+        """List schedule under a setting; `noise` is added to the logarithms of priorities."""
+        setup, (priority, ahead, price, own) = self.setup, setting.trust * self.heads.T
+        costs = setup.costs._replace(
+            latency_s=setup.costs.latency_s * setting.price,
+            tensor_bytes=setup.costs.tensor_bytes
+            * np.exp(price)[self.problem.tensor_producer]
+            * setting.price,
+        )
+        latency_s = setup.mean_latency_s * setting.ranked
+        per_byte = setup.mean_seconds_per_byte * setting.ranked
+        rank = mean_upward_rank(setup.costs, setup.mean_compute_s, latency_s, per_byte)
+        sequence = priority_sequence(setup.costs, -rank * np.exp(0.5 * priority + noise))
+        later_s = setting.ahead * np.exp(ahead)[:, None] * self.ahead_s
+        channels = len(self.problem.channel_names) if self.contended else 0
+        place, start_s, end_s = list_schedule(
+            costs, self.rules, sequence, later_s + 0.5 * own[:, None] * self.own_s, channels
+        )
+        if place.min() < 0:
+            return Score(np.inf, np.inf)
+        order = np.lexsort((self.position, end_s, start_s))
+        score = min(self._judged(place, order), self._judged(place, None))
+        if score < self.chosen_score:
+            self.chosen, self.chosen_score = (setting, noise), score
+        return score
+
+    def offer(self, plan: OperatorPlan) -> None:
+        """Judge another planner's plan."""
+        judgement = self.judge(plan)
+        self._keep(plan, Score(float(judgement.violation_bytes), float(judgement.value)))
+
+    def walk(self, start: OperatorPlan, work: float, heat: float, seed: int) -> None:
+        """Anneal sequences from a plan, where all devices are linked and work in parallel."""
+        problem = self.problem
+        serial = problem.overlap is Overlap.SERIAL
+        if serial or problem.m < 2 or self.score.over_bytes > 0 or not fully_linked(problem):
+            return
+        orders = OrderSearch(problem, self.setup.groups)
+        end = orders.improve(
+            played_sequence(self.judge(start)),
+            np.array(start.placement),
+            moves=orders.moves(work),
+            heat=heat,
+            seed=seed,
+        )
+        for plan in dispatches(end.place, end.sequence):
+            self.offer(plan)
+
+    def _judged(self, place: IntArray, order: IntArray | None) -> Score:
+        values, over = self.judge.many(place[None], order)
+        score = Score(float(over[0]), float(values[0]))
+        self._keep(OperatorPlan(place, order), score)
+        return score
+
+    def _keep(self, plan: OperatorPlan, score: Score) -> None:
+        if score < self.score and np.isfinite(score.value_s):
+            self.best, self.score = plan, score
+
+
+class Uses(NamedTuple):
+    """Uses of tensors: producer and consumer, and how many each operator has of both."""
+
+    source: IntArray
+    target: IntArray
+    read: FloatArray
+    made: FloatArray
+
+
+def uses(problem: OperatorProblem) -> Uses:
+    """The edges that messages go along."""
+    source = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    read = np.bincount(problem.consumers, minlength=problem.n).astype(np.float64)
+    made = np.bincount(source, minlength=problem.n).astype(np.float64)
+    return Uses(source, np.array(problem.consumers), read, made)
+
+
+def features(setup: Setup) -> FloatArray:
+    """Shape (n, FEATURES): columns without units, alike for graphs of every size and speed."""
+    problem, mean_s = setup.problem, setup.mean_compute_s
+    means = (setup.mean_latency_s, setup.mean_seconds_per_byte)
+    up = mean_upward_rank(setup.costs, mean_s, *means)
+    down = mean_downward_rank(setup.costs, mean_s, *means)
+    path_s, typical_s = max(float(up.max()), 1e-300), max(float(mean_s.mean()), 1e-300)
+    edges = uses(problem)
+    moved_s = setup.mean_latency_s + problem.tensor_bytes * setup.mean_seconds_per_byte
+    each_s = np.repeat(moved_s, np.diff(problem.consumer_offsets))
+    in_s = np.bincount(edges.target, each_s, problem.n)
+    out_s = np.bincount(edges.source, each_s, problem.n)
+    finite = np.where(setup.allowed, problem.compute_s, 0.0)
+    spread = finite.max(axis=1) / np.maximum(
+        np.where(setup.allowed, finite, np.inf).min(axis=1), 1e-300
+    )
+    ones = np.ones(problem.n)
+    return np.stack(
+        [
+            np.log1p(mean_s / typical_s),
+            up / path_s,
+            down / path_s,
+            1.0 - (up + down) / path_s,
+            np.log1p(edges.read),
+            np.log1p(edges.made),
+            np.log1p(in_s / typical_s),
+            np.log1p(out_s / typical_s),
+            np.log1p(np.minimum(spread, 1e6)) - np.log(2.0),
+            ones * np.log1p(mean_s.sum() / path_s / problem.m),
+            ones * np.log(problem.m) / 2,
+            ones,
+        ],
+        axis=1,
+    )
+
+
+def network(rows: FloatArray, edges: Uses, parameters: Mapping[str, Any]) -> FloatArray:
+    """Shape (n, HEADS), each within (-1, 1): messages along and against edges, then the heads."""
+    state = np.tanh(rows @ parameters["inputs"])
+    into, out = np.maximum(edges.read, 1)[:, None], np.maximum(edges.made, 1)[:, None]
+    for turn in range(ROUNDS):
+        before = _sums(state[edges.source], edges.target, len(rows)) / into
+        after = _sums(state[edges.target], edges.source, len(rows)) / out
+        weights = parameters[f"round{turn}"]
+        state = np.tanh(np.concatenate([rows, state, before, after], axis=1) @ weights)
+    heads: FloatArray = np.tanh(np.concatenate([rows, state], axis=1) @ parameters["heads"])
+    return heads
+
+
+def shapes() -> dict[str, tuple[int, int]]:
+    """Of the network's parameters."""
+    width = FEATURES + 3 * HIDDEN
+    inner = {f"round{turn}": (width, HIDDEN) for turn in range(ROUNDS)}
+    return {"inputs": (FEATURES, HIDDEN), **inner, "heads": (FEATURES + HIDDEN, HEADS)}
+
+
+def _sums(rows: FloatArray, at: IntArray, count: int) -> FloatArray:
+    """Rows added up by number."""
+    total = [np.bincount(at, column, count) for column in rows.T]
+    return np.stack(total, axis=1)
