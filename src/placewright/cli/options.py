@@ -35,7 +35,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="zoo:NAME, package.module:factory, FILE.onnx or GRAPH.pb.",
+        help="zoo:NAME, package.module:factory, FILE.onnx, FILE.xml, openvino:MODEL or GRAPH.pb.",
     ),
 ]
 PlanFile = Annotated[

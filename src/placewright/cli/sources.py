@@ -27,6 +27,7 @@ Method = Literal["auto", "in-place", "isolated", "analytic"]
 SCHEMES = {
     "zoo": "zoo:NAME, a model that ships with Placewright",
     "onnx": "FILE.onnx, a model that ONNX Runtime executes",
+    "openvino": "FILE.xml or openvino:MODEL, a model that OpenVINO executes",
     "tensorflow": "GRAPH.pb, FOLDER of a SavedModel, MODEL.keras or "
     "tensorflow:package.module:factory, models that TensorFlow executes",
     "dag": "dag:FILE.json, a task graph on unlike nodes",
@@ -34,7 +35,6 @@ SCHEMES = {
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
 LATER = ("piper", "iopddl")
-LATER_FILES = (".xml",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
         return Loaded(_msr(rest, ask))
     if scheme == "pipedream":
         return _pipedream(rest, ask)
+    from placewright.deployment.model_files import is_model_file
+
     if is_model_file(ask.source):
         return _from_model_file(ask, console)
     if is_file(ask.source):
@@ -122,6 +124,8 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
 
 def captured_graph(ask: SourceOptions, console: Console) -> Graph:
     """The graph of the model that SOURCE names, whatever executes it."""
+    from placewright.deployment.model_files import is_model_file
+
     if is_model_file(ask.source):
         return _captured_file(ask, console).graph
     return load_graph(ask, console)[0]
@@ -144,13 +148,6 @@ def load_graph(
         return capture_source(model, training=ask.training), model
 
 
-def is_model_file(source: str) -> bool:
-    """Whether `source` is a model that another runtime than PyTorch executes."""
-    from placewright.capturing.tensorflow.model import is_tensorflow
-
-    return Path(source).suffix == ".onnx" or is_tensorflow(source)
-
-
 def _in_micro_batches(model: ModelSource, ask: SourceOptions) -> ModelSource:
     from placewright.deployment.workload import with_recipe
 
@@ -160,10 +157,8 @@ def _in_micro_batches(model: ModelSource, ask: SourceOptions) -> ModelSource:
 
 
 def is_file(source: str) -> bool:
-    """Whether `source` means a file; raises for formats that are not read yet."""
+    """Whether `source` means a graph or a problem in a file."""
     path = Path(source)
-    if path.suffix in LATER_FILES:
-        raise _unknown_scheme(source, f"{path.suffix} models are not read yet")
     return path.name.endswith((".json", ".json.gz")) or path.is_file()
 
 
@@ -188,11 +183,12 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
 
 
 def _from_model_file(ask: SourceOptions, console: Console) -> Loaded:
-    from placewright.deployment.model_files import profile_model_file
+    from placewright.deployment.model_files import default_cluster, profile_model_file
 
     table = _kept_profile(ask, console)
     file = _captured_file(ask, console)
-    cluster = find_cluster(ask.on)
+    own = None if ask.on is not None else default_cluster(ask.source)
+    cluster = own or find_cluster(ask.on)
     with _profiling(console, file.graph, cluster):
         problem = ask.of(profile_model_file(file, cluster, method=ask.method, table=table))
     return Loaded(problem, file.graph, cluster, file=file)

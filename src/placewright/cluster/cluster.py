@@ -52,6 +52,9 @@ class Device:
     efficiency
         Share of ``peak_flops`` that the device reaches, above 0 and at most 1, by kind of work
         (`WORK`), and of ``memory_bandwidth`` (``memory``); others have defaults.
+    precision
+        Number format that the device computes in, for runtimes that let one choose it (OpenVINO:
+        ``f32``, ``bf16``, ``f16``); empty for the runtime's default.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Device:
     launch_overhead_s: float | None = None
     speed_by_kind: Mapping[str, float] = field(default_factory=dict)
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    precision: str = ""
 
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"

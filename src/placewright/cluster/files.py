@@ -58,6 +58,7 @@ class DeviceEntry(FileModel):
     launch_overhead: Seconds | None = None
     speed_by_kind: dict[str, float] = Field(default_factory=dict)
     efficiency: float | dict[str, float] = Field(default_factory=dict)
+    precision: str = ""
 
     def device(self, position: int) -> Device:
         """The device; without a name it is called after its kind and position."""
@@ -73,6 +74,7 @@ class DeviceEntry(FileModel):
             launch_overhead_s=self.launch_overhead,
             speed_by_kind=dict(self.speed_by_kind),
             efficiency=self._efficiency(),
+            precision=self.precision,
         )
 
     def _efficiency(self) -> dict[str, float]:
@@ -175,6 +177,8 @@ def _device_data(device: Device) -> dict[str, Any]:
         data["speed_by_kind"] = dict(device.speed_by_kind)
     if device.efficiency:
         data["efficiency"] = dict(device.efficiency)
+    if device.precision:
+        data["precision"] = device.precision
     return data
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.capturing.tensorflow.model import TensorFlowModel
+from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.measuring import execution_order
 from placewright.planning.check import LISTED, Check, Difference, Tolerance
 from placewright.planning.contract import Progress, silent
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 SINGLE = "only:"
 
+SCHEME = "openvino:"
+"""Begins models that OpenVINO executes, whatever their format."""
+
 ROUNDS = 5
 """Blocks of steps of each plan, in turns."""
 
@@ -38,8 +42,32 @@ EXACT = Tolerance(
 )
 
 
-def capture_model_file(path: str | Path, batch: int | None = None) -> ModelFile:
-    """Capture the model in a ``.onnx`` file.
+ROUNDED = Tolerance(
+    relative=0.05,
+    reason="a device computes in 16 bits; the unplaced model in 32",
+)
+PRECISE = ("", "f32")
+
+
+def is_model_file(source: str) -> bool:
+    """Whether `source` is a model that another runtime than PyTorch executes."""
+    return for_openvino(source) or Path(source).suffix == ".onnx" or is_tensorflow(source)
+
+
+def for_openvino(source: str) -> bool:
+    """Whether OpenVINO executes a model: IR, or whatever has its scheme before it."""
+    return source.startswith(SCHEME) or Path(source).suffix == ".xml"
+
+
+def default_cluster(source: str) -> Cluster | None:
+    """The cluster on which a model is placed where none is named: ``None`` for this machine."""
+    from placewright.cluster.presets import preset
+
+    return preset("hetero-cpu") if for_openvino(source) else None
+
+
+def capture_model_file(source: str | Path, batch: int | None = None) -> ModelFile:
+    """Capture ``model.onnx``, ``ir.xml`` or ``openvino:MODEL``; see `capture_openvino`.
 
     Raises
     ------
@@ -50,9 +78,13 @@ def capture_model_file(path: str | Path, batch: int | None = None) -> ModelFile:
     MissingDependencyError
         The package that reads the format is not installed.
     """
+    if for_openvino(str(source)):
+        from placewright.capturing.files.openvino_graph import capture_openvino
+
+        return capture_openvino(str(source), batch)
     from placewright.capturing.files.onnx_graph import capture_onnx
 
-    return capture_onnx(Path(path), batch)
+    return capture_onnx(Path(source), batch)
 
 
 def profile_model_file(
@@ -64,15 +96,17 @@ def profile_model_file(
 ) -> OperatorProblem:
     """Costs of the model's operators on the devices of a cluster.
 
-    See `profile_onnx` and `placewright.deployment.tensorflow_models.profile_tensorflow`.
+    See `profile_onnx`, `profile_openvino` and
+    `placewright.deployment.tensorflow_models.profile_tensorflow`.
     """
     if isinstance(file, TensorFlowModel):
         from placewright.deployment.tensorflow_models import profile_tensorflow
 
         return profile_tensorflow(file, cluster, method=method)
-    from placewright.profiling.model_files import profile_onnx
+    from placewright.profiling.model_files import profile_onnx, profile_openvino
 
-    return profile_onnx(file, cluster, method=method, table=table)
+    own = profile_onnx if file.runtime == "onnxruntime" else profile_openvino
+    return own(file, cluster, method=method, table=table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +126,13 @@ class FileWorkload:
             The runtime does not take it.
         """
         return _opened(self._placement(result, emulate))
+
+    def placed_at(self, placement: IntArray) -> PlacedFile:
+        """Load the model under a placement, shape (operators,), in topological order."""
+        names = self.problem.operator_names
+        order = [names[i] for i in self.problem.topology.order]
+        device = dict(zip(names, placement.tolist(), strict=True))
+        return _opened(FilePlacement(self.file, self.cluster, device, order))
 
     def _placement(self, result: Result, emulate: bool) -> FilePlacement:
         problem = result.problem
@@ -158,9 +199,12 @@ class FileWorkload:
 
     def check(self, placed: PlacedFile, inputs: Mapping[str, Array]) -> Check:
         """Outputs of the placed model beside those of the unplaced one on the same inputs."""
-        return compared(
-            placed.infer(inputs), unplaced_outputs(self.file, inputs), self.file.runtime
-        )
+        return self._compared(placed.infer(inputs), inputs)
+
+    def _compared(self, made: Mapping[str, Array], inputs: Mapping[str, Array]) -> Check:
+        exact = all(device.precision in PRECISE for device in self.cluster.devices)
+        wanted, tolerance = unplaced_outputs(self.file, inputs), EXACT if exact else ROUNDED
+        return compared(made, wanted, self.file.runtime, tolerance)
 
     def export(self, result: Result, folder: str | Path) -> tuple[list[Path], Check]:
         """Write the plan in the model's own format, load what was written, and check its outputs.
@@ -169,28 +213,102 @@ class FileWorkload:
         -------
         The files, the manifest first.
         """
-        from placewright.runtime.model_files.onnx_export import export_onnx, run_exported
-
-        target = Path(folder)
+        target, inputs = Path(folder), self.file.random_inputs()
         target.mkdir(parents=True, exist_ok=True)
-        files = export_onnx(self._placement(result, False), target)
-        inputs = self.file.random_inputs()
-        made, wanted = run_exported(files[0], inputs), unplaced_outputs(self.file, inputs)
-        return files, compared(made, wanted, self.file.runtime)
+        placement = self._placement(result, False)
+        if self.file.runtime == "openvino":
+            from placewright.runtime.model_files.hetero import (
+                HeteroModel,
+                export_hetero,
+                load_exported,
+            )
+
+            with HeteroModel(placement) as placed:
+                files = export_hetero(placed, target)
+            outputs = load_exported(files[0])([inputs[spec.name] for spec in self.file.inputs])
+            made = dict(zip(self.file.outputs, outputs.values(), strict=True))
+        else:
+            from placewright.runtime.model_files.onnx_export import export_onnx, run_exported
+
+            files = export_onnx(placement, target)
+            made = run_exported(files[0], inputs)
+        return files, self._compared(made, inputs)
+
+
+@dataclass(slots=True, eq=False)
+class MeasuredPlacements:
+    """Measured seconds of placements: a reward for planners that learn; each is measured once.
+
+    Attributes
+    ----------
+    warmup, most
+        Steps that do not count, and steps at most.
+    narrow
+        Measuring ends when the 95 % interval of the mean is within this share of the median.
+    known
+        Seconds by placement (its bytes); ``inf`` for one that the runtime does not take.
+    refused
+        Why, by placement.
+    """
+
+    workload: FileWorkload
+    warmup: int = 3
+    most: int = 30
+    narrow: float = 0.03
+    known: dict[bytes, float] = field(default_factory=dict)
+    refused: dict[bytes, str] = field(default_factory=dict)
+
+    def __call__(self, placements: IntArray) -> FloatArray:
+        """Shape (k,): seconds of each row of shape (k, operators)."""
+        return np.array([self._seconds(np.asarray(row)) for row in np.atleast_2d(placements)])
+
+    def _seconds(self, place: IntArray) -> float:
+        key = place.astype(np.int64).tobytes()
+        if key not in self.known:
+            try:
+                self.known[key] = self._measured(place)
+            except UnsupportedError as error:
+                self.known[key], self.refused[key] = math.inf, error.by or error.what
+        return self.known[key]
+
+    def _measured(self, place: IntArray) -> float:
+        inputs = self.workload.file.random_inputs()
+        found: list[float] = []
+        with self.workload.placed_at(place) as placed:
+            for _ in range(self.warmup):
+                placed.infer(inputs)
+            while len(found) < self.most:
+                found.append(_timed(placed.infer, inputs))
+                if len(found) >= 5:
+                    half = 2.0 * float(np.std(found, ddof=1)) / math.sqrt(len(found))
+                    if half <= self.narrow * median(found):
+                        break
+        return median(found)
 
 
 def _opened(placement: FilePlacement) -> PlacedFile:
+    if placement.file.runtime == "openvino":
+        from placewright.runtime.model_files.hetero import HeteroModel
+
+        return HeteroModel(placement)
     from placewright.runtime.model_files.onnx_sessions import OnnxSessions
 
     return OnnxSessions(placement)
 
 
 def unplaced_outputs(file: ModelFile, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """What the model computes as it is, on one CPU."""
+    """What the model computes as it is, on one CPU in 32 bits."""
+    names = list(file.outputs)
+    if file.runtime == "openvino":
+        from placewright.cluster.cluster import Device
+        from placewright.runtime.model_files.hetero import compile_alone
+
+        whole = compile_alone(file, Device("CPU", precision="f32"))
+        made = whole([inputs[spec.name] for spec in file.inputs])
+        return dict(zip(names, made.values(), strict=True))
     from placewright.runtime.model_files.onnx_sessions import open_session, whole_model
 
     session = open_session(whole_model(file), file.source)
-    names = list(file.outputs)
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 

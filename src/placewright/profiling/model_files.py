@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Link
-from placewright.errors import MissingDependencyError
+from placewright.errors import MissingDependencyError, UnsupportedError
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Overlap
 from placewright.profiling.build import Method, operator_problem
 from placewright.profiling.profile_warnings import (
     NotMeasuredWarning,
@@ -17,13 +21,19 @@ from placewright.profiling.profile_warnings import (
     warn_of_uncounted,
 )
 from placewright.profiling.profiler import Profiler
-from placewright.profiling.table import ProfileTable
+from placewright.profiling.roofline import analytic_seconds
+from placewright.profiling.table import ProfileTable, profile_key
+from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files.hetero_timing import placed_seconds
 from placewright.runtime.model_files.onnx_sessions import onnxruntime_installed
 from placewright.runtime.model_files.onnx_timing import handover_seconds, operator_seconds
 
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import ModelFile
     from placewright.operators.problem import OperatorProblem
+
+BLOCKS = 8
+"""Blocks of operators in turns on two devices, by which the cost of a cut is measured."""
 
 HANDOVER_BANDWIDTH = 1e13
 """Bytes per second between threads of one process, which hand over a reference."""
@@ -66,6 +76,102 @@ def profile_onnx(
     warn_of_uncounted(graph, [d for d in cluster.devices if profiler.computes(d)])
     compute_s = np.stack([profiler.seconds(d) for d in cluster.devices], axis=1)
     return operator_problem(graph, _handing_over(cluster) if measures else cluster, compute_s)
+
+
+def profile_openvino(
+    file: ModelFile,
+    cluster: Cluster,
+    *,
+    method: Method = "auto",
+    table: ProfileTable | None = None,
+) -> OperatorProblem:
+    """The problem of placing a model on devices of OpenVINO's HETERO, one thing at a time.
+
+    Operators are measured on each device by OpenVINO's counters, a change of device by chains of
+    small operators and by two placements of the model in blocks; links that the cluster names add
+    to it.
+
+    Parameters
+    ----------
+    method
+        ``analytic`` computes from FLOPs and bytes, all others measure.
+    table
+        Kept profile: its entries are not measured again.
+
+    Raises
+    ------
+    UnsupportedError
+        No device has an operator.
+    """
+    from placewright.runtime.model_files.hetero import described
+    from placewright.runtime.model_files.hetero_timing import (
+        change_of_device,
+        operator_seconds,
+    )
+
+    graph, kept = file.graph, table if table is not None else ProfileTable()
+    if method == "analytic":
+        compute_s = np.stack([analytic_seconds(graph.operators, d) for d in cluster.devices], 1)
+        return operator_problem(graph, cluster, compute_s, overlap=Overlap.SERIAL)
+    columns = []
+    for device in cluster.devices:
+        key = profile_key(graph, "openvino", described(device))
+        if key not in kept.entries:
+            kept.add(key, graph, operator_seconds(file, device))
+        columns.append(kept.seconds(key, graph))
+    compute_s = np.stack(columns, axis=1)
+    _check_supported(file, compute_s)
+    latency_s, per_byte = change_of_device(cluster)
+    bandwidth = min(1.0 / max(per_byte, 1e-15), HANDOVER_BANDWIDTH)
+    local = [Link(k.source, k.target, bandwidth, latency_s) for k in cluster.local_links()]
+    linked = replace(cluster, links=(*cluster.links, *local))
+    problem = operator_problem(graph, linked, compute_s, overlap=Overlap.SERIAL)
+    extra_s = _cost_of_cuts(file, cluster, problem)
+    apart = ~np.eye(problem.m, dtype=np.bool_)
+    return problem.replace(latency_s=problem.latency_s + extra_s * apart)
+
+
+def _cost_of_cuts(file: ModelFile, cluster: Cluster, problem: OperatorProblem) -> float:
+    """Seconds that a tensor between devices costs beyond its link, by two placements in blocks.
+
+    A cut also breaks fused kernels and makes both sides convert layouts, which neither the times of
+    operators nor small chains show. 0 where OpenVINO does not take the placements.
+    """
+    if problem.m < 2 or problem.n < BLOCKS:
+        return 0.0
+    _, first, group = np.unique(problem.colocation, return_index=True, return_inverse=True)
+    names, found = problem.operator_names, []
+    for start in (0, 1):
+        blocks = (np.arange(problem.n) * BLOCKS // problem.n + start) % 2
+        place = blocks[first][group]
+        judged = judge(problem, OperatorPlan(place))
+        device = dict(zip(names, place.tolist(), strict=True))
+        order = [names[i] for i in problem.topology.order]
+        try:
+            measured_s = placed_seconds(FilePlacement(file, cluster, device, order))
+        except UnsupportedError:
+            continue
+        found.append((measured_s - judged.value) / max(1, _sent(problem, place)))
+    return max(0.0, float(np.mean(found))) if found else 0.0
+
+
+def _sent(problem: OperatorProblem, place: IntArray) -> int:
+    """Tensors that go from one device to another, once per device."""
+    reader = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    pairs = np.unique(np.stack([reader, place[problem.consumers]], axis=1), axis=0)
+    return int((place[problem.tensor_producer[pairs[:, 0]]] != pairs[:, 1]).sum())
+
+
+def _check_supported(file: ModelFile, compute_s: FloatArray) -> None:
+    nowhere = np.flatnonzero(~np.isfinite(compute_s).any(axis=1))
+    if len(nowhere):
+        op = file.graph.operators[int(nowhere[0])]
+        raise UnsupportedError(
+            f"no device supports {op.kind}",
+            where=f"{file.source}: {op.name!r}",
+            by=f"{len(nowhere)} of {len(compute_s)} operators",
+            hint="add a device that has it, or replace the operator",
+        )
 
 
 def _installed(file: ModelFile, method: Method) -> bool:

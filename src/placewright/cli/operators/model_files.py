@@ -108,17 +108,19 @@ def export(
     """Write a plan in the model's own format, load what was written, and compare its outputs.
 
     An ONNX model becomes one sub-model per stretch of operators on a device, and a
-    ``manifest.json`` by which plain ONNX Runtime runs them. A TensorFlow model becomes a SavedModel
-    with a device for every node, or a GraphDef if FOLDER ends in .pb.
+    ``manifest.json`` by which plain ONNX Runtime runs them; an OpenVINO model an IR that holds the
+    affinity of every operator. A TensorFlow model becomes a SavedModel with a device for every
+    node, or a GraphDef if FOLDER ends in .pb.
     """
-    from placewright.cli.sources import SourceOptions, is_model_file, load
+    from placewright.cli.sources import SourceOptions, load
+    from placewright.deployment.model_files import is_model_file
     from placewright.planning.fixed_plan import judged_plan
 
     if not is_model_file(source):
         raise UnsupportedError(
             "only models of other runtimes are written back",
             where=source,
-            hint="give a FILE.onnx or GRAPH.pb; `operators plan -o` saves the plan of any model",
+            hint="give a FILE.onnx, FILE.xml or GRAPH.pb; `operators plan -o` saves any plan",
         )
     loaded = load(SourceOptions(source, on, training, batch, method="analytic"), console)
     workload, result = _workload(loaded), judged_plan(loaded.problem, plan)

@@ -128,13 +128,15 @@ def run(
 
     With [cyan]--objective throughput[/cyan] a stream of samples, several in flight.
 
-    A model.onnx runs in ONNX Runtime, one thread with sessions of its own per device.
+    A model.onnx runs in ONNX Runtime, one thread with sessions of its own per device; an ir.xml or
+    openvino:MODEL in OpenVINO's HETERO, one affinity per operator.
 
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
     from placewright.cli.operators.model_files import RunOptions, run_model_file
-    from placewright.cli.sources import SourceOptions, find_cluster, is_model_file, load
+    from placewright.cli.sources import SourceOptions, find_cluster, load
+    from placewright.deployment.model_files import is_model_file
     from placewright.deployment.workers import Workers
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table

@@ -11,7 +11,8 @@ from placewright.capturing.files.model_file import Array
 from placewright.errors import InputError
 from placewright.io.stored import write_file
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.onnx_sessions import OnnxSessions, open_session, threads_of
+from placewright.runtime.model_files.onnx_sessions import OnnxSessions, open_session
+from placewright.runtime.model_files.threads import threads_of
 
 MANIFEST = "manifest.json"
 

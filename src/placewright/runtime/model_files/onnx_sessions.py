@@ -23,10 +23,11 @@ from typing import Any, Self
 import numpy as np
 
 from placewright.capturing.files.model_file import Array, ModelFile
-from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError, UnsupportedError
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.onnx_parts import Part, parts_of, sub_model, write_sub_model
+from placewright.runtime.model_files.threads import threads_of
 from placewright.runtime.scratch import Scratch
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
@@ -304,12 +305,6 @@ class _Links:
         if self.free[source, target]:
             return 0.0
         return float(self.latency_s[source, target] + size * self.per_byte[source, target])
-
-
-def threads_of(device: Device) -> int:
-    """Threads that a device computes with: its cores, at most those that are here."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(device.cores, here))
 
 
 def _own_cores(threads: Sequence[int]) -> list[set[int]]:

@@ -1,0 +1,203 @@
+"""Measured latency of planners on OpenVINO's HETERO:AUTO,CPU, which is two devices on one CPU.
+
+    python benchmarks/openvino_hetero.py
+    python benchmarks/openvino_hetero.py --models resnet50 --planner hsdag --samples 500
+    python benchmarks/openvino_hetero.py --reward measured --samples 100 --json results.jsonl
+
+Every model is converted to OpenVINO and profiled on both devices, whose precision and threads are
+unequal, pinned and printed. CPU only, AUTO only, the exact minimum cut, random search and local
+search (at ``--samples`` evaluations), and every ``--planner``, give a placement. All of them are
+then measured in turns: in every round each runs ``--steps`` inferences after a warm-up, forwards in
+one round and backwards in the next, so that a machine which changes changes all. Printed are the
+median of the rounds and the 95 % interval of their mean; the speed-up is over the best single
+device.
+
+With ``--reward measured`` the searches are rewarded by measured latency instead of the judge:
+placements are run until their interval is narrow, each once, and one that OpenVINO does not compile
+counts as infeasible, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from contextlib import ExitStack
+from math import sqrt
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from placewright import Cluster, Context, Device, PlacewrightError, Result, compare, solve
+from placewright.deployment.model_files import (
+    FileWorkload,
+    MeasuredPlacements,
+    capture_model_file,
+    profile_model_file,
+)
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners import planners
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.planner import learned
+from placewright.planning.comparison import T_95
+from placewright.planning.fixed_plan import judged_plan
+from placewright.planning.parameters import choose
+from placewright.profiling.table import ProfileTable
+from placewright.report.text import plain_table, seconds
+
+MODELS = ("inception_v3", "resnet50", "bert")
+SEARCHES = ("random-search", "local-search")
+
+
+def main() -> None:
+    """Print a table per model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=MODELS, help="of the zoo")
+    parser.add_argument("--planner", nargs="+", default=[], help="more planners")
+    parser.add_argument("--samples", type=int, default=500, help="evaluations of each search")
+    parser.add_argument("--reward", choices=("judge", "measured"), default="judge")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="inferences per round and plan")
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds per planner")
+    parser.add_argument("--auto", default="bf16:2", help="precision and threads of AUTO")
+    parser.add_argument("--cpu", default="f32:1", help="precision and threads of CPU")
+    parser.add_argument("--table", type=Path, help="keep profiles here")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="append a line per model")
+    ask = parser.parse_args()
+    warnings.simplefilter("ignore")
+    cluster = Cluster((device("AUTO", ask.auto), device("CPU", ask.cpu)), name="HETERO:AUTO,CPU")
+    for model in ask.models:
+        row = run(model, cluster, ask)
+        if ask.json is not None:
+            with ask.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def device(name: str, settings: str) -> Device:
+    """A device of HETERO; ``bf16:2`` is its precision and its threads."""
+    precision, _, threads = settings.partition(":")
+    return Device(name, precision=precision, cores=int(threads or 1))
+
+
+def run(model: str, cluster: Cluster, ask: argparse.Namespace) -> dict[str, Any]:
+    """Plan and measure one model."""
+    began = time.perf_counter()
+    file = capture_model_file(f"openvino:zoo:{model}", ask.batch)
+    table = ProfileTable() if ask.table is None else ProfileTable.kept(ask.table)
+    load = FileWorkload(file, cluster, profile_model_file(file, cluster, table=table))
+    made_s = time.perf_counter() - began
+    print(f"\n{model}: {load.problem.n} operators, captured and profiled in {made_s:.0f} s")
+    found = plans(load, ask)
+    engine, rounds = measured(load, list(found.values()), ask)
+    singles = [k for k, name in enumerate(found) if name.startswith("only:")]
+    best = min(singles, key=lambda k: mean(rounds[k]))
+    bound = max(result.lower_bound for result in found.values())
+    rows, kept = [], {}
+    for k, (name, result) in enumerate(found.items()):
+        low, high = interval(rounds[k])
+        ratio = [a / b for a, b in zip(rounds[best], rounds[k], strict=True)]
+        faster = interval(ratio)
+        kept[name] = {
+            "predicted_s": result.value,
+            "measured_s": median(rounds[k]),
+            "interval_s": [low, high],
+            "speed_up": mean(ratio),
+            "speed_up_interval": list(faster),
+            "rounds_s": rounds[k],
+            "runtime_s": result.runtime_s,
+            "on_first": int((result.plan.placement == 0).sum()),
+        }
+        rows.append(
+            (
+                name,
+                seconds(result.value),
+                seconds(median(rounds[k])),
+                f"{seconds(low)} to {seconds(high)}",
+                f"{mean(ratio):.2f} ({faster[0]:.2f} to {faster[1]:.2f})",
+                f"{seconds(result.runtime_s)}",
+            )
+        )
+    head = ("plan", "predicted", "measured", "95 % interval", "times as fast", "planning")
+    print(engine)
+    print(plain_table(head, rows, " rrrrr"))
+    print(f"no plan is predicted below {seconds(bound)}")
+    return {"model": model, "engine": engine, "bound_s": bound, "reward": ask.reward, "plans": kept}
+
+
+def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
+    """Results by name: single devices, minimum cut, searches, and planners that were asked for."""
+    problem, found = load.problem, {}
+    for name in problem.device_names:
+        found[f"only:{name}"] = compare(problem, [f"only:{name}"])
+    found["min-cut"] = solve(problem, "min-cut", time_limit_s=ask.time_limit, seed=ask.seed)
+    reward = MeasuredPlacements(load) if ask.reward == "measured" else None
+    for name in (*(f"{s}(samples={ask.samples})" for s in SEARCHES), *ask.planner):
+        try:
+            found[name] = planned(load, name, reward, ask)
+        except PlacewrightError as error:
+            print(f"{name}: {error}")
+    if reward is not None:
+        print(f"{len(reward.known)} placements were measured, {len(reward.refused)} refused")
+        for why in sorted(set(reward.refused.values()))[:3]:
+            print(f"  {why}")
+    return found
+
+
+def planned(
+    load: FileWorkload, name: str, reward: MeasuredPlacements | None, ask: argparse.Namespace
+) -> Result:
+    """A plan rewarded by the judge, or by measured latency where the planner learns from it."""
+    planner: Any = choose(planners(load.problem), name)[1]
+    if reward is None or not hasattr(planner, "learn"):
+        return solve(load.problem, name, time_limit_s=ask.time_limit, seed=ask.seed)
+    began = time.perf_counter()
+    context = Context(deadline_s=began + ask.time_limit, seed=ask.seed)
+    evaluations = Evaluations(load.problem, context, limit=planner.samples, measure=reward)
+    plan = learned(planner, evaluations).plan
+    return judged_plan(load.problem, OperatorPlan(plan.placement))
+
+
+def measured(
+    load: FileWorkload, results: list[Result], ask: argparse.Namespace
+) -> tuple[str, list[list[float]]]:
+    """Settings of the engine, and the median latency of each plan in each round."""
+    inputs = load.file.random_inputs(ask.seed)
+    with ExitStack() as stack:
+        placed = [stack.enter_context(load.placed(result)) for result in results]
+        for each in placed:
+            load.check(each, inputs).demand()
+        rounds: list[list[float]] = [[] for _ in placed]
+        for turn in range(ask.rounds):
+            forth = range(len(placed))
+            for k in forth if turn % 2 == 0 else reversed(forth):
+                for _ in range(ask.warmup):
+                    placed[k].infer(inputs)
+                rounds[k].append(median(timed(placed[k], inputs) for _ in range(ask.steps)))
+        for name, each in zip(range(len(placed)), placed, strict=True):
+            for note in each.notes:
+                print(f"plan {name}: {note}")
+        return placed[0].engine, rounds
+
+
+def timed(placed: Any, inputs: Any) -> float:
+    """Seconds of one inference."""
+    began = time.perf_counter()
+    placed.infer(inputs)
+    return time.perf_counter() - began
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """95 % interval of the mean of rounds."""
+    if len(values) < 2:
+        return values[0], values[0]
+    quantile = T_95[len(values) - 2] if len(values) - 2 < len(T_95) else 1.96
+    half = quantile * stdev(values) / sqrt(len(values))
+    return mean(values) - half, mean(values) + half
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Capture an OpenVINO model: IR, ONNX or PyTorch become a graph of operators and tensors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.capturing.files.formulas import flops
+from placewright.capturing.files.model_file import InputSpec, ModelFile, module_of
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
+
+SCHEME = "openvino:"
+
+CONTROL = ("If", "Loop", "TensorIterator")
+
+ENDS = ("Parameter", "Constant", "Result")
+
+COPIED = ("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "boolean")
+
+SHARED_BYTES = 1 << 20
+"""From this size on, a constant that several operators read keeps them on one device."""
+
+
+def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
+    """Capture a model that OpenVINO executes.
+
+    Operators keep their friendly names and come in the order of ``get_ordered_ops()``. Constants,
+    and operators that depend on constants alone, follow what reads them.
+
+    Parameters
+    ----------
+    source
+        ``ir.xml``, ``openvino:model.onnx``, or ``openvino:`` and a PyTorch model
+        (``openvino:zoo:resnet50``, ``openvino:package.module:factory``).
+    batch
+        Takes the place of a first dimension that the file leaves open; samples of a PyTorch model.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or the model cannot be converted.
+    UnsupportedError
+        Dynamic shapes, control flow, or variables that live from one inference to the next.
+    MissingDependencyError
+        OpenVINO is not installed.
+    """
+    if importlib.util.find_spec("openvino") is None:
+        raise MissingDependencyError("openvino", extra="openvino", purpose=f"reading {source}")
+    rest = source.removeprefix(SCHEME)
+    if Path(rest).suffix in (".xml", ".onnx"):
+        return graph_of(_read(Path(rest)), source, Path(rest).stem, batch)
+    from placewright.capturing.source import load_model
+
+    made = load_model(rest, batch)
+    return graph_of(_converted(made, source), source, made.name, None)
+
+
+def _read(path: Path) -> Any:
+    import openvino as ov
+
+    if not path.is_file():
+        raise InputError("no such file", where=str(path), hint="give the path of ir.xml")
+    weights = path.with_suffix(".bin")
+    if path.suffix == ".xml" and not weights.is_file():
+        raise InputError(
+            "the file with its weights is missing",
+            where=str(weights),
+            hint="put the .bin file of the IR beside its .xml",
+        )
+    try:
+        return ov.Core().read_model(str(path))
+    except RuntimeError as error:
+        raise InputError(
+            "is not a model that OpenVINO reads, or a damaged one",
+            where=str(path),
+            by=reason(error),
+            hint="convert or download it again",
+        ) from error
+
+
+def _converted(made: Any, source: str) -> Any:
+    import openvino as ov
+    import torch
+
+    given = made.inputs if isinstance(made.inputs, dict | tuple | list) else (made.inputs,)
+    values = list(given.values()) if isinstance(given, dict) else list(given)
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        raise UnsupportedError(
+            "the inputs of the model are no tensors",
+            where=source,
+            hint="return a tuple or dict of tensors from the factory",
+        )
+    try:
+        with torch.no_grad():
+            model = ov.convert_model(
+                made.model.eval(), example_input=given if isinstance(given, dict) else tuple(given)
+            )
+        model.reshape({port: list(v.shape) for port, v in zip(model.inputs, values, strict=True)})
+    except Exception as error:
+        raise InputError(
+            "OpenVINO cannot convert the model",
+            where=source,
+            by=reason(error),
+            hint="export it to ONNX and give openvino:model.onnx",
+        ) from error
+    return model
+
+
+def graph_of(model: Any, source: str, name: str, batch: int | None = None) -> ModelFile:
+    """Capture an ``openvino.Model``; see `capture_openvino`."""
+    _fix_batch(model, batch, source)
+    ordered = model.get_ordered_ops()
+    _check(model, ordered, source)
+    _name_nodes(ordered)
+    _fold_shapes(ordered)
+    _split_constants(model.get_ordered_ops())
+    ordered = model.get_ordered_ops()
+    constant = _constants(ordered)
+    placed = [n for n in ordered if n.get_friendly_name() not in constant and not _is_end(n)]
+    if not placed:
+        raise UnsupportedError(
+            "computes nothing: its outputs are constants or inputs",
+            where=source,
+            hint="give a model whose outputs depend on its inputs",
+        )
+    groups = _groups(ordered, constant)
+    operators = tuple(_operator(node, constant, groups) for node in placed)
+    return ModelFile(
+        runtime="openvino",
+        source=source,
+        graph=Graph(name, operators, tuple(_tensors(placed, {op.name for op in operators}))),
+        model=model,
+        inputs=tuple(_input(port) for port in model.inputs),
+        outputs=tuple(f"output{k}" for k in range(len(model.outputs))),
+        constants=frozenset(constant),
+    )
+
+
+def _is_end(node: Any) -> bool:
+    return node.get_type_name() in ENDS
+
+
+def _fix_batch(model: Any, batch: int | None, source: str) -> None:
+    shapes = {}
+    for port in model.inputs if batch is not None else ():
+        shape = port.get_partial_shape()
+        if shape.rank.is_dynamic or len(shape) == 0:
+            continue
+        if shape[0].is_static and shape[0].get_length() != batch:
+            raise InputError(
+                f"the input {port.get_any_name()!r} has a fixed batch",
+                where=source,
+                by=f"{shape[0].get_length()}, --batch {batch}",
+                hint="leave --batch out, or convert the model with a dynamic batch",
+            )
+        shape[0] = batch
+        shapes[port] = shape
+    if shapes:
+        model.reshape(shapes)
+
+
+def _check(model: Any, ordered: list[Any], source: str) -> None:
+    """Raise for control flow, variables and dynamic shapes."""
+    for node in ordered:
+        kind, where = node.get_type_name(), f"{source}: {node.get_friendly_name()!r}"
+        if kind in CONTROL:
+            raise UnsupportedError(
+                f"control flow cannot be placed: {kind} is an operator with a graph of its own",
+                where=where,
+                hint="convert the model with the branch or loop unrolled",
+            )
+        for port in node.outputs():
+            if port.get_partial_shape().is_dynamic:
+                raise UnsupportedError(
+                    f"has a dynamic shape ({kind})",
+                    where=where,
+                    by=str(port.get_partial_shape()),
+                    hint="give --batch N, or reshape the model to static shapes first",
+                )
+    if model.get_sinks():
+        raise UnsupportedError(
+            "keeps variables from one inference to the next",
+            where=f"{source}: {model.get_sinks()[0].get_friendly_name()!r}",
+            hint="convert the model without state (a stateless export)",
+        )
+
+
+def _name_nodes(ordered: list[Any]) -> None:
+    """Friendly names are the identity: give those that are there twice a number."""
+    taken: set[str] = set()
+    for node in ordered:
+        name, count = node.get_friendly_name(), 2
+        while name in taken:
+            name, count = f"{node.get_friendly_name()}#{count}", count + 1
+        taken.add(name)
+        if name != node.get_friendly_name():
+            node.set_friendly_name(name)
+
+
+def _constants(ordered: list[Any]) -> set[str]:
+    found: set[str] = set()
+    for node in ordered:
+        sources = [v.get_node().get_friendly_name() for v in node.input_values()]
+        folded = bool(sources) and all(name in found for name in sources)
+        if node.get_type_name() == "Constant" or (folded and node.get_type_name() != "Result"):
+            found.add(node.get_friendly_name())
+    return found
+
+
+def _fold_shapes(ordered: list[Any]) -> None:
+    """Replace shapes, which are static, by constants.
+
+    OpenVINO folds them anyway, and a subgraph of HETERO whose output has been folded does not run.
+    """
+    from openvino import opset13 as ops
+
+    for node in ordered:
+        if node.get_type_name() == "ShapeOf":
+            shape = np.array(
+                _shape(node.input_value(0)), node.get_output_element_type(0).to_dtype()
+            )
+            made = ops.constant(shape, name=node.get_friendly_name())
+            node.output(0).replace(made.output(0))
+
+
+def _split_constants(ordered: list[Any]) -> None:
+    """Give each reader of a small constant a copy of its own: it may run on any device."""
+    from openvino import opset13 as ops
+
+    for node in filter(_can_be_copied, ordered):
+        targets = sorted(
+            node.output(0).get_target_inputs(),
+            key=lambda t: (t.get_node().get_friendly_name(), t.get_index()),
+        )
+        for k, target in enumerate(targets[1:], 2):
+            name = f"{node.get_friendly_name()}#reader{k}"
+            copy = ops.constant(node.get_data(), name=name)
+            target.replace_source_output(copy.output(0))
+
+
+def _can_be_copied(node: Any) -> bool:
+    """Whether it is a small constant of a type that numpy has, too."""
+    if node.get_type_name() != "Constant" or _bytes(node.output(0)) >= SHARED_BYTES:
+        return False
+    return str(node.get_output_element_type(0).get_type_name()) in COPIED
+
+
+def _readers(port: Any) -> list[str]:
+    return [target.get_node().get_friendly_name() for target in port.get_target_inputs()]
+
+
+def _groups(ordered: list[Any], constant: set[str]) -> dict[str, str]:
+    """Operator -> group, for those that read one constant together that is not copied."""
+    group: dict[str, str] = {}
+    for node in ordered:
+        name = node.get_friendly_name()
+        if name not in constant or _can_be_copied(node):
+            continue
+        placed = sorted({r for port in node.outputs() for r in _readers(port)} - constant)
+        if len(placed) > 1:
+            known = {group[reader] for reader in placed if reader in group}
+            group = {r: name if g in known else g for r, g in group.items()}
+            group |= dict.fromkeys(placed, name)
+    return group
+
+
+def _shape(port: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in port.get_shape())
+
+
+def _bytes(port: Any) -> int:
+    return (prod(_shape(port)) * int(port.get_element_type().bitwidth) + 7) // 8
+
+
+def _dtype(port: Any) -> str:
+    name = str(port.get_element_type().get_type_name())
+    long = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat", "boolean": "bool"}
+    head = name.rstrip("0123456789")
+    full = long.get(head, head) + name[len(head) :]
+    return full if full in DTYPES else "uint8"
+
+
+def _input(port: Any) -> InputSpec:
+    name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
+    return InputSpec(name, _shape(port), np.dtype(port.get_element_type().to_dtype()))
+
+
+def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator:
+    kind, name = node.get_type_name(), node.get_friendly_name()
+    given = list(node.input_values())
+    made = node.outputs()
+    shapes = [_shape(value) for value in given]
+    attributes = node.get_attributes()
+    inner = 0
+    if kind == "MatMul":
+        inner = shapes[0][-2 if attributes.get("transpose_a") and len(shapes[0]) > 1 else -1]
+    products, each, uncounted = flops(
+        kind.lower(),
+        shapes,
+        [_shape(port) for port in made],
+        inner=inner,
+        window=prod(attributes.get("kernel", ())),
+    )
+    held = [v for v in given if v.get_node().get_friendly_name() in constant]
+    return Operator(
+        name=name,
+        kind=f"openvino.{kind}",
+        flops=products,
+        elementwise_flops=each,
+        uncounted=uncounted,
+        bytes_accessed=float(sum(map(_bytes, [*given, *made]))),
+        resident_bytes=sum(map(_bytes, held)),
+        phase="forward",
+        module=module_of(name),
+        signature=f"{kind} {shapes} {json.dumps(attributes, default=str, sort_keys=True)}",
+        colocation=groups.get(name, ""),
+        outputs=tuple(TensorSpec(_shape(port), _dtype(port)) for port in made),
+    )
+
+
+def _tensors(placed: list[Any], names: set[str]) -> list[Tensor]:
+    found = []
+    for node in placed:
+        name = node.get_friendly_name()
+        for k, port in enumerate(node.outputs()):
+            readers = tuple(dict.fromkeys(r for r in _readers(port) if r in names))
+            label = name if k == 0 else f"{name}.{k}"
+            found.append(Tensor(label, name, _bytes(port), readers))
+    return found
+
+
+def reason(error: Exception) -> str:
+    """The last lines of an exception of OpenVINO, without its source files."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return " ".join(told)[-300:] or type(error).__name__
