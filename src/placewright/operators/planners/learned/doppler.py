@@ -121,7 +121,9 @@ class Doppler:
         return Schema(self.name, "doppler 1", f"{self.profile}, hidden {self.hidden}")
 
     def learn(self, evaluations: Evaluations) -> None:
-        """Imitate, then draw episodes and learn from them."""
+        """Imitate, then draw episodes and learn from them; teachers before torch is imported."""
+        if self.profile == "repaired":
+            _offer_teachers(evaluations)
         with torch_session(self.name, evaluations.context.seed):
             training = _Training(self, evaluations)
             if self.profile == "as_published":
@@ -307,11 +309,7 @@ class _Training:
         return self.found.costs(np.stack([t.place for t in traces]))
 
     def repaired(self) -> None:
-        """Teachers, imitation of the best, batches of episodes."""
-        teachers = [self.ruled(*rule) for rule in RULES][: self.found.room(len(RULES))]
-        if teachers:
-            self.costs(teachers)
-        self.found.teach()
+        """Imitation of the best plan, batches of episodes."""
         best = np.array(self.found.best.place)
         elite = [self.along(best)]
         if not self.given:
@@ -359,6 +357,16 @@ class _Training:
             self.policy.step(-gain * (likely.device + likely.order).mean())
             rewards.append(reward)
             self.found.keep(**self.policy.state())
+
+
+def _offer_teachers(evaluations: Evaluations) -> None:
+    """Evaluate the critical-path rules, then the list schedules."""
+    board, random = episode_board(evaluations.problem), np.ones(1, dtype=np.int64)
+    rules = RULES[: evaluations.room(len(RULES))]
+    if rules:
+        traces = [ruled_episode(board, *rule, 0.0, random) for rule in rules]
+        evaluations.costs(np.stack([t.place for t in traces]))
+    evaluations.teach()
 
 
 def _node_features(b: EpisodeBoard) -> FloatArray:
