@@ -110,9 +110,8 @@ def expert(problem: OperatorProblem) -> list[int]:
 
 def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
     """HP3C, rewarded by the median of measured steps."""
-    from placewright.operators.planners.learned.hp3c import Hp3c
-
     from placewright.operators.planners.learned.evaluation import Evaluations
+    from placewright.operators.planners.learned.hp3c import Hp3c
     from placewright.operators.planners.learned.planner import learned
     from placewright.planning.fixed_plan import judged_plan
 

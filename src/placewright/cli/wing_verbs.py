@@ -1,7 +1,8 @@
 """The verbs of every wing, composed of generic code and of the options that the wing declares.
 
 ``plan``, ``compare``, ``simulate`` and ``explain`` are written once. A wing's command line adds the
-parameters of its `load` function to each of them, and verbs of its own.
+parameters of its `load` function to each of them, and to verbs in its ``source_verbs`` if it has
+that; other verbs of its own declare all their parameters.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def wing_app(wing: Wing) -> typer.Typer:
         simulate,
         *([] if wing.explain is None else [explain]),
     ]
-    for verb in generic:
-        name = verb.__name__
+    own: Mapping[str, Callable[..., None]] = getattr(line, "source_verbs", {})
+    for name, verb in {**{verb.__name__: verb for verb in generic}, **own}.items():
         if name in line.verbs:  # the wing's own takes its place
             continue
         examples = line.examples.get(name) or [EXAMPLES[name]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from placewright.cli.operators.learned import compare, train
 from placewright.cli.operators.model_files import export
 from placewright.cli.operators.pipelines import (
     ClustersOption,
@@ -62,6 +63,7 @@ def load(
 
 
 verbs: dict[str, Callable[..., None]] = {"run": run, "export": export}
+source_verbs: dict[str, Callable[..., None]] = {"compare": compare, "train": train}
 examples = {
     "plan": [
         "zoo:resnet50 --training --on edge-duo -o plan.json",
@@ -71,7 +73,12 @@ examples = {
     "compare": [
         "zoo:inception_v3 --on edge-quad",
         "dag:tasks.json --planner heft --planner peft",
+        "dag:tasks.json --learned --evaluations 2000 --seconds 5 -f json",
         "dag:tasks.json --queues first-come",
+    ],
+    "train": [
+        "zoo:resnet50 --on edge-quad --planner hp3c --checkpoint hp3c.safetensors",
+        "problem.json --planner post --checkpoint post.safetensors --resume --seed 1",
     ],
     "simulate": ["problem.json plan.json", "dag:tasks.json plan.json --links contended"],
     "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],

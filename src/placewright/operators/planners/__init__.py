@@ -11,10 +11,13 @@ from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.filling import MTopo, TopologicalSplit
 from placewright.operators.planners.learned.doppler import Doppler
+from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.hsdag import Hsdag
 from placewright.operators.planners.learned.local_search import LocalSearch
+from placewright.operators.planners.learned.placeto import Placeto
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.learned.random_search import RandomSearch
+from placewright.operators.planners.learned.rnn import RnnPlacer
 from placewright.operators.planners.learned.transfer import Transfer
 from placewright.operators.planners.lists.planners import (
     CEFT,
@@ -44,11 +47,14 @@ ENTRY_POINTS = "placewright.operators.planners"
 
 LEARNED: tuple[Planner, ...] = (
     Post(),
+    Hp3c(),
     Hsdag(),
     Doppler(),
     Transfer(),
     LocalSearch(),
     RandomSearch(),
+    RnnPlacer(),
+    Placeto(),
 )
 """Planners that learn and their baselines; ``auto`` and `compare` run them only by name."""
 
