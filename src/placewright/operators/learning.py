@@ -236,7 +236,9 @@ def _row(label: str, runs: Sequence[_Outcome]) -> Row:
 
 def _rules(problem: OperatorProblem) -> list[Row]:
     """The best single device and the list schedules, each once."""
-    known, rows, singles = planners(problem), [], []
+    known = planners(problem)
+    rows: list[Row] = []
+    singles: list[Row] = []
     for name in (*(f"only:{device}" for device in problem.device_names), *RULES):
         planner, began = known[name], time.perf_counter()
         if planner.unsupported_reason(problem) is not None:
@@ -285,7 +287,8 @@ def _within(
     context = Context(seed=seed, deadline_s=began + seconds, bound=bound, judge=judge)
     if hasattr(planner, "learn"):
         run = Evaluations(problem, context, limit=limit)
-        proposal = learned(planner, run)
+        learner: Any = planner
+        proposal = learned(learner, run)
         count, curve = run.count, tuple(run.curve)
     else:
         proposal = proposal_of(_limited(planner, limit)(problem, context))
@@ -303,8 +306,8 @@ def _limited(planner: Planner, limit: float) -> Planner:
     if is_dataclass(planner):
         for name in BUDGETS:
             if any(item.name == name for item in fields(planner)):
-                limited: Any = replace(planner, **{name: most})  # type: ignore[type-var]
-                return limited  # type: ignore[no-any-return]
+                limited: Any = replace(planner, **{name: most})
+                return limited
     return planner
 
 
@@ -394,7 +397,8 @@ def train(
         hint = f"choose one of {', '.join(able)}"
         raise UnsupportedError(reason, where=f"planner {label!r}, {problem.name}", hint=hint)
     trainable: Any = chosen
-    schema, before, parameters = trainable.schema(problem), 0, {}
+    schema, before = trainable.schema(problem), 0
+    parameters: dict[str, Any] = {}
     if resume:
         parameters, facts = load_parameters(checkpoint, schema)
         before = int(facts.get("evaluations", 0))

@@ -147,12 +147,13 @@ class _Policy:
             now = np.take_along_axis(new[None], devices[..., None], axis=2)[..., 0]
             weight = (now / picked) * advantage[:, None]
             gain = (chosen * weight[..., None]).mean(axis=0) - weight.mean(axis=0)[:, None] * new
-            self.logits = self.logits + p.rate * (gain - self.beta * (new - old))
+            rate = p.rate / (1.0 + self.beta)  # the penalty's curvature is about beta
+            self.logits = self.logits + rate * (gain - self.beta * (new - old))
             new = softmax(self.logits, self.allowed)
         apart = np.log(np.maximum(old, 1e-300)) - np.log(np.maximum(new, 1e-300))
         moved = float((old * apart).sum(axis=1).mean())
         if moved > 1.5 * p.target_kl:
-            self.beta = min(self.beta * 2.0, 1e3)
+            self.beta = min(self.beta * 2.0, 64.0)
         elif moved < p.target_kl / 1.5:
             self.beta = max(self.beta / 2.0, 1e-3)
         self.chances = new
