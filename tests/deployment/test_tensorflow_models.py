@@ -5,6 +5,8 @@ All share one process that has imported TensorFlow.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -262,6 +264,19 @@ def test_what_a_lost_process_said_is_in_the_error() -> None:
     with pytest.raises(WorkerError, match="out of memory"):
         lost.order("hello")
     lost.close()
+
+
+def test_the_process_ends_with_the_one_that_started_it() -> None:
+    """Amid an order too: its parent starts it and is gone."""
+    code = (
+        "import threading, sys; from placewright.capturing.tensorflow.worker import end_with; "
+        "threading.Thread(target=end_with, args=(int(sys.argv[1]), 0.01)).start(); "
+        "threading.Event().wait(600)"
+    )
+    started = f"[{sys.executable!r}, '-c', {code!r}, str(os.getpid())]"
+    parent = [sys.executable, "-c", f"import os, subprocess; subprocess.Popen({started})"]
+    ended = subprocess.run(parent, stdout=subprocess.PIPE, timeout=300, check=True)
+    assert ended.stdout == b""  # read to its end: nobody holds the pipe any more
 
 
 def test_tensorflow_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

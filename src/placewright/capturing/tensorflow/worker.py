@@ -1,6 +1,6 @@
 """Worker process that imports TensorFlow: one JSON order a line in, one JSON answer a line out.
 
-It ends when its input ends, that is when the process that started it is gone.
+It ends when its input ends, and within a second of the process that started it, amid an order too.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -129,9 +131,17 @@ def serve(orders_in: TextIO, answers_out: TextIO) -> None:
         answers_out.flush()
 
 
+def end_with(parent: int, poll_s: float = 1.0) -> None:
+    """End this process when `parent` is no longer its parent."""
+    while os.getppid() == parent:
+        time.sleep(poll_s)
+    os._exit(1)
+
+
 def main() -> None:
     """Keep stdout for answers; what TensorFlow and the model print goes to stderr."""
     os.environ.update(QUIET)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers_out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if os.getcwd() not in sys.path:
