@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -147,7 +149,7 @@ def test_the_plan_is_in_the_ir_and_loads_in_plain_openvino(file: ModelFile, tmp_
     files, check = load.export(placed_at_random(load, 2), tmp_path / "placed")
     assert check.passed
     manifest = json.loads(files[0].read_text())
-    core = ov.Core()
+    core = hetero.open_core()  # an openvino.Core that does not make a later Ctrl-C end the tests
     model = core.read_model(str(tmp_path / "placed" / "model.xml"))
     affinity = json.loads(model.get_rt_info(["placewright", "affinity"]).value)
     assert set(affinity) == {node.get_friendly_name() for node in model.get_ordered_ops()}
@@ -157,6 +159,27 @@ def test_the_plan_is_in_the_ir_and_loads_in_plain_openvino(file: ModelFile, tmp_
     inputs = file.random_inputs(3)
     made, wanted = compiled([inputs["x"]])[0], unplaced_outputs(file, inputs)["output0"]
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-5)
+
+
+INTERRUPTED = """
+import signal
+from placewright.runtime.model_files.hetero import open_core
+
+first = open_core()
+second = open_core()
+del first
+del second  # gives back the first one's stack, which is gone
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_still_works_beside_openvino() -> None:
+    """Its plugin for CPUs gives the thread a stack for signals, which it frees too early."""
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
 
 
 def test_devices_that_openvino_lacks_are_refused_by_name(file: ModelFile) -> None:

@@ -7,7 +7,9 @@ CPU, ``HETERO:AUTO,CPU`` really splits: AUTO runs its part on the same CPU with 
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,31 @@ BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 
 AFFINITY = ("placewright", "affinity")
 """Where the IR keeps the plan: JSON, device by friendly name, in the model's ``rt_info``."""
+
+
+class _SignalStack(ctypes.Structure):
+    """``stack_t`` of Linux."""
+
+    _fields_ = (("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_DISABLE = _SignalStack(None, 2, 0)  # SS_DISABLE
+
+
+def open_core() -> Any:
+    """An ``openvino.Core`` with its plugins loaded, after which Ctrl-C still works.
+
+    The CPU's plugin gives the calling thread a stack for signals and takes it back when it is
+    unloaded; where two were loaded, one that is freed stays in place (2026.4.1), and Python's
+    handler, which runs there, ends the process by a segmentation fault. Without such a stack
+    handlers run on the thread's own.
+    """
+    import openvino as ov
+
+    core = ov.Core()
+    if sys.platform == "linux" and core.available_devices:
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(_DISABLE), None)
+    return core
 
 
 def settings_of(device: Device) -> dict[str, Any]:
@@ -55,9 +82,7 @@ def hetero_of(cluster: Cluster) -> tuple[str, dict[str, Any]]:
     UnknownNameError
         A device that OpenVINO does not have here.
     """
-    import openvino as ov
-
-    here = ["AUTO", *ov.Core().available_devices]
+    here = ["AUTO", *open_core().available_devices]
     parts = []
     for device in cluster.devices:
         if device.name not in here:
@@ -87,9 +112,7 @@ def compile_alone(file: ModelFile, device: Device, **properties: Any) -> Any:
     UnsupportedError
         OpenVINO does not take it.
     """
-    import openvino as ov
-
-    core = ov.Core()
+    core = open_core()
     on_cpu = device.name == "CPU" or core.available_devices == ["CPU"]
     name = "CPU" if on_cpu else device.name
     given = settings_of(device) if on_cpu else {}
@@ -156,14 +179,12 @@ class HeteroModel:
     """
 
     def __init__(self, placement: FilePlacement) -> None:
-        import openvino as ov
-
         self.file, self.cluster = placement.file, placement.cluster
         self.emulated = ""
         names = placement.cluster.device_names
         wanted = {name: names[d] for name, d in placement.device.items()}
         self._name, self._properties = hetero_of(placement.cluster)
-        self._core, refused = ov.Core(), ""
+        self._core, refused = open_core(), ""
         for block in (1, *BLOCKS):
             self.device = in_blocks(wanted, block, _groups(self.file))
             try:
@@ -291,10 +312,8 @@ def export_hetero(placed: HeteroModel, folder: Path) -> list[Path]:
 
 def load_exported(manifest: Path) -> Any:
     """The compiled model of what `export_hetero` wrote, its affinities from the IR."""
-    import openvino as ov
-
     data = json.loads(manifest.read_text(encoding="utf-8"))
-    core = ov.Core()
+    core = open_core()
     model = core.read_model(str(manifest.parent / data["model"]))
     affinity = json.loads(model.get_rt_info(list(AFFINITY)).value)
     for node in model.get_ordered_ops():

@@ -14,7 +14,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.hetero import HeteroModel, compile_alone, hetero_of
+from placewright.runtime.model_files.hetero import HeteroModel, compile_alone, hetero_of, open_core
 
 RUNS, WARM_UP, LONGEST_S = 40, 3, 2.0
 """Measured inferences, those before them, and seconds after which no further one starts."""
@@ -25,9 +25,7 @@ CHAIN, SMALL, LARGE = 8, 1 << 10, 1 << 19
 
 def supported(file: ModelFile, device: Device) -> list[bool]:
     """Which operators OpenVINO has for a device."""
-    import openvino as ov
-
-    core = ov.Core()
+    core = open_core()
     name = "CPU" if device.name == "AUTO" and core.available_devices == ["CPU"] else device.name
     known = core.query_model(file.model, name)
     return [op.name in known for op in file.graph.operators]
@@ -163,6 +161,6 @@ def _chain_seconds(cluster: Cluster, elements: int, cut: bool) -> float:
         step = min(max(k - 1, 0), CHAIN)
         each.rt_info["affinity"] = second if cut and step % 2 else first
     name, properties = hetero_of(cluster)
-    compiled = ov.Core().compile_model(ov.Model([end], [given], "chain"), name, properties)
+    compiled = open_core().compile_model(ov.Model([end], [given], "chain"), name, properties)
     request = compiled.create_infer_request()
     return min(_times(request, [np.zeros((1, elements), dtype=np.float32)]))
