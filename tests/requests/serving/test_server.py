@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,28 @@ def test_no_row_is_lost_when_workers_die(running: Running) -> None:
     assert running.observer.totals.total() == before + 80
     until(lambda: sum(slot.restarts for slot in fleet.slots) >= restarts + 2)
     until(lambda: all(slot.up for slot in fleet.slots if slot.active))
+
+
+def test_a_worker_that_is_continued_answers_once(running: Running) -> None:
+    """Stopped for a moment, workers go on; stopped for long, they are replaced and silent."""
+    fleet = running.dispatcher.fleet
+    slots = [slot for slot in fleet.slots if slot.active]
+    for pause_s in (0.1, 1.0):
+        before, restarts = running.observer.totals.total(), sum(slot.restarts for slot in slots)
+        pids = [slot.process.pid for slot in slots]
+        with ThreadPoolExecutor(1) as pool:
+            answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(4)])
+            until(lambda: running.dispatcher.under_way > 0)
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)  # type: ignore[arg-type]
+                time.sleep(pause_s if number == signal.SIGSTOP else 0)
+            found = [each for group in answers.result() for each in group]
+        assert [status for status, _, _ in found] == [200] * 40
+        assert running.observer.totals.total() == before + 40
+        until(lambda: all(slot.up for slot in slots))
+    assert sum(slot.restarts for slot in slots) > restarts
 
 
 def test_servers_come_and_go(running: Running) -> None:

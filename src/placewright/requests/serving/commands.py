@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.cluster.cluster import Cluster
     from placewright.requests.serving.families import Family
     from placewright.requests.serving.server import PlannedPolicy
 
@@ -185,7 +186,7 @@ def _families(given: list[str] | None, console: Console) -> list[Family]:
     return found
 
 
-def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float]:
+def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float] | Cluster:
     from placewright.errors import InputError
 
     if cluster is not None:
@@ -193,7 +194,7 @@ def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float]:
 
         if given:
             raise InputError("give --server or --on, not both", where="--server")
-        return {device.name: device.speed for device in load_cluster(str(cluster)).devices}
+        return load_cluster(str(cluster))
     found: dict[str, float] = {}
     for written in given or SERVERS:
         name, _, speed = written.partition(":")

@@ -25,6 +25,7 @@ import numpy as np
 from placewright.requests.policy import Policy, warm_up
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service, service_of
+from placewright.requests.serving.engines import LocalServers, ServerEngine
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.fleet import Fleet, Slot
@@ -131,6 +132,8 @@ class Dispatcher:
         Rows that may wait; more are refused with 429.
     most_batch
         Rows of the largest batch.
+    engine
+        Makes the processes of servers; by default of this machine.
 
     Attributes
     ----------
@@ -145,12 +148,14 @@ class Dispatcher:
         *,
         most_waiting: int = 1000,
         most_batch: int = 16,
+        engine: ServerEngine | None = None,
     ) -> None:
         self.most_waiting = most_waiting
         self.on_decision: Callable[[float], None] = lambda seconds: None
         self.fleet = Fleet(
             families,
             most_batch,
+            LocalServers() if engine is None else engine,
             on_loss=self._lost,
             on_change=self._rebuild,
             on_state=self._decide_soon,

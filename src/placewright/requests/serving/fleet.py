@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.requests.serving.engines import ServerEngine
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
@@ -25,7 +26,6 @@ from placewright.runtime import limits
 
 if TYPE_CHECKING:
     from placewright.requests.serving.dispatcher import Row
-    from placewright.testbed.node_handle import NodeHandle
 
 RESTART_S = (0.0, 0.5, 2.0, 10.0)
 """Waited before a server is started again after its first, second, ... failure in a row."""
@@ -71,6 +71,8 @@ class Fleet:
     ----------
     most_batch
         Rows of the largest batch.
+    engine
+        Makes the processes of servers.
     on_loss
         Called with a server's position and the reason when its process is gone.
     on_change
@@ -88,6 +90,7 @@ class Fleet:
         self,
         families: Sequence[Family],
         most_batch: int,
+        engine: ServerEngine,
         *,
         on_loss: Callable[[int, str], None],
         on_change: Callable[[], None],
@@ -97,6 +100,7 @@ class Fleet:
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []
         self.table = LatencyTable(most_batch)
+        self._engine = engine
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
         self._models = {self.key(*each): each[1].model for each in self.variants}
         self._changing = asyncio.Lock()
@@ -108,16 +112,14 @@ class Fleet:
         """What workers and services call a variant."""
         return f"{self.families[family].name}/{variant.name}"
 
-    async def add_server(
-        self, name: str, speed: float = 1.0, handle: NodeHandle | None = None
-    ) -> None:
+    async def add_server(self, name: str, speed: float = 1.0) -> None:
         """Start a server, measure its latencies, and let it serve.
 
         Raises
         ------
         InputError
-            A server of this name is or was there, the speed is not in (0, 1], or the others are
-            nodes of a testbed and this is none.
+            A server of this name is or was there, the speed is not in (0, 1], or the engine has
+            no place for it.
         RunError
             It does not start.
         """
@@ -125,15 +127,9 @@ class Fleet:
             raise InputError("a server of this name is or was there", where=f"server {name!r}")
         if not 0 < speed <= 1:
             raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
-        if handle is None and any(slot.process.handle for slot in self.slots):
-            raise InputError(
-                "a testbed's nodes are fixed when it starts",
-                where=f"server {name!r}",
-                hint="name it with --server at the start, or serve with --engine local",
-            )
         async with self._changing:
             position = len(self.slots)
-            process = ServerProcess(name, speed, handle, lambda why: self._lost(position, why))
+            process = self._engine.process(name, speed, lambda why: self._lost(position, why))
             self._starting = process
             try:
                 await process.start(self._models)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
 from placewright.io.boundary import read_text
 from placewright.numerics.arrays import FloatArray
@@ -67,7 +68,7 @@ class LoadResult:
 
 def run_loads(
     families: Sequence[Family],
-    servers: Mapping[str, float],
+    servers: Mapping[str, float] | Cluster,
     options: ServingOptions,
     *,
     loads: Sequence[float],

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,19 +19,23 @@ from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application, HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.engines import (
+    ENGINES,
+    open_engine,
+    server_cluster,
+    server_speeds,
+)
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
-    from placewright.testbed.node_handle import NodeHandle
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
 
-ENGINES = ("local", "testbed")
 FLUSH_S = 0.5
 CONNECTIONS = 2048
 
@@ -213,23 +216,30 @@ async def serving(
     """A server in the running loop for the length of the block; drained at its end."""
     options = ServingOptions() if options is None else options
     listening = _listen(options)
-    dispatcher = Dispatcher(
-        families,
-        options.policy.start,
-        most_waiting=options.most_waiting,
-        most_batch=options.most_batch,
-    )
-    observer = Observer(dispatcher, options.log)
-    application = Application(dispatcher, observer, token=options.token, limits=options.limits)
-    tasks = [asyncio.create_task(dispatcher.watch()), asyncio.create_task(_flush(observer))]
-    with listening, _nodes(servers, options.engine) as nodes:
+    cluster = server_cluster(servers)
+    with listening, open_engine(options.engine, cluster) as engine:
+        dispatcher = Dispatcher(
+            families,
+            options.policy.start,
+            most_waiting=options.most_waiting,
+            most_batch=options.most_batch,
+            engine=engine,
+        )
+        observer = Observer(dispatcher, options.log)
+        application = Application(dispatcher, observer, token=options.token, limits=options.limits)
+        tasks = [asyncio.create_task(dispatcher.watch()), asyncio.create_task(_flush(observer))]
         try:
-            for name, (speed, handle) in nodes.items():
-                await dispatcher.fleet.add_server(name, speed, handle)
+            for name, speed in server_speeds(cluster).items():
+                await dispatcher.fleet.add_server(name, speed)
             http = _http(application)
             tasks.append(asyncio.create_task(http.serve(sockets=[listening])))
             url = _url(listening)
-            event("started", url=url, servers=list(nodes), models=[f.name for f in families])
+            event(
+                "started",
+                url=url,
+                servers=list(server_speeds(cluster)),
+                models=[f.name for f in families],
+            )
             yield Running(url, dispatcher, observer, application)
             await dispatcher.drain(options.drain_s)
             left = dispatcher.queue.count + dispatcher.under_way
@@ -297,27 +307,6 @@ def _listen(options: ServingOptions) -> socket.socket:
 def _url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _nodes(
-    servers: Mapping[str, float] | Cluster, engine: str
-) -> Iterator[dict[str, tuple[float, NodeHandle | None]]]:
-    """Speed and node handle of each server."""
-    from placewright.cluster.cluster import Cluster, Device
-
-    if not isinstance(servers, Cluster):
-        devices = tuple(Device(name, node=name, speed=speed) for name, speed in servers.items())
-        servers = Cluster(devices, (), f"requests {os.getpid()}")
-    speeds = {device.name: device.speed for device in servers.devices}
-    if engine == "local":
-        yield {name: (speed, None) for name, speed in speeds.items()}
-        return
-    from placewright.testbed.testbed import Testbed
-
-    up: AbstractContextManager[Testbed] = Testbed.up(servers)
-    with up as bed:
-        yield {name: (speed, bed.handle(name)) for name, speed in speeds.items()}
 
 
 async def _flush(observer: Observer) -> None:

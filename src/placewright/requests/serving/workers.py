@@ -1,12 +1,12 @@
 """`ServerProcess`: the worker process of one server, driven from an asyncio loop.
 
-The process's pipe and sentinel are looked at through an epoll of their own: uvloop would make them
-non-blocking, and large messages would be cut off.
+One order is under way at a time. The process can end in several ways: it is killed or crashes; it
+raises an error; it is stopped (SIGSTOP) or silent; or no link leads to it any more. Each calls
+`on_loss` once, after which nothing that this process still sends is read: no request is answered
+twice. `LocalProcess` is a child of this process; see `ray_workers` for an actor of Ray.
 
-One order is under way at a time. The process can end in three ways: it is killed or crashes, which
-its sentinel shows at once; it raises an error; or it is stopped (SIGSTOP) or silent, which
-`ServerProcess.check` finds by its state and by a time limit. Each calls `on_loss` once, after
-which nothing that this process still sends is read: no request is answered twice.
+The process's connection and sentinel are looked at through an epoll of their own: uvloop would
+make them non-blocking, and large messages would be cut off.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,8 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.runtime import limits
+from placewright.runtime.connections.between_nodes import unheard_s
+from placewright.runtime.connections.frames import FrameReader
 from placewright.runtime.engines.local import Local, LocalGroup
 
 if TYPE_CHECKING:
@@ -38,42 +41,29 @@ _STARTING = ThreadPoolExecutor(1, thread_name_prefix="placewright-start")
 """Starts processes one after another: that changes ``__main__`` for a moment."""
 
 
-class ServerProcess:
+class ServerProcess(ABC):
     """One server's process.
 
     Parameters
     ----------
     speed
-        Relative to this machine; on engine ``local`` a slower server waits.
-    handle
-        The node of a testbed that it works on.
+        Relative to this machine.
     on_loss
         Called with the reason when the process is gone or was given up.
     """
 
-    def __init__(
-        self,
-        name: str,
-        speed: float,
-        handle: NodeHandle | None,
-        on_loss: Callable[[str], None],
-    ) -> None:
-        self.name, self.speed, self.handle = name, speed, handle
+    def __init__(self, name: str, speed: float, on_loss: Callable[[str], None]) -> None:
+        self.name, self.speed = name, speed
         self._on_loss = on_loss
-        device = Device(name, node=name, speed=min(speed, 1.0))
-        handles = None if handle is None else {name: handle}
-        self._engine = Local(handles, pin=False)
-        self._cluster = Cluster((device,), (), f"server {name}")
-        self._group: LocalGroup | None = None
         self._answer: asyncio.Future[Any] | None = None
-        self._since_s = self._limit_s = self._looked_s = self._stopped_s = 0.0
-        self._poll: select.epoll
+        self._since_s = self._limit_s = 0.0
 
     @property
+    @abstractmethod
     def pid(self) -> int | None:
         """Of the process, while there is one."""
-        return self._group.processes[0].pid if self._group is not None else None
 
+    @abstractmethod
     async def start(self, models: Mapping[str, bytes]) -> None:
         """Start the process and load these variants.
 
@@ -82,22 +72,18 @@ class ServerProcess:
         RunError
             It does not start, or cannot load one of them.
         """
-        loop = asyncio.get_running_loop()
-        group = self._engine.group(self._cluster, VARIANT_SERVER)
-        try:
-            await loop.run_in_executor(_STARTING, group.launch)
-        except BaseException:
-            group.close()
-            raise
-        self._group = group
-        self._poll = select.epoll()
-        self._poll.register(group.connections[0].fileno(), select.EPOLLIN)
-        self._poll.register(group.watched(0), select.EPOLLIN)
-        started = self._expect(limits.patience(limits.START_S))
-        loop.add_reader(self._poll.fileno(), self._ready)
-        await started
-        for key, model in models.items():
-            await self.order("load", key, model, limit_s=limits.order_s(len(model)))
+
+    @abstractmethod
+    def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
+        """Give an order; the future of its answer, or of a `RunError`."""
+
+    @abstractmethod
+    def trouble(self) -> str:
+        """Why this process can no longer be used, as far as it can be seen from here; or empty."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the process now; nothing more that it sends is read. Twice is fine."""
 
     async def order(self, name: str, *arguments: Any, limit_s: float) -> Any:
         """Give an order and wait for its answer.
@@ -109,11 +95,113 @@ class ServerProcess:
         """
         return await self.give(name, *arguments, limit_s=limit_s)
 
+    async def load(self, models: Mapping[str, bytes]) -> None:
+        """Load variants; errors as `order`."""
+        for key, model in models.items():
+            await self.order("load", key, model, limit_s=limits.order_s(len(model)))
+
+    def check(self) -> None:
+        """Give the process up where it is in trouble, or owes an answer for too long."""
+        if self.pid is None:
+            return
+        trouble = self.trouble()
+        if trouble:
+            self.lose(trouble)
+        elif self._answer is not None and time.monotonic() - self._since_s > self._limit_s:
+            self.lose(f"its process did not answer within {self._limit_s:.1f} s")
+
+    def close(self) -> None:
+        """End the process without a call of `on_loss`."""
+        self._fail("the server was closed")
+        self.end()
+
+    def lose(self, reason: str) -> None:
+        """End the process, fail its order, and report the loss."""
+        self.end()
+        self._fail(reason)
+        self._on_loss(reason)
+
+    def expect(self, limit_s: float) -> asyncio.Future[Any]:
+        """The future of the next answer."""
+        assert self._answer is None, "one order at a time"
+        self._since_s, self._limit_s = time.monotonic(), limit_s
+        self._answer = asyncio.get_running_loop().create_future()
+        return self._answer
+
+    def answered(self, value: Any) -> None:
+        """The answer is there."""
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_result(value)
+
+    def _fail(self, reason: str) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(RunError(reason, where=f"server {self.name!r}"))
+            answer.exception()  # it may be that nobody waits for it
+
+
+class LocalProcess(ServerProcess):
+    """A process of this machine.
+
+    Parameters
+    ----------
+    handle
+        The node of a testbed that it works on; else a slower server waits.
+    caller
+        The node of the same testbed from which its orders come, over the links of the testbed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        speed: float,
+        on_loss: Callable[[str], None],
+        handle: NodeHandle | None = None,
+        caller: NodeHandle | None = None,
+    ) -> None:
+        super().__init__(name, speed, on_loss)
+        self.handle = handle
+        device = Device(name, node=name, speed=min(speed, 1.0))
+        handles = None if handle is None else {name: handle}
+        self._engine = Local(handles, pin=False, caller=caller)
+        self._over_links = caller is not None
+        self._cluster = Cluster((device,), (), f"server {name}")
+        self._group: LocalGroup | None = None
+        self._looked_s = self._stopped_s = 0.0
+        self._poll: select.epoll
+        self._frames: FrameReader
+
+    @property
+    def pid(self) -> int | None:
+        """See `ServerProcess.pid`."""
+        return self._group.processes[0].pid if self._group is not None else None
+
+    async def start(self, models: Mapping[str, bytes]) -> None:
+        """See `ServerProcess.start`."""
+        loop = asyncio.get_running_loop()
+        group = self._engine.group(self._cluster, VARIANT_SERVER)
+        try:
+            await loop.run_in_executor(_STARTING, group.launch)
+        except BaseException:
+            group.close()
+            raise
+        self._group, self._stopped_s = group, 0.0
+        channel = group.connections[0]
+        self._frames = FrameReader(channel.fileno())
+        self._poll = select.epoll()
+        self._poll.register(channel.fileno(), select.EPOLLIN)
+        self._poll.register(group.watched(0), select.EPOLLIN)
+        started = self.expect(limits.patience(limits.START_S))
+        loop.add_reader(self._poll.fileno(), self._ready)
+        await started
+        await self.load(models)
+
     def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
-        """Give an order; the future of its answer, or of a `RunError`."""
+        """See `ServerProcess.give`."""
         if self._group is None:
             raise RunError("the server has no process", where=f"server {self.name!r}")
-        answer = self._expect(limit_s)
+        answer = self.expect(limit_s)
         channel = self._group.connections[0]
         data = channel.codec.pack((name, arguments))
         if len(data) <= SMALL_BYTES:
@@ -123,37 +211,29 @@ class ServerProcess:
             asyncio.get_running_loop().run_in_executor(None, _send, channel.duplicate(), data)
         return answer
 
-    def check(self) -> None:
-        """Give the process up where it is stopped, or owes an answer for too long."""
+    def trouble(self) -> str:
+        """See `ServerProcess.trouble`."""
+        assert self._group is not None
         now_s = time.monotonic()
         passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
-        if self._group is None:
-            return
         self._stopped_s = self._stopped_s + passed_s if self._group.stopped(0) else 0.0
         if self._stopped_s > STOPPED_S:
-            self._lose(f"its process was stopped for {self._stopped_s:.1f} s")
-        elif self._answer is not None and now_s - self._since_s > self._limit_s:
-            self._lose(f"its process did not answer within {self._limit_s:.1f} s")
+            return f"its process was stopped for {self._stopped_s:.1f} s"
+        if self._over_links:
+            unheard = unheard_s(self._group.connections[0].connection)
+            if unheard:
+                return f"nothing came over its link for {unheard:.1f} s: it may be cut"
+        return ""
 
-    def close(self) -> None:
-        """End the process without a word to `on_loss`."""
+    def end(self) -> None:
+        """See `ServerProcess.end`."""
         group, self._group = self._group, None
         if group is None:
             return
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._poll.fileno())
+        asyncio.get_running_loop().remove_reader(self._poll.fileno())
         self._poll.close()
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
-            answer.set_exception(RunError("the server was closed", where=f"server {self.name!r}"))
-            answer.exception()  # it may be that nobody waits for it
+        self._frames.close()
         _STARTING.submit(group.close)  # takes up to half a second
-
-    def _expect(self, limit_s: float) -> asyncio.Future[Any]:
-        assert self._answer is None, "one order at a time"
-        self._since_s, self._limit_s = time.monotonic(), limit_s
-        self._answer = asyncio.get_running_loop().create_future()
-        return self._answer
 
     def _ready(self) -> None:
         """An answer is there, or the process has ended, or both."""
@@ -162,29 +242,24 @@ class ServerProcess:
         if self._group.connections[0].fileno() in ready:
             self._read()
         elif ready:
-            self._lose("its process was killed or crashed")
+            self.lose("its process was killed or crashed")
 
     def _read(self) -> None:
         assert self._group is not None
         try:
-            status, value = self._group.receive(0)
-        except (EOFError, OSError, RunError):
-            self._lose("its process ended")
-            return
-        if status == "error":
-            self._lose(f"its process raised {str(value).strip().splitlines()[-1]}")
-            return
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
-            answer.set_result(value)
-
-    def _lose(self, reason: str) -> None:
-        answer, self._answer = self._answer, None
-        self.close()
-        if answer is not None and not answer.done():
-            answer.set_exception(RunError(reason, where=f"server {self.name!r}"))
-            answer.exception()
-        self._on_loss(reason)
+            data = self._frames.read()
+            if data is None:
+                return  # the rest of it is still to come
+            status, value = self._group.connections[0].codec.unpack(data)
+        except OSError as error:
+            self.lose(f"its connection is lost: {error.strerror}")
+        except (EOFError, RunError):
+            self.lose("its process ended")
+        else:
+            if status == "error":
+                self.lose(f"its process raised {str(value).strip().splitlines()[-1]}")
+            else:
+                self.answered(value)
 
 
 def _send(channel: Any, data: bytes) -> None:

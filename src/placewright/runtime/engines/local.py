@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +71,8 @@ class Local:
         The rank that drives each device, where it is not left to `together`.
     pin
         Give every device cores of its own, where this machine has enough for all.
+    caller
+        On a testbed: the node from which orders are given, over its links; ``None``: through pipes.
     """
 
     handles: Mapping[str, NodeHandle] | None = None
@@ -77,6 +80,7 @@ class Local:
     together: bool | None = None
     driven_by: tuple[int, ...] | None = None
     pin: bool = True
+    caller: NodeHandle | None = None
 
     @property
     def name(self) -> str:
@@ -105,7 +109,8 @@ class Local:
             return LocalGroup(specs, host)
         check_can_run(cluster, hosts)
         plain = worker_specs(cluster, hosts, emulate=False, program=program, pin=False)
-        return LocalGroup([replace(s, handle=self.handles[s.device_name]) for s in plain], host)
+        placed = [replace(s, handle=self.handles[s.device_name]) for s in plain]
+        return LocalGroup(placed, host, self.caller)
 
     def processes(self, cluster: Cluster) -> list[int]:
         """The rank that drives each device."""
@@ -127,6 +132,8 @@ class LocalGroup(PipedGroup):
     ----------
     specs
         By rank; the rendezvous is filled in here.
+    caller
+        See `Local`.
 
     Attributes
     ----------
@@ -137,8 +144,11 @@ class LocalGroup(PipedGroup):
         port.
     """
 
-    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
+    def __init__(
+        self, specs: Sequence[WorkerSpec], host: Host, caller: NodeHandle | None = None
+    ) -> None:
         super().__init__()
+        self._caller = caller
         self._folder = Scratch()
         handle = specs[0].handle
         number = os.getpid() + _PORTS_APART * next(_opened)
@@ -209,9 +219,16 @@ class LocalGroup(PipedGroup):
 
     def _worker(self, spec: WorkerSpec) -> WorkerProcess:
         """One process, and our end of its pipe; a second attempt has a pipe of its own."""
-        ours, theirs = (Channel(end, codec_of(self.program)) for end in Pipe())
+        ours, theirs = (Channel(end, codec_of(self.program)) for end in self._ends(spec))
         self.connections[spec.rank : spec.rank + 1] = [ours]
         return WorkerProcess(spec, theirs, self._ports[spec.rank] if self._ports else None)
+
+    def _ends(self, spec: WorkerSpec) -> tuple[Connection, Connection]:
+        if self._caller is None or spec.handle is None:
+            return Pipe()
+        from placewright.runtime.connections.between_nodes import connection_between
+
+        return connection_between(self._caller, spec.handle)
 
     def _open_ports(self, number: int) -> None:
         handles = [spec.handle for spec in self.specs if spec.handle is not None]
