@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from placewright.errors import InputError, RunError
@@ -176,3 +176,17 @@ def test_rank_0_listens_where_the_others_call(
     with torchrun_connect._listening() as listening:
         host = listening.getsockname()[0]
         assert host == (LOOPBACK if interface == LOOPBACK else "0.0.0.0")
+
+
+def test_a_store_that_has_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with torchrun's process."""
+    server = TCPStore(LOOPBACK, 0, None, True, wait_for_workers=False)
+    client = TCPStore(LOOPBACK, server.port, None, False)
+    around = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(server.port)}
+    for name, value in (around | {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torchrun_connect, "store", lambda: client)
+    expected = f"{LOOPBACK}:{server.port}: torchrun's store does not answer"
+    del server
+    with pytest.raises(RunError, match=expected):
+        find_coordinator()

@@ -22,10 +22,13 @@ import socket
 import stat
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -64,10 +67,30 @@ def store() -> Any:
     return PrefixStore("placewright/coordinator", found)
 
 
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raise `RunError` where torchrun's store does not answer.
+
+    The store ends with torchrun's agent on the machine of `MASTER_ADDR`.
+    """
+    try:
+        yield
+    except DistError as error:
+        address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        raise RunError(
+            "torchrun's store does not answer",
+            where=address,
+            by=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="torchrun's process on that machine has probably ended: see what it printed last, "
+            "and start torchrun again",
+        ) from None
+
+
 class OpenRendezvousWarning(UserWarning):
     """Torchrun itself executes what others send it."""
 
 
+@store_errors()
 def warn_of_open_rendezvous() -> None:
     """Warn where torchrun's processes meet by ``c10d``: they unpickle a value that anyone may set.
 
@@ -90,6 +113,7 @@ def warn_of_open_rendezvous() -> None:
         )
 
 
+@store_errors()
 def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
     """Where rank 0 is called, and the secret, which goes into `folder` if none is given.
 
@@ -107,6 +131,7 @@ def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
     return listener, secret
 
 
+@store_errors()
 def find_coordinator() -> tuple[int, bytes]:
     """Rank 0's port and the secret; waits until rank 0 listens.
 
