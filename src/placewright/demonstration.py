@@ -1,10 +1,15 @@
-"""The main jobs on one cluster, start to finish: a stream, a training step, a user's own model."""
+"""The main jobs on one cluster, start to finish.
+
+A stream of samples, a training step too large for any device, training that shares its batch among
+unequal devices, and a user's own model.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +18,9 @@ from placewright.placed_model import PlacedModel, place
 from placewright.report.text import plain_table, seconds, size
 
 if TYPE_CHECKING:
+    from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
+    from placewright.layers.run import LayerRun
     from placewright.planning.check import Check
     from placewright.planning.monitor import Monitor
     from placewright.planning.result import Measurement
@@ -21,14 +28,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A model, and whether it is trained; if not, a stream of samples goes through it."""
+    """A model, and what is done with it.
+
+    Attributes
+    ----------
+    training
+        It is trained; if not, a stream of samples goes through it.
+    batches
+        ``batches(samples)`` gives batches without end: every layer gets a parallelisation strategy
+        and every device its share of them, and the model is trained on some.
+    """
 
     model: str
     training: bool = False
+    batches: Callable[[int], Iterable[tuple[Any, Any]]] | None = None
 
 
-JOBS = (Job("zoo:inception_v3"), Job("zoo:alexnet", training=True))
+def _text_batches(samples: int) -> Iterable[tuple[Any, Any]]:
+    from placewright.capturing.zoo.small_gpt import text_batches
+
+    return text_batches(samples)
+
+
+SMALL_GPT = "placewright.capturing.zoo.small_gpt:small_gpt"
+
+JOBS = (
+    Job("zoo:inception_v3"),
+    Job("zoo:alexnet", training=True),
+    Job(SMALL_GPT, training=True, batches=_text_batches),
+)
 """AlexNet's training step needs 858 MiB: more than a board of ``edge-duo`` has, less than both."""
+
+LAYERS_PLANNING_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +73,8 @@ class Outcome:
     single, found, gain
         As the cells of `outcome_table`.
     check
-        The comparison with eager PyTorch, ``None`` where `differs` says it.
+        The comparison with eager PyTorch, ``None`` where `differs` says it: its `demand` raises
+        where the results are not the same.
     files
         That were written.
     """
@@ -53,7 +85,7 @@ class Outcome:
     found: str
     gain: str
     differs: str
-    check: Check | None = None
+    check: Check | LayerRun | None = None
     files: tuple[Path, ...] = ()
 
 
@@ -109,6 +141,9 @@ def demonstrate(
     for job in jobs:
         with monitor.meter(f"building {job.model}"):
             source = load_model(job.model, batch, job.training)
+        if job.batches is not None:
+            yield _shared_batch(source, job.batches, cluster, out / f"{source.name}-layers", steps)
+            continue
         settings: dict[str, Any] = {"training": True} if job.training else {}
         with place(
             source,
@@ -150,6 +185,36 @@ def _training(placed: PlacedModel, name: str, stem: Path, steps: int) -> Outcome
         placed.save(f"{stem}-plan.json"),
     )
     return _outcome(placed, f"{name}, training step", measured, measured, seconds, files)
+
+
+def _shared_batch(
+    source: ModelSource,
+    batches: Callable[[int], Iterable[tuple[Any, Any]]],
+    cluster: Cluster,
+    stem: Path,
+    steps: int,
+) -> Outcome:
+    """Train on all devices, each with its share of the batch, beside the fastest alone."""
+    from placewright.layers.placed_training import place_training
+    from placewright.layers.run import FASTEST, gain_text
+
+    with place_training(source, cluster=cluster, time_limit_s=LAYERS_PLANNING_S) as placed:
+        found = placed.run(steps, check=True)
+        losses = placed.train(islice(batches(placed.problem.global_batch), steps))
+        files = (placed.report(f"{stem}.html"), placed.save(f"{stem}-plan.json"))
+    gain, single = found.speed_up(FASTEST), "-"
+    if gain is not None:
+        single = f"{seconds(found.typical_s(FASTEST))} ({found.baseline_worker})"
+    return Outcome(
+        f"{source.name}, training on shares of the batch",
+        f"{placed.result}\n{found}\nloss {losses[0]:.3f}, after {steps} steps {losses[-1]:.3f}",
+        single,
+        seconds(found.measured_s),
+        "" if gain is None else f"{gain_text(gain)}, limit {found.limit:.2f}x",
+        f"{found.max_abs_error:.1e}",
+        found,
+        files,
+    )
 
 
 def _outcome(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from placewright.capturing.zoo.small_gpt import small_gpt
 
 
 class Drifting(torch.nn.Module):
@@ -29,6 +33,11 @@ def tower() -> tuple[torch.nn.Module, torch.Tensor]:
     """Two layers."""
     layers = [torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)]
     return torch.nn.Sequential(*layers), torch.ones(4, 8)
+
+
+def tiny_gpt(batch: int = 4) -> Any:
+    """One block on pieces of text."""
+    return small_gpt(batch=batch, width=16, blocks=1)
 
 
 def shapes_only() -> tuple[torch.nn.Module, torch.Tensor]:

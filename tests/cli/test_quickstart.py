@@ -10,6 +10,7 @@ import pytest
 
 from placewright import demonstration
 from placewright.capturing.model import capture_source, load_model
+from placewright.capturing.zoo.small_gpt import text_batches
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.demonstration import Job
 from placewright.operators.judge import judge
@@ -24,24 +25,36 @@ def test_quickstart_runs_and_ends_with_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prediction, measurement, exactness, three files a job, five lines, and a row for each."""
-    jobs = (Job("tests.cli.models:tower"), Job("tests.cli.models:tower", training=True))
+    jobs = (
+        Job("tests.cli.models:tower"),
+        Job("tests.cli.models:tower", training=True),
+        Job("tests.cli.models:tiny_gpt", training=True, batches=text_batches),
+    )
     monkeypatch.setattr(demonstration, "JOBS", jobs)
     said = speak(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
     assert said.code == 0, said.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
         assert said.out.count(words) >= 2
-    *_, head, stream, training, own = said.out.strip().splitlines()
+    *_, head, stream, training, shares, own = said.out.strip().splitlines()
     assert head.split() == ["fastest", "board", "all", "boards", "gain", "differs", "from", "eager"]
     assert stream.startswith("tower, stream")
     assert "/s" in stream
     assert training.startswith("tower, training step")
+    assert shares.startswith("tiny_gpt, training on shares of the batch")
+    assert ", limit 1." in shares
+    assert ", after 2 steps " in said.out
     assert own.startswith("your own model, five lines")
     assert len(demonstration.five_lines().splitlines()) == 5
     assert {path.name for path in tmp_path.iterdir()} == {
-        f"tower{kind}{end}"
-        for kind in ("", "-training")
-        for end in (".html", "-trace.json.gz", "-plan.json")
+        *(
+            f"tower{kind}{end}"
+            for kind in ("", "-training")
+            for end in (".html", "-trace.json.gz", "-plan.json")
+        ),
+        "tiny_gpt-layers.html",
+        "tiny_gpt-layers-plan.json",
     }
+    assert "Predicted and measured" in (tmp_path / "tiny_gpt-layers.html").read_text()
 
 
 def boards(memory_bytes: int) -> Cluster:

@@ -25,7 +25,8 @@ def quickstart(
     """Place, run, compare and report real models on this machine.
 
     A stream of samples through Inception-v3 beside the fastest board, AlexNet's training step,
-    which fits on neither of the two boards alone, and a model of your own in five lines. Worker
+    which fits on neither of the two boards alone, a small language model that both boards train
+    together, each with its share of the batch, and a model of your own in five lines. Worker
     processes of this machine stand in for the boards. Ends with a table of what was measured.
 
     [bold]Example:[/bold]  placewright quickstart --on edge-duo --out demo

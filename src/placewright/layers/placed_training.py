@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.capturing.source import ModelSource, mean_square
@@ -140,6 +141,17 @@ class PlacedTraining:
         self.close()
 
     @property
+    def plan(self) -> LayerPlan:
+        """Stages of layers, their workers, shares and strategies."""
+        plan: LayerPlan = self.result.plan
+        return plan
+
+    @property
+    def judgement(self) -> Any:
+        """What the judge predicts of the plan: step time, memory of every worker, trace."""
+        return self.result.judgement
+
+    @property
     def problem(self) -> Any:
         """The measured costs of layers, links and workers."""
         return self.result.problem
@@ -171,10 +183,26 @@ class PlacedTraining:
         (times,) = session.train(1)
         return loss_of(times)
 
+    def train(self, batches: Iterable[tuple[Any, Any]]) -> list[float]:
+        """Train on ``(inputs, targets)`` after ``(inputs, targets)``; the losses.
+
+        All have as many samples as the batch that was planned with. Training goes on from the
+        parameters as they are; `parameters` gives what was learned.
+        """
+        return [self.step(inputs, targets) for inputs, targets in batches]
+
     def parameters(self) -> dict[str, Any]:
         """Parameters and buffers as they are now, by their names in the model."""
         found = self._session.parameters()
         return {name.removeprefix("model."): value for name, value in found.items()}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan with its prediction; ``layers simulate|explain`` read it."""
+        return self.result.save(path)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page: layers by strategy and stage, timeline, memory, predicted and measured."""
+        return self.result.report(path, run=self.measurement)
 
     def close(self) -> None:
         """End the workers; twice is fine."""

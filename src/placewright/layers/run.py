@@ -13,13 +13,15 @@ from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
+from placewright.planning.comparison import SpeedUp, speed_up
 from placewright.planning.result import Candidate, Outcome, Result, Status
 from placewright.report.text import size
 
 if TYPE_CHECKING:
     from placewright.layers.execution.session import LayerSession
 
-ROUNDS = 3
+ROUNDS = 5
+"""Turns of every plan: an interval needs a few."""
 
 MOST_ERROR = 1e-5
 """Largest difference that rounding in another order makes: of the loss, or as a part of the
@@ -36,8 +38,8 @@ class LayerRun:
     ----------
     predicted_s
         By plan: ``plan``, ``fastest worker``, ``equal batches``.
-    step_s
-        By plan, seconds of every measured step.
+    rounds
+        By plan, seconds of every measured step, by round; plans were measured in turns.
     limit
         Speed-up over the fastest worker that no plan can exceed: the sum of the workers' speeds.
     max_abs_error
@@ -50,7 +52,7 @@ class LayerRun:
     """
 
     predicted_s: Mapping[str, float]
-    step_s: Mapping[str, tuple[float, ...]]
+    rounds: Mapping[str, tuple[tuple[float, ...], ...]]
     limit: float
     engine: str
     emulated: str
@@ -61,13 +63,24 @@ class LayerRun:
     predicted_peak_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def step_s(self) -> dict[str, list[float]]:
+        """By plan, seconds of every measured step."""
+        return {name: [s for part in found for s in part] for name, found in self.rounds.items()}
+
+    @property
     def measured_s(self) -> float:
         """Median step of the plan."""
-        return median(self.step_s["plan"])
+        return self.typical_s("plan")
 
-    def speed_up(self, other: str) -> float | None:
-        """How many times faster the plan is than a baseline that could be executed."""
-        return median(self.step_s[other]) / self.measured_s if other in self.step_s else None
+    def typical_s(self, name: str) -> float:
+        """Median step of a plan or baseline that was executed."""
+        return median(self.step_s[name])
+
+    def speed_up(self, other: str) -> SpeedUp | None:
+        """How many times as fast as a baseline the plan is; ``None`` where it was not executed."""
+        if other not in self.rounds:
+            return None
+        return speed_up(self.rounds["plan"], self.rounds[other])
 
     def as_json(self) -> dict[str, Any]:
         """What the command line prints."""
@@ -78,17 +91,21 @@ class LayerRun:
             return {
                 "predicted_s": self.predicted_s[name],
                 "measured_s": median(self.step_s[name]),
-                "step_s": list(self.step_s[name]),
+                "step_s": self.step_s[name],
             }
 
         fastest = one(FASTEST)
+        gains = {name: self.speed_up(name) for name in (FASTEST, EQUAL)}
         return {
             **(one("plan") or {}),
             "steps": len(self.step_s["plan"]),
             "baseline": None if fastest is None else {"name": self.baseline_worker, **fastest},
             "equal_batches": one(EQUAL),
-            "speed_up": self.speed_up(FASTEST),
-            "speed_up_over_equal_batches": self.speed_up(EQUAL),
+            "speed_up": _ratio(gains[FASTEST]),
+            "speed_up_over_equal_batches": _ratio(gains[EQUAL]),
+            "speed_up_intervals": {
+                name: None if gain is None else gain.as_json() for name, gain in gains.items()
+            },
             "speed_up_limit": self.limit,
             "engine": self.engine,
             "emulated": self.emulated,
@@ -125,9 +142,9 @@ class LayerRun:
             predicted, measured = self.predicted_s[name], median(times)
             lines.append(f"{name:15s} predicted {predicted:.4g} s, measured {measured:.4g} s")
         for name in (FASTEST, EQUAL):
-            ratio = self.speed_up(name)
-            if ratio is not None:
-                lines.append(f"{ratio:.2f}x as fast as {name}")
+            gain = self.speed_up(name)
+            if gain is not None:
+                lines.append(f"{gain_text(gain)} as fast as {name}")
         lines.append(f"at most {self.limit:.2f}x as fast as {FASTEST}: the sum of speeds")
         if self.max_abs_error is not None:
             lines.append(f"largest difference from one process: {self.max_abs_error:.1e}")
@@ -139,6 +156,16 @@ class LayerRun:
 
 
 FASTEST, EQUAL = "fastest worker", "equal batches"
+
+
+def gain_text(gain: SpeedUp) -> str:
+    """The ratio with its 95 % interval, where there is one."""
+    interval = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.rounds > 1 else ""
+    return f"{gain.ratio:.2f}x{interval}"
+
+
+def _ratio(gain: SpeedUp | None) -> float | None:
+    return None if gain is None else gain.ratio
 
 
 def run(
@@ -176,7 +203,7 @@ def run(
     if same:
         del plans[FASTEST]
     held: list[float] = []
-    times: dict[str, list[float]] = {name: [] for name in plans}
+    times: dict[str, list[tuple[float, ...]]] = {name: [] for name in plans}
     rounds = min(ROUNDS, steps)
     for k in range(rounds):
         names = list(plans) if k % 2 == 0 else list(reversed(plans))
@@ -188,7 +215,7 @@ def run(
             if name == "plan" and k == 0:
                 session.forget_peak()
             session.train(1)
-            times[name] += [step_s(step) for step in session.train(count)]
+            times[name].append(tuple(step_s(step) for step in session.train(count)))
             if name == "plan" and k == 0:
                 held = session.peak_bytes()
     if same:

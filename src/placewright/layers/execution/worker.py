@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -47,6 +48,8 @@ class LayerWorker(WorkerProgram):
         super().__init__(worker)
         spec = worker.spec
         torch.set_num_threads(spec.threads)
+        # DDP's new name of the option is unknown to older releases.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         precise_sleeps()
         join(spec)
         own = spec.layout.device_group(spec.rank)[0]

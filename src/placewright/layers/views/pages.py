@@ -80,9 +80,16 @@ def page(
     return html_page(
         f"{result.problem.name}: {seconds(result.value)}",
         *_body(result, measurement),
+        *_measured(run),
         candidates_section(result),
         provenance_section(provenance(result)),
     )
+
+
+def _measured(run: Any) -> Iterator[str]:
+    """Of a `LayerRun`: predicted beside measured, speed-ups beside the physical limit, memory."""
+    if run is not None:
+        yield preformatted("Predicted and measured", "In turns on the same workers.", repr(run))
 
 
 def fragment(result: Result) -> str:
