@@ -20,11 +20,11 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from placewright import Cluster, OperatorProblem, capture_source, load_model, profile
+from placewright.measurement.speed_up import T_95
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
-from placewright.planning.comparison import T_95
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.parameters import choose
 from placewright.testing.small_zoo import SIZES, small

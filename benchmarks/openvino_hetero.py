@@ -36,11 +36,11 @@ from placewright.deployment.model_files import (
     capture_model_file,
     profile_model_file,
 )
+from placewright.measurement.speed_up import T_95
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
-from placewright.planning.comparison import T_95
 from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.parameters import choose
 from placewright.profiling.table import ProfileTable

@@ -29,7 +29,7 @@ def test_verbs_are_functions_whatever_was_imported_before() -> None:
     """No module of the package shares its name with a verb."""
     code = (
         "import placewright, placewright.capturing.model, placewright.profiling.build\n"
-        "import placewright.placed_model, placewright.planning.solving\n"
+        "import placewright.deployment.placed_model, placewright.planning.solving\n"
         "from placewright.planning.solving import solve\n"
         "for _ in range(2):\n"
         "    for verb in ('capture', 'compare', 'place', 'profile', 'run', 'solve'):\n"

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from placewright.capturing.zoo import zoo_models
     from placewright.cluster.cluster import Cluster, Device, Link, Node
     from placewright.cluster.files import load_cluster
+    from placewright.deployment.placed_model import PlacedModel
+    from placewright.deployment.placing import place
+    from placewright.deployment.trainer import Trainer
     from placewright.errors import (
         CheckError,
         InfeasibleError,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from placewright.layers.problem import LayerProblem
     from placewright.layers.readers.piper import read_piper
     from placewright.layers.readers.strategy import read_strategy
+    from placewright.measurement.check import Check
+    from placewright.measurement.measurement import Measurement
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.trainer import TrainingLoop
     from placewright.operators.pipeline import Pipeline
@@ -44,11 +49,9 @@ if TYPE_CHECKING:
     from placewright.operators.readers.msr import read_expert, read_msr
     from placewright.operators.readers.pipedream import read_pipedream
     from placewright.operators.run import best_single, run, running
-    from placewright.placed_model import PlacedModel, place
-    from placewright.planning.check import Check
     from placewright.planning.contract import Context, Direction, Planner, Proposal
     from placewright.planning.monitor import Monitor
-    from placewright.planning.result import Candidate, Measurement, Outcome, Result, Status
+    from placewright.planning.result import Candidate, Outcome, Result, Status
     from placewright.planning.solving import compare, solve
     from placewright.planning.wing import Wing
     from placewright.planning.wings import bounds, judge, planners, register_wing, wings
@@ -67,13 +70,12 @@ if TYPE_CHECKING:
     from placewright.solvers.memory_search import solve_pbqp_memory
     from placewright.solvers.pbqp import Pbqp, solve_pbqp
     from placewright.testbed.testbed import Testbed
-    from placewright.trainer import Trainer
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Candidate": "placewright.planning.result",
-    "Check": "placewright.planning.check",
+    "Check": "placewright.measurement.check",
     "CheckError": "placewright.errors",
     "Cluster": "placewright.cluster.cluster",
     "Context": "placewright.planning.contract",
@@ -86,7 +88,7 @@ _HOME = {
     "LayerProblem": "placewright.layers.problem",
     "Link": "placewright.cluster.cluster",
     "Links": "placewright.operators.problem",
-    "Measurement": "placewright.planning.result",
+    "Measurement": "placewright.measurement.measurement",
     "MemoryPbqp": "placewright.solvers.memory_pbqp",
     "MissingDependencyError": "placewright.errors",
     "ModelSource": "placewright.capturing.source",
@@ -98,7 +100,7 @@ _HOME = {
     "Outcome": "placewright.planning.result",
     "Pbqp": "placewright.solvers.pbqp",
     "Pipeline": "placewright.operators.pipeline",
-    "PlacedModel": "placewright.placed_model",
+    "PlacedModel": "placewright.deployment.placed_model",
     "PlacedTraining": "placewright.layers.placed_training",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
@@ -115,7 +117,7 @@ _HOME = {
     "Testbed": "placewright.testbed.testbed",
     "Timeline": "placewright.adapt.timeline",
     "TrainingRecipe": "placewright.capturing.recipe",
-    "Trainer": "placewright.trainer",
+    "Trainer": "placewright.deployment.trainer",
     "TrainingLoop": "placewright.operators.adaptive.trainer",
     "UnknownNameError": "placewright.errors",
     "UnsupportedError": "placewright.errors",
@@ -131,7 +133,7 @@ _HOME = {
     "load_cluster": "placewright.cluster.files",
     "load_model": "placewright.capturing.source",
     "mean_square": "placewright.capturing.source",
-    "place": "placewright.placed_model",
+    "place": "placewright.deployment.placing",
     "place_training": "placewright.layers.placed_training",
     "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",

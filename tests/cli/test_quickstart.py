@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright import demonstration
 from placewright.capturing.model import capture_source, load_model
 from placewright.capturing.zoo.small_gpt import text_batches
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.demonstration import Job
+from placewright.deployment import demonstration
+from placewright.deployment.demonstration import Job
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import silent

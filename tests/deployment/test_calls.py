@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import placewright
 from placewright.deployment import calls
+from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
-from placewright.placed_model import PlacedModel
 from tests.operators.adaptive.jobs import TRIO
 
 

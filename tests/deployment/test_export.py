@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import placewright
 from placewright.deployment import export
+from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError
-from placewright.placed_model import PlacedModel
 from tests.deployment.test_calls import Net, X, expected, loss, net, same
 from tests.operators.adaptive.jobs import TRIO
 

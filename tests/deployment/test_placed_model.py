@@ -13,9 +13,9 @@ import torch
 
 import placewright
 from placewright.cluster.files import cluster_from_text
+from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import Workers
 from placewright.errors import InputError, RunError
-from placewright.placed_model import PlacedModel
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
 from placewright.testbed.requirements import missing

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from placewright.deployment import planning
+from placewright.deployment.placing import deploy
 from placewright.deployment.planning import judged, planned, size_limit_s, tried
 from placewright.errors import WorkerError
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
-from placewright.placed_model import deploy
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result, Status
 from placewright.planning.solving import solve

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import placewright
+from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.operators.plan import OperatorPlan
-from placewright.placed_model import PlacedModel
 from tests.deployment.test_calls import starve
 from tests.operators.adaptive.jobs import TRIO
 

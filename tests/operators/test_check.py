@@ -14,11 +14,11 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError
+from placewright.measurement.check import Check
 from placewright.operators.check import Comparison, difference
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import Runner, execution_order, running
-from placewright.planning.check import Check
 from placewright.profiling.build import profile
 from placewright.runtime.session import Session
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from placewright.graph.graph import Graph, Operator
+from placewright.measurement.measurement import MachineLoad
 from placewright.operators.views import fragment
 from placewright.operators.views import page as view
-from placewright.planning.comparison import MachineLoad
 from placewright.planning.result import Status
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 

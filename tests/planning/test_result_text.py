@@ -9,9 +9,8 @@ import numpy as np
 
 from placewright.cluster.cluster import Cluster
 from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.measurement.measurement import Baseline, MachineLoad
 from placewright.operators.views import run_table
-from placewright.planning.comparison import MachineLoad
-from placewright.planning.result import Baseline
 from placewright.planning.result_text import compare_table
 from placewright.report.text import percent, plain_table, shorten
 from tests.report.examples import beside, chain, measured, result_of

@@ -7,19 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.result import (
-    Baseline,
-    Candidate,
-    Measurement,
-    Outcome,
-    Provenance,
-    Result,
-    Status,
-)
+from placewright.planning.result import Candidate, Outcome, Provenance, Result, Status
 from placewright.planning.trace import Trace
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from placewright.io.stored import write_file
-from placewright.planning.check import Check
+from placewright.measurement.check import Check
 
 
 class Kind(StrEnum):

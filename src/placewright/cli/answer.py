@@ -11,7 +11,8 @@ from placewright.cli.console import Console
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph
-    from placewright.planning.result import Measurement, Result
+    from placewright.measurement.measurement import Measurement
+    from placewright.planning.result import Result
 
 
 def print_result(

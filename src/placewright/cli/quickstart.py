@@ -31,8 +31,8 @@ def quickstart(
 
     [bold]Example:[/bold]  placewright quickstart --on edge-duo --out demo
     """
-    from placewright import demonstration
     from placewright.cluster.files import load_cluster
+    from placewright.deployment import demonstration
     from placewright.profiling.profile_warnings import ProfileWarning
 
     console = Console(quiet=quiet)

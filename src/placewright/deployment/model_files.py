@@ -14,11 +14,12 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
+from placewright.measurement.check import LISTED, Check, Difference, Tolerance
+from placewright.measurement.measurement import Baseline, Measurement
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.measuring import execution_order
-from placewright.planning.check import LISTED, Check, Difference, Tolerance
 from placewright.planning.contract import Progress, silent
-from placewright.planning.result import Baseline, Measurement, Result
+from placewright.planning.result import Result
 from placewright.runtime.model_files.contract import FilePlacement, PlacedFile
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ import numpy as np
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
 from placewright.errors import InputError, UnsupportedError, WorkerError
+from placewright.measurement.check import LISTED, Check, Difference, Role, Tolerance
+from placewright.measurement.measurement import Baseline, Measurement
+from placewright.measurement.speed_up import SpeedUp, speed_up
 from placewright.operators.plan import OperatorPlan
-from placewright.planning.check import LISTED, Check, Difference, Role, Tolerance
-from placewright.planning.comparison import SpeedUp, speed_up
 from placewright.planning.contract import Progress, silent
-from placewright.planning.result import Baseline, Measurement, Result
+from placewright.planning.result import Result
 from placewright.profiling.build import operator_problem
 from placewright.profiling.roofline import analytic_seconds
 from placewright.report.text import seconds as text_of_seconds

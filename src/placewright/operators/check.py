@@ -13,8 +13,8 @@ from placewright.cluster.cluster import Device
 from placewright.errors import InputError
 from placewright.graph.graph import INPUT_MARK, Graph
 from placewright.graph.program import Program
+from placewright.measurement.check import LISTED, Check, Difference, Role, Tolerance
 from placewright.operators.exactness import tolerance
-from placewright.planning.check import LISTED, Check, Difference, Role, Tolerance
 from placewright.runtime.eager import EagerRun, EagerSteps
 
 if TYPE_CHECKING:

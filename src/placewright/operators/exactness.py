@@ -27,7 +27,7 @@ from torch import nn
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
-from placewright.planning.check import Tolerance
+from placewright.measurement.check import Tolerance
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.measurement.speed_up import T_95
 from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -19,7 +20,6 @@ from placewright.operators.planners.learned.checkpoint import load_parameters, s
 from placewright.operators.planners.learned.evaluation import Evaluations, Point
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.comparison import T_95
 from placewright.planning.contract import (
     Context,
     Planner,

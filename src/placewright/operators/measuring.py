@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.measurement.measurement import MachineLoad, Measurement
 from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.planning.comparison import MachineLoad
 from placewright.planning.contract import Progress
-from placewright.planning.result import Measurement, Result
+from placewright.planning.result import Result
 from placewright.planning.trace import Trace
 
 if TYPE_CHECKING:

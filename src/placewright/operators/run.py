@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
+from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import (
     MeasuringRounds,
@@ -21,12 +22,12 @@ from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Progress, silent
-from placewright.planning.result import Baseline, Measurement, Result
+from placewright.planning.result import Result
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.io.tensor_files import AnyTensor
-    from placewright.planning.check import Check
+    from placewright.measurement.check import Check
     from placewright.runtime.engines.engine import Engine
     from placewright.runtime.session import Session
 

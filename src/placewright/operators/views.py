@@ -13,6 +13,8 @@ import numpy as np
 from placewright.errors import UnknownNameError
 from placewright.graph.program import ORDER_ONLY
 from placewright.io.boundary import validate
+from placewright.measurement.measurement import Measurement
+from placewright.measurement.text import load_warnings, measurement_table, speed_up_text
 from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
@@ -20,13 +22,8 @@ from placewright.operators.placement_summary import placement_summary
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
-from placewright.planning.result import Candidate, Measurement, Result
-from placewright.planning.result_text import (
-    load_warnings,
-    measurement_table,
-    speed_up_text,
-    summary_text,
-)
+from placewright.planning.result import Candidate, Result
+from placewright.planning.result_text import summary_text
 from placewright.planning.trace import Trace
 from placewright.planning.views import (
     Data,

@@ -1,4 +1,4 @@
-"""What an answer says: Result, Status, Candidate, Measurement, Provenance."""
+"""Result of planning: plan, value, bound, status, candidates and provenance."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placewright import __version__
 from placewright.errors import UnsupportedError
 from placewright.io.stored import write_data, write_file
-from placewright.planning.check import Check
-from placewright.planning.comparison import MachineLoad, SpeedUp, speed_up
 from placewright.planning.contract import Direction, Proposal
-from placewright.planning.trace import Trace
+
+if TYPE_CHECKING:
+    from placewright.measurement.measurement import Measurement
 
 
 class Status(StrEnum):
@@ -215,94 +214,6 @@ class Result:
         from placewright.planning.views import views_of
 
         return views_of(self.problem).fragment(self)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measurement:
-    """What a run really took.
-
-    Attributes
-    ----------
-    step_s
-        Wall seconds of each measured step, after warm-up.
-    predicted_s
-        The judge's value.
-    trace
-        The median step, in the format of the judge's trace.
-    engine
-        What moved the tensors and ran the operators.
-    emulated
-        What was emulated, empty if nothing was.
-    check
-        The comparison with plain eager PyTorch, ``None`` if there was none.
-    rounds
-        How many of the steps belong to each round, where plans were measured in turns.
-    baseline
-        What was measured beside it, ``None`` if nothing was.
-    machine
-        What other processes did meanwhile, ``None`` if unknown.
-    """
-
-    step_s: tuple[float, ...]
-    predicted_s: float
-    trace: Trace | None
-    engine: str
-    emulated: str = ""
-    check: Check | None = None
-    rounds: tuple[int, ...] = ()
-    baseline: Baseline | None = None
-    machine: MachineLoad | None = None
-
-    @property
-    def speed_up(self) -> SpeedUp | None:
-        """Against the baseline; ``None`` without one, or where the plan is the baseline."""
-        if self.baseline is None or self.baseline.measurement is None:
-            return None
-        return speed_up(self.by_round(), self.baseline.measurement.by_round())
-
-    @property
-    def predicted_speed_up(self) -> float | None:
-        """The value by the judge."""
-        if self.baseline is None or self.baseline.measurement is None or not self.predicted_s:
-            return None
-        return self.baseline.measurement.predicted_s / self.predicted_s
-
-    def by_round(self) -> tuple[tuple[float, ...], ...]:
-        """Step times, one tuple per round; one round where nothing is known of them."""
-        ends = list(accumulate(self.rounds or (len(self.step_s),)))
-        starts = [0, *ends[:-1]]
-        return tuple(self.step_s[a:b] for a, b in zip(starts, ends, strict=True))
-
-    def __repr__(self) -> str:
-        from placewright.planning.result_text import measurement_table
-
-        return measurement_table(self)
-
-    @property
-    def max_abs_error(self) -> float | None:
-        """Largest difference from plain eager PyTorch, ``None`` if not checked."""
-        return None if self.check is None else self.check.max_abs_error
-
-    @property
-    def measured_s(self) -> float:
-        """Median step."""
-        ordered = sorted(self.step_s)
-        half = len(ordered) // 2
-        return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Baseline:
-    """The best single device that fits, measured beside a plan.
-
-    Attributes
-    ----------
-    measurement
-        ``None`` where the plan is this device alone.
-    """
-
-    name: str
-    measurement: Measurement | None = None
 
 
 def head_json(result: Result) -> dict[str, Any]:

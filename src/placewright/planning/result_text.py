@@ -1,4 +1,4 @@
-"""Results and measurements as text: tables of candidates, speed-ups, warnings."""
+"""Results as text: tables of candidates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from placewright.planning.contract import Direction
-from placewright.report.text import amount, percent, plain_table, seconds, shorten
+from placewright.report.text import amount, joined, percent, plain_table, seconds, shorten
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from placewright.planning.result import Candidate, Measurement, Result
+    from placewright.measurement.measurement import Measurement
+    from placewright.planning.result import Candidate, Result
 
 HEADER = ("planner", "value", "gap", "time", "status", "note")
 
@@ -26,7 +27,7 @@ def result_table(result: Result) -> str:
         f"gap {percent(result.gap)}, {result.status} in {seconds(result.runtime_s)}"
     )
     table = _candidate_table(result, result.candidates)
-    return _joined(head, table, result.note, summary_text(result))
+    return joined(head, table, result.note, summary_text(result))
 
 
 def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
@@ -47,7 +48,7 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     coloured = sys.stdout.isatty() if terminal is None else terminal
     if coloured:
         return _rich_table(result, title, ordered)
-    return _joined(title, _candidate_table(result, ordered), summary_text(result))
+    return joined(title, _candidate_table(result, ordered), summary_text(result))
 
 
 def summary_text(result: Result, measurement: Measurement | None = None) -> str:
@@ -80,56 +81,6 @@ def candidate_cells(
         candidate.outcome.words,
         shorten(candidate.note),
     )
-
-
-def measurement_table(measurement: Measurement) -> str:
-    """Predicted and measured seconds of a plan and of what was measured beside it."""
-    rows = [_measured_row("plan", measurement)]
-    baseline = measurement.baseline
-    if baseline is not None and baseline.measurement is not None:
-        rows.append(_measured_row(f"{baseline.name} alone", baseline.measurement))
-    return _joined(
-        f"{measurement.engine}; emulated: {measurement.emulated or 'nothing'}",
-        plain_table(("", "predicted", "measured", "error"), rows, " rrr"),
-        "" if baseline is None else speed_up_text(measurement),
-        *load_warnings(measurement),
-        "" if measurement.check is None else str(measurement.check),
-    )
-
-
-def load_warnings(measurement: Measurement) -> list[str]:
-    """A warning where other processes kept the machine busy meanwhile."""
-    machine = measurement.machine
-    if machine is None or not machine.disturbed:
-        return []
-    return [f"warning: {machine}: measure again when it is idle"]
-
-
-def speed_up_text(measurement: Measurement) -> str:
-    """How a plan compares with the best single device: measured, with the interval."""
-    baseline, found = measurement.baseline, measurement.speed_up
-    if baseline is None:
-        return "no single device fits the model"
-    if found is None:
-        return f"the plan is {baseline.name} alone: splitting is predicted not to pay"
-    single = f"{baseline.name}, the best single device that fits"
-    times = f"{found.ratio:.2f} times as fast"
-    interval = (
-        f"95 % interval {found.low:.2f} to {found.high:.2f} from {found.rounds} rounds in turns"
-        if found.rounds > 1
-        else "one round, so without an interval"
-    )
-    predicted = measurement.predicted_speed_up
-    wanted = "" if predicted is None else f"; predicted {predicted:.2f}"
-    if found.rounds > 1 and not found.decided:
-        return f"measured: no difference beyond noise from {single}: {times} ({interval}{wanted})"
-    slower = "slower, " if found.ratio < 1 else ""
-    return f"measured: {slower}{times} as {single} ({interval}{wanted})"
-
-
-def _measured_row(name: str, taken: Measurement) -> tuple[str, ...]:
-    error = taken.predicted_s / taken.measured_s - 1
-    return name, seconds(taken.predicted_s), seconds(taken.measured_s), percent(error)
 
 
 def _candidate_table(result: Result, candidates: Sequence[Candidate]) -> str:
@@ -168,7 +119,3 @@ def _unit(result: Result) -> str:
     from placewright.planning.wings import wing_of
 
     return wing_of(result.problem).unit
-
-
-def _joined(*parts: str) -> str:
-    return "\n".join(part for part in parts if part)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from placewright.measurement.measurement import Measurement
 from placewright.planning.contract import Direction
-from placewright.planning.result import Candidate, Measurement, Outcome, Result, Status
+from placewright.planning.result import Candidate, Outcome, Result, Status
 from placewright.planning.result_text import best_first, bound_name, candidate_cells
 from placewright.planning.wings import wing_of
 from placewright.report.gantt import gantt

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from placewright.io.boundary import FileModel
-    from placewright.planning.result import Measurement, Result
+    from placewright.measurement.measurement import Measurement
+    from placewright.planning.result import Result
 
 
 class Planning(Protocol):

@@ -48,6 +48,11 @@ def shorten(text: str, most: int = 72) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+def joined(*parts: str) -> str:
+    """The parts that are not empty, a line break between them."""
+    return "\n".join(part for part in parts if part)
+
+
 def counted(items: Sequence[object], noun: str) -> str:
     """``3 devices``, ``1 device``."""
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")

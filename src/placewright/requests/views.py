@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.planning.result import Measurement, Result
+from placewright.measurement.measurement import Measurement
+from placewright.planning.result import Result
 from placewright.planning.trace import Trace
 from placewright.planning.views import (
     bound_sentence,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewright.planning.comparison import MachineLoad
+from placewright.measurement.measurement import MachineLoad
 from placewright.runtime.host import Host
 
 if TYPE_CHECKING:

@@ -137,10 +137,10 @@ def run(
     from placewright.cli.operators.model_files import RunOptions, run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file
+    from placewright.deployment.placing import deploy
     from placewright.deployment.workers import Workers
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table
-    from placewright.placed_model import deploy
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):

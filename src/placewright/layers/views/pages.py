@@ -12,7 +12,8 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
 from placewright.layers.views.strip import layer_strip
-from placewright.planning.result import Measurement, Result
+from placewright.measurement.measurement import Measurement
+from placewright.planning.result import Result
 from placewright.planning.views import (
     Data,
     bound_sentence,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placewright.measurement.check import Check
 from placewright.operators.check import Comparison
-from placewright.planning.check import Check
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource

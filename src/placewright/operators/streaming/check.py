@@ -13,8 +13,8 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+from placewright.measurement.check import Check
 from placewright.operators.check import Comparison
-from placewright.planning.check import Check
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource

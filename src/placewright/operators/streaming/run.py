@@ -14,19 +14,20 @@ import numpy as np
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators import run as steps_run
 from placewright.operators.judge import judge
 from placewright.operators.measuring import FEW_ROUNDS
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
 from placewright.operators.streaming.prediction import StreamPrediction, predict
 from placewright.planning.contract import Progress, silent
-from placewright.planning.result import Baseline, Measurement, Result
+from placewright.planning.result import Result
 from placewright.planning.trace import Trace
 from placewright.report.text import plain_table, seconds
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
-    from placewright.planning.check import Check
+    from placewright.measurement.check import Check
     from placewright.runtime.session import Session
     from placewright.runtime.stream.stream import Cut, Delivered, SampleStream
 
@@ -92,7 +93,7 @@ def _rates(predicted: StreamPrediction, measured_s: float, latency_s: float) -> 
 
 def stream_table(found: StreamMeasurement) -> str:
     """Predicted and measured throughput and latency, of the plan and of the best single device."""
-    from placewright.planning.result_text import load_warnings, speed_up_text
+    from placewright.measurement.text import load_warnings, speed_up_text
 
     m = found.measurement
     rows = [_row("plan", found.prediction, m, found.latency_s)]

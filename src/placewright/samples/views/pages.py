@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from placewright.io.boundary import validate
-from placewright.planning.result import Measurement, Result
+from placewright.measurement.measurement import Measurement
+from placewright.planning.result import Result
 from placewright.planning.views import (
     Data,
     Fact,

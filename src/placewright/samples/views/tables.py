@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from placewright.planning.result import Measurement, Result
+from placewright.measurement.measurement import Measurement
+from placewright.planning.result import Result
 from placewright.report.text import percent, plain_table, seconds, size
 from placewright.samples.judge import judge
 from placewright.samples.plan import nothing

@@ -13,17 +13,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.deployment.placed_model import PlacedModel
+from placewright.deployment.placing import place
 from placewright.errors import InfeasibleError
-from placewright.placed_model import PlacedModel, place
 from placewright.report.text import plain_table, seconds, size
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
     from placewright.layers.run import LayerRun
-    from placewright.planning.check import Check
+    from placewright.measurement.check import Check
+    from placewright.measurement.measurement import Measurement
     from placewright.planning.monitor import Monitor
-    from placewright.planning.result import Measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.deployment.placing import place
 from placewright.operators.adaptive.trainer import TrainingLoop
-from placewright.placed_model import place
 
 if TYPE_CHECKING:
     import torch

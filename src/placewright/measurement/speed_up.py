@@ -1,4 +1,4 @@
-"""A plan measured beside its baseline: ratio, interval, and what else the machine did."""
+"""SpeedUp: how much faster a plan is than its baseline, with a 95 % interval."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from typing import Any
 
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Quantile 0.975 of Student's t for 1, 2, ... degrees of freedom."""
-
-BUSY_CPUS = 0.25
-"""CPUs that may be busy beside a measurement: an editor, a shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,54 +68,3 @@ def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]
     freedom = min(len(logs) - 1, len(T_95))
     half = T_95[freedom - 1] * math.sqrt(variance / len(logs))
     return SpeedUp(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
-
-
-@dataclass(frozen=True, slots=True)
-class MachineLoad:
-    """What other processes did on the machine while steps were measured.
-
-    Attributes
-    ----------
-    host
-        The machine on which they did most.
-    cpus
-        That this run may use there.
-    cores
-        That its devices ask for there.
-    other_cpus
-        CPUs that others kept busy, on average; what a hypervisor took away counts too.
-    peak_cpus
-        The same in the worst round.
-    """
-
-    host: str
-    cpus: int
-    cores: int
-    other_cpus: float
-    peak_cpus: float
-
-    @property
-    def room_cpus(self) -> float:
-        """CPUs that others may keep busy without taking any from this run."""
-        return max(BUSY_CPUS, self.cpus - self.cores - BUSY_CPUS)
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether what was measured is not to be relied on."""
-        return self.other_cpus > self.room_cpus or self.peak_cpus > 2.0 * self.room_cpus
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "host": self.host,
-            "cpus": self.cpus,
-            "other_cpus": self.other_cpus,
-            "peak_cpus": self.peak_cpus,
-            "disturbed": self.disturbed,
-        }
-
-    def __str__(self) -> str:
-        return (
-            f"other processes kept {self.other_cpus:.1f} of {self.cpus} CPUs of {self.host} busy "
-            f"during the measurement, {self.peak_cpus:.1f} at worst"
-        )

@@ -1,26 +1,24 @@
-"""place(model, inputs) -> PlacedModel: capture, profile and plan; then run, train and report."""
+"""PlacedModel: a planned model on its workers, to call, run, train, save and report."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
-from placewright.planning.contract import Planner, Progress, silent
+from placewright.measurement.measurement import Measurement
+from placewright.planning.contract import Progress
 from placewright.planning.monitor import STEPS, Monitor, monitor_of
-from placewright.planning.result import Measurement, Result, Status
-from placewright.planning.solving import AUTO
+from placewright.planning.result import Result, Status
 
 if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.timeline import Timeline
-    from placewright.capturing.recipe import TrainingRecipe
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
@@ -32,194 +30,12 @@ if TYPE_CHECKING:
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.operators.streaming.run import StreamMeasurement
-    from placewright.profiling.build import Method
-    from placewright.profiling.table import ProfileTable
     from placewright.runtime.engines.engine import Engine
     from placewright.runtime.scratch import Scratch
     from placewright.runtime.session import Session
 
 MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
-
-
-def place(
-    model: Any,
-    inputs: Any = None,
-    cluster: Cluster | None = None,
-    training: bool = False,
-    *,
-    loss_fn: Callable[[Any, Any], Any] | None = None,
-    targets: Any = None,
-    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
-    lr: float = 1e-3,
-    micro_batches: int | None = None,
-    engine: str | Engine = "local",
-    emulate: bool = True,
-    method: Method = "auto",
-    table: ProfileTable | None = None,
-    weights: str | Path | None = None,
-    planner: str | Planner = AUTO,
-    plan: OperatorPlan | str | Path | None = None,
-    objective: Literal["latency", "throughput"] = "latency",
-    contiguous: bool = False,
-    time_limit_s: float | None = None,
-    calibrate: bool = True,
-    trials: bool = True,
-    seed: int = 0,
-    progress: Progress | Monitor = silent,
-) -> PlacedModel:
-    """Decide where each operator of a PyTorch model should run, ready to be run there.
-
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module``, or what `placewright.load_model` returns, with inputs of its own.
-    inputs
-        What the model is called with: a tensor, a tuple or list of arguments, or a dict.
-    cluster
-        The devices; this machine by default.
-    training
-        Place the whole step (forward, loss, backward, optimizer) instead of the forward pass.
-    loss_fn, targets
-        ``loss_fn(outputs, targets)``; the mean square of the outputs where none is given.
-    optimizer, lr
-        ``adam`` or ``sgd``, and its learning rate; or an optimizer object that has the model's
-        parameters; or a `placewright.TrainingRecipe`, which clips and accumulates gradients too.
-    micro_batches
-        With `training`: cut every batch into so many parts along its first dimension, whose forward
-        and backward passes overlap on the devices, and update once; as
-        ``TrainingRecipe(micro_batches=...)``. As many are in flight as the memories allow.
-    engine
-        Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. The processes
-        that torchrun started beside the first one serve it here, and end in `SystemExit`.
-    emulate
-        Wait where devices and links are slower than the machines that are there.
-    method, table
-        How operators are timed, and times that are known already: see `placewright.profile`.
-    weights
-        A safetensors file, or a folder of them, for a model on the meta device: each worker reads
-        what lives on its device, and this process none of it. Without them such a model can be
-        planned and not run. Operators are then timed one at a time unless `method` says otherwise.
-    planner
-        A name, ``"auto"``, or a planner of your own.
-    plan
-        Use this plan, or the one in this file, instead of making one.
-    objective
-        ``latency``: the time of one step. ``throughput``: that between two samples of a stream, of
-        which several are in flight; see `PlacedModel.measure_stream`.
-    contiguous
-        With ``throughput``: one contiguous part of the model on each device.
-    time_limit_s
-        For planning; by default from 1 to 60 s, by the size of the model, and no longer than what
-        a better plan could save in 1,000 steps.
-    calibrate
-        With every engine but ``local``, execute whole steps on each device and correct the profile
-        by what they take, then steps on several devices to measure how these slow each other.
-    trials
-        With ``auto``, and every engine but ``local``, execute the plans that are predicted to be
-        nearly equal and take the fastest. A run that adapts does that in its first steps, so it
-        needs none here.
-    progress
-        Called as the work goes on. Notes on what was found go to the logger ``placewright`` at
-        level INFO, or to the `note` of a `placewright.planning.monitor.Monitor`.
-
-    Returns
-    -------
-    A `PlacedModel`; its workers end with its ``with`` block, with `PlacedModel.close`, or with
-    the program.
-
-    Raises
-    ------
-    InfeasibleError
-        No plan fits; says by how much the best one misses.
-    UnsupportedError
-        The model cannot be captured, or the engine cannot be had here.
-
-    Examples
-    --------
-    >>> with placewright.place(model, x, cluster, training=True, engine="testbed") as placed:
-    ...     print(placed.run(steps=200, adapt=True, check=True))
-    ...     placed.report("run.html")
-    """
-    from placewright.deployment.workers import Workers
-    from placewright.deployment.workload import profiled, source_of
-    from placewright.runtime.engines.torchrun_agent import served_torchrun
-
-    if served_torchrun(engine):
-        raise SystemExit(0)
-    cluster = cluster or Cluster.detect()
-    monitor = monitor_of(progress)
-    workers = Workers(engine, cluster, emulate=emulate)
-    workload = profiled(
-        source_of(
-            model,
-            inputs,
-            loss_fn,
-            targets,
-            training=training,
-            optimizer=optimizer,
-            lr=lr,
-            micro_batches=micro_batches,
-        ),
-        cluster,
-        training=training,
-        method=method,
-        table=table,
-        weights=weights,
-        monitor=monitor,
-    ).asked(objective=objective, contiguous=contiguous)
-    return deploy(
-        workload,
-        workers,
-        planner=planner,
-        plan=plan,
-        time_limit_s=time_limit_s,
-        calibrate=calibrate,
-        trials=trials,
-        seed=seed,
-        monitor=monitor,
-    )
-
-
-def deploy(
-    workload: Workload,
-    workers: Workers,
-    *,
-    planner: str | Planner = AUTO,
-    plan: OperatorPlan | str | Path | None = None,
-    time_limit_s: float | None = None,
-    calibrate: bool = True,
-    trials: bool = True,
-    seed: int = 0,
-    monitor: Monitor,
-) -> PlacedModel:
-    """Calibrate a profiled model on its workers, plan it, and try the closest plans.
-
-    See `place` for the parameters. The workers are closed where it fails.
-    """
-    from placewright.deployment.planning import judged, measured_interference, planned, tried
-    from placewright.operators.interference import InterferenceProfile
-    from placewright.operators.problem import Objective
-
-    try:
-        known = InterferenceProfile.alike(workload.problem)
-        local = workers.engine.name == "local" or workload.state is None
-        if calibrate and not local:
-            known = measured_interference(workload, workers, monitor)
-            known = known.asked(workload.problem)
-        if plan is not None:
-            results: tuple[Result, ...] = (judged(known, plan),)
-        else:
-            results = planned(known, planner, time_limit_s=time_limit_s, seed=seed, monitor=monitor)
-        result = results[0]
-        streamed = workload.problem.objective is Objective.THROUGHPUT
-        if trials and not local and not streamed and len(results) > 1:
-            result = tried(workload, known, results, workers, monitor)
-        others = tuple(other for other in results if other is not result)
-        return PlacedModel(workload, workers, known, result, others, seed=seed, monitor=monitor)
-    except BaseException:
-        workers.close()
-        raise
 
 
 class PlacedModel:

@@ -1,0 +1,1 @@
+"""Measured runs: step times, speed-up over a baseline, comparison with eager PyTorch."""
