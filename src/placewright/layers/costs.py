@@ -91,6 +91,16 @@ def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCos
     return ReplicaCosts(forward, backward)
 
 
+def own_forward_s(p: LayerProblem, plan: LayerPlan, worker: int) -> float:
+    """Seconds of a worker's own forward passes in a step: neither collectives nor waiting."""
+    for stage in plan.stages:
+        for replica in stage.replicas:
+            if worker in replica.workers:
+                forward, _ = _kind_costs(p, stage, int(p.worker_kind[worker]), replica)
+                return plan.micro_batches * float(forward.sum())
+    return 0.0
+
+
 def _kind_costs(
     p: LayerProblem, stage: Stage, kind: int, replica: Replica
 ) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.capturing.source import ModelSource, mean_square
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError
 from placewright.layers.plan import LayerPlan
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
+    from placewright.layers.adaptive.job import LayerJob
+    from placewright.layers.adaptive.trainer import LayerTrainer
+    from placewright.layers.execution.session import LayerSession
     from placewright.layers.run import LayerRun
     from placewright.runtime.engines.engine import Engine
 
@@ -69,6 +72,7 @@ def place_training(
         The model cannot be traced, or the plan cannot be executed; names the layer.
     """
     from placewright.cluster.cluster import Cluster
+    from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.execution.measured_problem import measured_problem
     from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
@@ -90,13 +94,13 @@ def place_training(
     if engine == "local":  # collectives of torch.distributed cannot be slowed down by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)
     traced = TracedModel(source)
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as workers:
         started = (
             stack.enter_context(open_engine(engine, cluster, emulate=emulate))
             if isinstance(engine, str)
             else engine
         )
-        session = stack.enter_context(
+        session = workers.enter_context(
             LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
         )
         problem = measured_problem(session, exact=exact)
@@ -109,7 +113,8 @@ def place_training(
             demand(plan)
         session.load(result.plan)
         notes = (*measured_only(traced), *filter(None, [result.note]))
-        return PlacedTraining(session, result, stack.pop_all(), notes)
+        job = LayerJob(traced, cluster, problem, started, optimizer, lr, exact)
+        return PlacedTraining(job, session, result, workers.pop_all(), stack.pop_all(), notes)
 
 
 class PlacedTraining:
@@ -128,10 +133,18 @@ class PlacedTraining:
     """
 
     def __init__(
-        self, session: Any, result: Result, stack: ExitStack, notes: tuple[str, ...] = ()
+        self,
+        job: LayerJob,
+        session: LayerSession,
+        result: Result,
+        workers: ExitStack,
+        engine: ExitStack,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.notes = notes
-        self._session, self.result, self._stack = session, result, stack
+        self._job, self._up, self.result = job, session, result
+        self._workers, self._engine = workers, engine
+        self._trainer: LayerTrainer | None = None
         self.measurement: LayerRun | None = None
 
     def __enter__(self) -> PlacedTraining:
@@ -191,6 +204,87 @@ class PlacedTraining:
         """
         return [self.step(inputs, targets) for inputs, targets in batches]
 
+    def trainer(
+        self,
+        folder: str | Path | None = None,
+        *,
+        adapt: bool = True,
+        planner: str = "auto",
+        snapshot_every: int = 50,
+        rejoin_every: int = 20,
+        patience_s: float = 10.0,
+        seed: int = 0,
+        disturbances: Mapping[int, tuple[str, float]] | None = None,
+    ) -> LayerTrainer:
+        """Train batch after batch from the model's parameters, and adapt to the workers.
+
+        Shares are balanced again when a worker becomes slower or faster; when one is lost, the
+        others go on from the last snapshot. The trainer takes the workers over: `run` and `step`
+        of this object need them no more.
+
+        Parameters
+        ----------
+        folder
+            Snapshots; one that already holds some of this model continues that run. They are
+            removed with the trainer where none is given.
+        adapt
+            Plan again when a worker changes its speed.
+        planner
+            Of these plans.
+        snapshot_every, rejoin_every, patience_s
+            As of `placewright.adapt.run.FaultTolerantRun`.
+        disturbances
+            Step -> worker and how many times slower it becomes then, ``inf`` kills it: to try the
+            above.
+
+        Raises
+        ------
+        InputError
+            The folder holds another model's snapshots, or another run is using it.
+        """
+        from placewright.layers.adaptive.run import AdaptiveLayerRun
+        from placewright.layers.adaptive.trainer import LayerTrainer
+        from placewright.runtime.scratch import Scratch
+
+        session = self._session
+        if folder is None:
+            passing = Scratch()
+            self._engine.callback(passing.cleanup)
+            folder = passing.name
+        run = AdaptiveLayerRun(
+            self._job,
+            Path(folder),
+            snapshot_every,
+            rejoin_every,
+            patience_s,
+            result=self.result,
+            session=session,
+            adapt=adapt,
+            planner=planner,
+            seed=seed,
+            disturbances=disturbances or {},
+        )
+        self._workers.pop_all()  # the run ends them
+        self._trainer = LayerTrainer(self._job.model.source.model, run)
+        return self._trainer
+
+    @property
+    def _session(self) -> LayerSession:
+        """The workers.
+
+        Raises
+        ------
+        RunError
+            A trainer has them.
+        """
+        if self._trainer is not None:
+            raise RunError(
+                "the workers belong to the trainer",
+                where=self._job.name,
+                hint="use the trainer's methods, or place the model again",
+            )
+        return self._up
+
     def parameters(self) -> dict[str, Any]:
         """Parameters and buffers as they are now, by their names in the model."""
         found = self._session.parameters()
@@ -206,7 +300,9 @@ class PlacedTraining:
 
     def close(self) -> None:
         """End the workers; twice is fine."""
-        self._stack.close()
+        with self._engine, self._workers:
+            if self._trainer is not None:
+                self._trainer.close()
 
     def __repr__(self) -> str:
         measured = [] if self.measurement is None else [repr(self.measurement)]

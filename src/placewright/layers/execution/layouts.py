@@ -11,6 +11,7 @@ value is the whole derivative of the batch's loss by what it holds, never a part
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,12 +33,15 @@ class Peers:
         Samples of every worker in the layout *rows*, by column.
     stretch
         Owed waiting time of an emulated slower device is paid before others can see anything.
+    waited_s
+        Seconds in collectives so far.
     """
 
     group: Any
     column: int
     rows: tuple[int, ...]
     stretch: Stretch | None = None
+    waited_s: float = 0.0
 
     def pay(self) -> None:
         """Sleep what an emulated device owes."""
@@ -54,7 +58,9 @@ class Peers:
         padded = part.new_zeros((max(sizes), *part.shape[1:]))
         padded[: part.shape[0]] = part
         gathered = [torch.empty_like(padded) for _ in sizes]
+        began = time.perf_counter()
         dist.all_gather(gathered, padded, group=self.group)
+        self.waited_s += time.perf_counter() - began
         self.restart()
         return torch.cat([g[:n] for g, n in zip(gathered, sizes, strict=True)]).movedim(0, dim)
 
@@ -62,7 +68,9 @@ class Peers:
         """The sum over all workers."""
         self.pay()
         total = value.contiguous().clone()
+        began = time.perf_counter()
         dist.all_reduce(total, group=self.group)
+        self.waited_s += time.perf_counter() - began
         self.restart()
         return total
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction
 
+OPTIMIZER = "optimizer:"
+"""Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerProgram:
@@ -127,9 +130,12 @@ class StepTimes:
         Inside its layers, waiting for other workers included.
     loss
         Its part of the loss of the whole batch.
+    work_s
+        `forward_s` without waiting for the other workers of its replica: how fast it is itself.
     """
 
     step_s: float
     forward_s: float
     backward_s: float
     loss: float
+    work_s: float = 0.0

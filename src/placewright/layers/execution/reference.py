@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +16,39 @@ from placewright.capturing.source import ModelSource, mean_square
 
 def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of the whole batch; the model is left as it was."""
-    model, loss_fn = source.model, source.loss_fn or mean_square
+    model = source.model
     with _kept(model):
-        inputs = source.inputs
-        if isinstance(inputs, dict):
-            outputs = model(**inputs)
-        else:
-            outputs = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-        loss = loss_fn(outputs, source.targets)
+        loss = _loss(model, source)
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = {
             f"model.{n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
         }
     return float(loss.detach()), gradients
+
+
+def trained_alone(
+    source: ModelSource, batches: Iterable[tuple[Any, Any]], optimizer: str, lr: float
+) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and parameters after a step on every batch; the model is left as it was."""
+    model, losses = copy.deepcopy(source.model).train(), []
+    kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adam
+    steps: torch.optim.Optimizer = kind(model.parameters(), lr=lr)
+    for inputs, targets in batches:
+        steps.zero_grad()
+        loss = _loss(model, replace(source, inputs=inputs, targets=targets))
+        loss.backward()  # type: ignore[no-untyped-call]
+        steps.step()
+        losses.append(float(loss.detach()))
+    return losses, {name: value.detach() for name, value in model.state_dict().items()}
+
+
+def _loss(model: nn.Module, source: ModelSource) -> Tensor:
+    inputs, loss_fn = source.inputs, source.loss_fn or mean_square
+    if isinstance(inputs, dict):
+        outputs = model(**inputs)
+    else:
+        outputs = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    return loss_fn(outputs, source.targets)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
+from placewright.graph.graph import TensorSpec
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
 from placewright.layers.plan import LayerPlan
@@ -99,27 +101,28 @@ class LayerSession:
 
     def feed(self, source: ModelSource) -> None:
         """Train on the inputs and targets of `source` from the next step on."""
-        batch = self.model.feeds(source)
-        for name in self.model.step.batched:
-            if batch[name].shape[0] != self.model.batch:
-                raise InputError(
-                    "the batch has another size than the plan",
-                    where=name,
-                    by=f"{batch[name].shape[0]} samples, planned for {self.model.batch}",
-                )
+        self.feed_tensors(self.model.feeds(source))
+
+    def feed_tensors(self, batch: Mapping[str, Tensor]) -> None:
+        """Likewise, by the names of `TracedStep.feeds`."""
+        check_batch(self.model, batch)
         self.group.order_all("feed", save({k: v.contiguous() for k, v in batch.items()}))
 
-    def train(self, steps: int = 1, *, update: bool = True) -> list[tuple[StepTimes, ...]]:
+    def train(
+        self, steps: int = 1, *, update: bool = True, limit_s: float | None = None
+    ) -> list[tuple[StepTimes, ...]]:
         """Train so many steps; times by step and worker.
 
         Parameters
         ----------
         update
             Let the optimizer change the parameters.
+        limit_s
+            Seconds after which a worker is stuck.
         """
-        by_worker = self.group.order_all(
-            "train", steps, update, limit_s=limits.patience(limits.FIRST_STEPS_S * steps)
-        )
+        if limit_s is None:
+            limit_s = limits.patience(limits.FIRST_STEPS_S * steps)
+        by_worker = self.group.order_all("train", steps, update, limit_s=limit_s)
         return [tuple(times) for times in zip(*by_worker, strict=True)]
 
     def held_bytes(self) -> list[int]:
@@ -153,6 +156,23 @@ class LayerSession:
         """Parameters and buffers as they are now."""
         return self._collected("parameters")
 
+    def training_state(self) -> dict[str, Tensor]:
+        """Parameters, buffers and states of the optimizer: what `load` goes on from."""
+        return self._collected("training_state")
+
+    def lost(self) -> set[str]:
+        """Names of the workers whose process is gone."""
+        return {self.cluster.device_names[rank] for rank in self.group.dead()}
+
+    def disturb(self, name: str, times: float) -> None:
+        """Slow a worker down so many times, or kill it in the next step (``inf``): for tests."""
+        rank = self.cluster.device_names.index(name)
+        ranks = range(len(self.cluster.devices))
+        if math.isinf(times):
+            self.group.order("end_in_next_step", [(r == rank,) for r in ranks])
+        else:
+            self.group.order("slow_down", [(times if r == rank else 1.0,) for r in ranks])
+
     def _collected(self, order: str) -> dict[str, Tensor]:
         folder = Path(self._folder.name)
         files = [folder / f"{order}-{rank}" for rank in range(len(self.cluster.devices))]
@@ -165,8 +185,28 @@ class LayerSession:
 
     def _distributed(self, state: Mapping[str, Tensor]) -> list[str]:
         file = Path(self._folder.name) / "resumed.safetensors"
-        save_file(dict(state), file)
+        save_file(self.model.state() | dict(state), file)
         return self.group.distribute(file)
+
+
+def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
+    """Raise where a batch is not like the one that was planned with.
+
+    Raises
+    ------
+    InputError
+        Names the tensor, its shape and the planned one.
+    """
+    for name in model.step.feeds:
+        spec, value = model.step.specs[name], batch[name]
+        found = TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if found != TensorSpec(tuple(spec.shape), spec.dtype):
+            raise InputError(
+                "the batch differs from the one that was planned with",
+                where=f"tensor {name}",
+                by=f"{found.shape} {found.dtype}, planned for {tuple(spec.shape)} {spec.dtype}",
+                hint="give the loader drop_last=True, so that all batches are equally large",
+            )
 
 
 def loss_of(times: tuple[StepTimes, ...]) -> float:

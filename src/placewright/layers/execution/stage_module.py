@@ -25,6 +25,11 @@ class StageModule(nn.Module):
         The workers of the replica; ``None`` for one alone.
     shared_feeds
         Values of the batch that are not cut along samples.
+
+    Attributes
+    ----------
+    waited_s
+        Seconds that forward passes have waited for the other workers of the replica so far.
     """
 
     def __init__(
@@ -41,9 +46,20 @@ class StageModule(nn.Module):
         self.in_rows = [peers is not None and s in IN_ROWS for s in strategies]
         self.peers, self.is_last, self.recompute = peers, is_last, recompute
         self.shared_feeds: Mapping[str, Tensor] = {}
+        self.waited_s = 0.0
 
     def forward(self, *values: Tensor, **batched: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Activations of the next stage, or the mean loss of the replica's samples."""
+        if self.peers is None:
+            return self._forward(values, batched)
+        before = self.peers.waited_s
+        made = self._forward(values, batched)
+        self.waited_s += self.peers.waited_s - before
+        return made
+
+    def _forward(
+        self, values: tuple[Tensor, ...], batched: Mapping[str, Tensor]
+    ) -> Tensor | tuple[Tensor, ...]:
         whole = {**batched, **self.shared_feeds}
         own = {k: to_rows(v, self.peers) for k, v in batched.items()} if self.peers else batched
         rows = {**own, **self.shared_feeds}

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers, gradient_summed
-from placewright.layers.execution.orders import LayerOrder, StageOrder
+from placewright.layers.execution.orders import OPTIMIZER, LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
 from placewright.layers.execution.stage_module import IN_ROWS, StageModule
 from placewright.layers.execution.tensor_module import TensorModule
@@ -36,6 +36,8 @@ class StageStep:
     ----------
     forward_s, backward_s
         Seconds of the last step inside the layers, waiting for others included.
+    work_s
+        `forward_s` without waiting for the other workers of the replica.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class StageStep:
         stretch: Stretch | None,
     ) -> None:
         self.order, self.device, self.stretch = order, device, stretch
-        self.forward_s = self.backward_s = 0.0
+        self.forward_s = self.backward_s = self.work_s = 0.0
         self.state = state
         across = groups[order.across] if len(order.across) > 1 else None
         peers = self._peers(groups)
@@ -88,12 +90,13 @@ class StageStep:
     def run(self, *, update: bool) -> float:
         """One step; this worker's part of the loss of the whole batch."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.forward_s = self.backward_s = 0.0
+        self.forward_s = self.backward_s = self.module.waited_s = 0.0
         if self.stretch is not None:
             self.stretch.begin()
         loss = self._alone() if self.pipeline is None else self.pipeline.step(self.batched)
         if self.pipeline is not None:
             self.forward_s, self.backward_s = self.pipeline.forward_s, self.pipeline.backward_s
+        self.work_s = self.forward_s - self.module.waited_s
         if self.stretch is not None:
             self.stretch.begin()
         if update:
@@ -115,11 +118,60 @@ class StageStep:
             whole.update({name: self.state[name] for name in buffers})
         return whole
 
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Whole states of the optimizer, likewise, as ``optimizer:KEY:NAME``.
+
+        Under ZeRO 1 every replica has those of its own parameters.
+        """
+        kept, held, names = self._kept, {}, {}
+        for p, name in self.names.items():
+            for key, value in kept.state.get(p, {}).items():
+                if isinstance(value, Tensor):
+                    held[f"{OPTIMIZER}{key}:{name}"] = value
+                    names[f"{OPTIMIZER}{key}:{name}"] = name if value.dim() else ""
+        own = self.order.zero_stage == 1 and self.order.column == 0
+        return self._whole(held, names, ours=own or self._first)
+
+    def restore(self, states: Mapping[str, Tensor]) -> None:
+        """Continue with the states of an optimizer that `optimizer_state` gave, whole."""
+        kept, cuts = self._kept, self._cuts()
+        owned = {p for group in kept.param_groups for p in group["params"]}
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for name, value in states.items():
+            key, _, parameter = name.removeprefix(OPTIMIZER).partition(":")
+            by_name.setdefault(parameter, {})[key] = value
+        for p, name in self.names.items():
+            if p in owned and name in by_name:
+                kept.state[p] = {
+                    key: value if value.dim() == 0 else self._own_part(value, p, cuts.get(name))
+                    for key, value in by_name[name].items()
+                }
+
+    def _own_part(self, whole: Tensor, p: Tensor, cut: Any) -> Tensor:
+        """What this worker holds of a tensor as large as the parameter `p` is in the model."""
+        if isinstance(p, DTensor):
+            return distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None)
+        if cut is None:
+            return whole
+        assert self.module.peers is not None
+        return self.module.peers.own(whole, cut.sizes, cut.dim).contiguous()
+
+    @property
+    def _kept(self) -> Any:
+        """The optimizer that has the states: under ZeRO 1 that of the own parameters."""
+        optimizer: Any = self.optimizer
+        return getattr(optimizer, "optim", optimizer)
+
+    def _cuts(self) -> dict[str, Any]:
+        cuts: dict[str, Any] = {}
+        for layer in self.module.modules():
+            if isinstance(layer, TensorModule):
+                cuts.update(layer.parts)
+        return cuts
+
     def state_elements(self) -> int:
         """Elements of optimizer states that this worker keeps; step counters are not counted."""
-        optimizer: Any = self.optimizer
-        kept = getattr(optimizer, "optim", optimizer)  # ZeRO 1: its own parameters' optimizer
-        values = (v for states in kept.state.values() for v in states.values())
+        values = (v for states in self._kept.state.values() for v in states.values())
         return sum(
             (v.to_local() if isinstance(v, DTensor) else v).numel()
             for v in values
@@ -130,20 +182,31 @@ class StageStep:
     def _first(self) -> bool:
         return self.order.replica == 0 and self.order.column == 0
 
-    def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All workers of the stage take part where tensors are divided among them."""
-        whole, cuts = {}, {}
-        for layer in self.module.modules():
-            if isinstance(layer, TensorModule):
-                cuts.update(layer.parts)
+    def _whole(
+        self,
+        tensors: Mapping[str, Tensor],
+        names: Mapping[str, str] | None = None,
+        *,
+        ours: bool | None = None,
+    ) -> dict[str, Tensor]:
+        """All workers of the stage take part where tensors are divided among them.
+
+        Parameters
+        ----------
+        names
+            Of the parameters as which the tensors are divided; their own by default.
+        ours
+            Whether this worker hands them in; the first of the stage by default.
+        """
+        whole, cuts = {}, self._cuts()
         for name, value in tensors.items():
             full = value.full_tensor() if isinstance(value, DTensor) else value
-            if name in cuts:
+            cut = cuts.get(name if names is None else names[name])
+            if cut is not None:
                 assert self.module.peers is not None
-                cut = cuts[name]
                 full = self.module.peers.all_gather(full, cut.sizes, cut.dim)
             whole[name] = full.detach()
-        return whole if self._first else {}
+        return whole if (self._first if ours is None else ours) else {}
 
     def _peers(self, groups: Groups) -> Peers | None:
         order = self.order

@@ -202,13 +202,12 @@ def slowdown(stretch: Stretch | None, *, throttled: bool, seconds: float = 0.4) 
 
     Without either it is 1: other processes that keep the cores busy are not part of a worker.
     """
-    if stretch is not None:
-        return stretch.factor
+    factor = 1.0 if stretch is None else stretch.factor
     if not throttled:
-        return 1.0
+        return factor
     x = torch.randn(128, 128)
     began, cpu = time.perf_counter(), time.thread_time()
     while time.perf_counter() - began < seconds:
         x = (x @ x).clamp_(-1, 1)
     spent = time.thread_time() - cpu
-    return (time.perf_counter() - began) / max(spent, 1e-6)
+    return factor * (time.perf_counter() - began) / max(spent, 1e-6)

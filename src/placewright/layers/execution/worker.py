@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 import warnings
 from collections.abc import Mapping
@@ -20,7 +21,13 @@ from torch import Tensor
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
-from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder, StepTimes
+from placewright.layers.execution.orders import (
+    OPTIMIZER,
+    LayerOrder,
+    LayerProgram,
+    StageOrder,
+    StepTimes,
+)
 from placewright.layers.execution.stage_step import StageStep, make_optimizer
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
@@ -55,7 +62,8 @@ class LayerWorker(WorkerProgram):
         own = spec.layout.device_group(spec.rank)[0]
         self.device = torch.device(spec.layout.devices[own].torch_device)
         self.rank = spec.rank
-        self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
+        self.stretch = Stretch(spec.stretch)
+        self.ends = False
         self.groups: dict[tuple[int, ...], Any] = {}
         self.step: StageStep | None = None
 
@@ -87,7 +95,13 @@ class LayerWorker(WorkerProgram):
                     if name in parameters
                     else value
                 )
+            of_optimizer = {
+                name: file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118 - it is no dict
+                if name.startswith(OPTIMIZER) and name.rpartition(":")[2] in parameters
+            }
         self.step = StageStep(stage, state, self.device, self.groups, self.stretch)
+        self.step.restore(of_optimizer)
 
     @order("taking a batch")
     def feed(self, batch: bytes) -> None:
@@ -103,13 +117,26 @@ class LayerWorker(WorkerProgram):
 
     def _train(self, update: bool) -> StepTimes:
         dist.barrier()
+        if self.ends:
+            os.kill(os.getpid(), signal.SIGKILL)
         start = time.perf_counter()
         if self.step is None:
             return StepTimes(0.0, 0.0, 0.0, 0.0)
         loss = self.step.run(update=update)
+        step = self.step
         return StepTimes(
-            time.perf_counter() - start, self.step.forward_s, self.step.backward_s, loss
+            time.perf_counter() - start, step.forward_s, step.backward_s, loss, step.work_s
         )
+
+    @order("slowing down")
+    def slow_down(self, times: float) -> None:
+        """Take so many times as long as now from the next step on, by waiting: a disturbance."""
+        self.stretch.factor *= times
+
+    @order("preparing to be killed")
+    def end_in_next_step(self, ends: bool) -> None:
+        """Kill this process in the next step, when the others have begun it: a disturbance."""
+        self.ends = ends
 
     @order("timing the layers")
     def time_layers(
@@ -220,6 +247,12 @@ class LayerWorker(WorkerProgram):
             Why it cannot, empty where it could.
         """
         return _written(path, {} if self.step is None else self.step.gradients())
+
+    @order("writing its training state")
+    def training_state(self, path: str) -> str:
+        """Likewise parameters, buffers and states of the optimizer."""
+        step = self.step
+        return _written(path, {} if step is None else step.parameters() | step.optimizer_state())
 
     @order("writing its parameters")
     def parameters(self, path: str) -> str:

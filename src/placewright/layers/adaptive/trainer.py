@@ -1,0 +1,118 @@
+"""LayerTrainer: an ordinary training loop over workers that share every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from placewright.adapt.timeline import Timeline
+from placewright.io.stored import write_file
+from placewright.layers.adaptive.run import AdaptiveLayerRun
+from placewright.layers.execution.session import check_batch
+from placewright.layers.plan import LayerPlan
+
+MODEL = "model."
+
+
+class LayerTrainer:
+    """Trains batch after batch, in the user's own loop. Made by `PlacedTraining.trainer`.
+
+    Shares of the batch follow the speeds of the workers, and training goes on from the last
+    snapshot where one is lost::
+
+        with placed.trainer("folder") as trainer:
+            for x, y in trainer.remaining(loader):
+                loss = trainer.step(x, y)
+            trainer.finish()                 # the model holds what was learned
+
+    Attributes
+    ----------
+    run
+        The trainer closes it.
+    """
+
+    def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun) -> None:
+        self.model, self.run = model, run
+        self._to_skip = run.done
+
+    def __enter__(self) -> LayerTrainer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the run and its workers; snapshots stay."""
+        if not self.run.log.lock.released:
+            self.run.close()
+
+    @property
+    def timeline(self) -> Timeline:
+        """Step times, losses and events so far."""
+        return self.run.timeline
+
+    @property
+    def steps_done(self) -> int:
+        """Steps done, including those before the snapshot that a continued run started from."""
+        return self.run.done
+
+    @property
+    def plan(self) -> LayerPlan:
+        """In force now."""
+        return self.run.plan
+
+    def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The loader's batches but for those that a continued run has already taken.
+
+        The loader must give the same order every time it is iterated: once for every epoch.
+        """
+        for batch in loader:
+            if self._to_skip > 0:
+                self._to_skip -= 1
+            else:
+                yield batch
+
+    def step(self, inputs: Any, targets: Any = None) -> float:
+        """One training step on a batch as large as the one that was planned with; its loss.
+
+        A Ctrl-C takes effect when the step is done, a second one at once.
+
+        Raises
+        ------
+        InputError
+            The batch has another size or other tensors.
+        InfeasibleError
+            The model does not fit on the workers that are left.
+        """
+        model = self.run.job.model
+        batch = model.feeds(replace(model.source, inputs=inputs, targets=targets))
+        check_batch(model, batch)
+        self.run.step(batch)
+        return self.run.loss
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as they are now, by their names in the model."""
+        state = self.run.state()
+        return {n.removeprefix(MODEL): v for n, v in state.items() if n.startswith(MODEL)}
+
+    def save(self, path: str | Path) -> Path:
+        """Write `state_dict` as a safetensors file."""
+        from safetensors.torch import save
+
+        return write_file(Path(path), save(self.state_dict()))
+
+    def finish(self) -> torch.nn.Module:
+        """Write trained parameters and buffers into the model, and a last snapshot; the model.
+
+        Raises
+        ------
+        RunError
+            The last snapshot cannot be written, though the model has what was learned.
+        """
+        self.model.load_state_dict(self.state_dict(), strict=False)
+        self.run.finish()
+        return self.model
