@@ -1,6 +1,9 @@
 """Send malformed requests to a real server: each must get a 4xx, and memory must not grow.
 
 python benchmarks/serving_malformed.py --requests 10000
+
+Seven of ten have a wrong body, two of ten are what Schemathesis makes of the server's OpenAPI file,
+one of ten is broken HTTP. The server is a process of its own, ``placewright requests serve``.
 """
 
 from __future__ import annotations
@@ -9,14 +12,13 @@ import argparse
 import http.client
 import json
 import random
-import resource
-import tempfile
+import socket
+import subprocess
+import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from placewright.requests.serving.digits import digits
-from placewright.requests.serving.server import ServingOptions, running_server
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1e308, 10**30, "", "x", [], [[]], {}, [None], [[1], [2, 3]], "FP32", [1, 63],
@@ -54,31 +56,127 @@ def malformed(rng: random.Random) -> tuple[bytes, dict[str, str]]:
     return json.dumps(document).encode(), headers
 
 
+INFER = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: h\r\n"
+
+RAW = (
+    b"GET\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
+    b"POST /v2/models/digits/infer HTTP/9.9\r\nhost: h\r\n\r\n",
+    b"POST /v2/models/digits/infer HTTP/1.1\r\nno colon\r\n\r\n",
+    INFER + b"content-length: x\r\n\r\n",
+    INFER + b"content-length: -5\r\n\r\n",
+    INFER + b"content-length: 99999999999999999999\r\n\r\n",
+    INFER + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+    INFER + b"content-length: 2\r\n\r\n{}",
+    b"BREW /v2/models/digits/infer HTTP/1.1\r\nhost: h\r\n\r\n",
+    b"GET /v2/models/%00%ff/../infer HTTP/1.1\r\nhost: h\r\n\r\n",
+    b"POST /admin/servers HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nnull",
+    b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nhost: h\r\n\r\n",
+    b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000 + b"\r\n\r\n",
+)  # fmt: skip
+"""Whole requests as bytes; HTTP itself is broken in most."""
+
+
+def made_by_hand(url: str, count: int, rng: random.Random, statuses: Counter[int]) -> None:
+    """Wrong bodies over one connection."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    for _ in range(count):
+        connection.request("POST", "/v2/models/digits/infer", *malformed(rng))
+        answer = connection.getresponse()
+        assert answer.read()
+        statuses[answer.status] += 1
+    connection.close()
+
+
+def made_of_bytes(url: str, count: int, rng: random.Random, statuses: Counter[int]) -> None:
+    """Broken HTTP, on a connection each; 0 where the connection was closed without an answer."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    for _ in range(count):
+        with socket.create_connection((host, int(port)), timeout=60) as link:
+            with suppress(OSError):
+                link.sendall(rng.choice(RAW))
+                link.shutdown(socket.SHUT_WR)
+            answer = b""
+            with suppress(OSError):
+                while piece := link.recv(1 << 16):
+                    answer += piece
+        statuses[int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0] += 1
+
+
+def made_by_schemathesis(url: str, count: int, seed: int, statuses: Counter[int]) -> None:
+    """What the server's OpenAPI file forbids, as Schemathesis makes it."""
+    import schemathesis
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as seeded
+
+    operation = schemathesis.openapi.from_url(f"{url}/openapi.json")["/v2/models/{name}/infer"][
+        "POST"
+    ]
+    strategy = operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE)
+
+    @seeded(seed)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def send(case: schemathesis.Case) -> None:
+        answer = case.call()
+        statuses[answer.status_code] += 1
+        if not 400 <= answer.status_code < 500:
+            print(f"{answer.status_code}: {case.as_curl_command()[:300]}")
+
+    send()
+
+
+def held(pid: str = "self") -> dict[str, float]:
+    """Memory in MB, open files and threads of this process, in which the server runs."""
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    return {
+        "memory_mb": int(fields["VmRSS"].split()[0]) / 1000,
+        "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "threads": int(fields["Threads"]),
+    }
+
+
 def main() -> None:
-    """Print statuses, and the server's memory before and after."""
+    """Print statuses by kind, and what the server holds before and after."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rng, statuses = random.Random(options.seed), Counter[int]()
-    log = Path(tempfile.mkdtemp()) / "log.jsonl"
-    with running_server(
-        [digits(("linear",))], {"a": 1.0}, ServingOptions(port=0, log=log)
-    ) as running:
-        memory: list[int] = []
-        connection = http.client.HTTPConnection(running.url.removeprefix("http://"), timeout=60)
-        for k in range(options.requests):
-            connection.request("POST", "/v2/models/digits/infer", *malformed(rng))
-            answer = connection.getresponse()
-            assert answer.read()
-            statuses[answer.status] += 1
-            if k in (options.requests // 10, options.requests - 1):
-                memory.append(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    rng, every = random.Random(options.seed), Counter[int]()
+    command = [sys.executable, "-m", "placewright", "requests", "serve", "-f", "json"]
+    command += ["--server", "a:1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["url"]
+        kinds = {
+            "wrong bodies": (made_by_hand, options.requests * 7 // 10, rng),
+            "broken HTTP": (made_of_bytes, options.requests // 10, rng),
+            "Schemathesis": (made_by_schemathesis, options.requests // 5, options.seed),
+        }
+        for name, (make, count, chance) in kinds.items():
+            statuses = Counter[int]()
+            make(url, count // 10, chance, statuses)
+            before = held(str(server.pid))
+            make(url, count - count // 10, chance, statuses)
+            after = held(str(server.pid))
+            print(f"{name}: {sum(statuses.values())} sent, {dict(sorted(statuses.items()))}")
+            print(f"  held after a tenth {before}, at the end {after}", flush=True)
+            every += statuses
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
         connection.request("POST", "/v2/models/digits/infer", json.dumps(right()))
-        assert connection.getresponse().status == 200
+        print(f"a right request afterwards: {connection.getresponse().status}")
         connection.close()
-    print(f"statuses: {dict(sorted(statuses.items()))}")
-    print(f"memory: {memory[0] / 1e6:.1f} MB after a tenth, {memory[-1] / 1e6:.1f} MB at the end")
+        server.terminate()
+    wrong = {status: n for status, n in every.items() if not 400 <= status < 500}
+    print(f"in all: {sum(every.values())}; not 4xx: {wrong or 'none'}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.requests.serving import connections
 from placewright.requests.serving.application import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher, Row
 from placewright.requests.serving.protocol import Needs
@@ -212,6 +213,43 @@ def test_slow_clients_hold_up_nobody(running: Running) -> None:
     for each in slow:
         assert b" 408 " in each.recv(1000).split(b"\r\n")[0]
         each.close()
+
+
+def test_clients_that_send_no_request_are_sent_away(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing, half a head, an endless head: each is refused; too many connections, too."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    host, port = running.url[7:].split(":")
+    half = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\n"
+    long = half + b"x: " + b"a" * 70_000
+    for data, status in ((b"", 408), (half, 408), (long, 431), (long + b"\r\n\r\n", 431)):
+        with socket.create_connection((host, int(port))) as link:
+            link.sendall(data)
+            answer = link.makefile("rb").read()
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    monkeypatch.setattr(connections, "CONNECTIONS", 0)
+    with socket.create_connection((host, int(port))) as link:
+        answer = link.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in answer
+
+
+def test_a_client_that_does_not_read_is_cut_off(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that nobody reads end with their connection; others are answered meanwhile."""
+    monkeypatch.setattr(connections, "READ_S", 0.3)
+    host, port = running.url[7:].split(":")
+    with socket.create_connection((host, int(port))) as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.settimeout(60)
+        ask = b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n"
+        with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
+            while True:
+                link.sendall(50 * ask)
+                assert infer(running, body())[0] == 200
 
 
 def test_bounded_queue(running: Running) -> None:

@@ -37,7 +37,6 @@ TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
 
 FLUSH_S = 0.5
-CONNECTIONS = 2048
 
 
 class StartsPolicies(Protocol):
@@ -77,7 +76,7 @@ class ServingOptions:
     policy
         What decides.
     engine
-        ``local``: slower servers wait; ``testbed``: CPU quotas, as root.
+        ``local``: slower servers wait; ``testbed``: CPU quotas and links, as root; ``ray``: actors.
     host, port
         Where to listen; port 0 takes a free one. Anything but loopback needs a `token`.
     token
@@ -270,6 +269,8 @@ def _http(application: Application) -> Any:
     except ImportError:
         raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
 
+    from placewright.requests.serving.connections import ClientConnection
+
     class Server(uvicorn.Server):
         """Leaves signals to the caller."""
 
@@ -280,12 +281,13 @@ def _http(application: Application) -> Any:
     return Server(
         uvicorn.Config(
             application,
+            http=ClientConnection,
+            ws="none",
             lifespan="off",
             log_level="error",
             access_log=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=5,
         )
     )

@@ -1,0 +1,126 @@
+"""`ClientConnection`: uvicorn's HTTP connection with limits that a slow or hostile client meets.
+
+uvicorn limits neither the time nor the size of a request's head, nor the time in which a client
+reads its answer: connections of clients that do nothing would stay, until there are too many.
+
+    head (request line and headers)   HEAD_BYTES, HEAD_S     431, 408
+    body                              `application.HttpLimits`
+    answer that the client reads      READ_S                 the connection is broken off
+    connections                       CONNECTIONS            503, Retry-After
+"""
+
+from __future__ import annotations
+
+import json
+from asyncio import TimerHandle, Transport
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CONNECTIONS = 2048
+
+HEAD_BYTES = 1 << 16
+HEAD_S = 10.0
+
+READ_S = 30.0
+"""Without a byte more that the client takes."""
+
+
+class ClientConnection(HttpToolsProtocol):
+    """One client's connection; see the module."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._heads = self._head_bytes = 0
+        self._head_limit: TimerHandle | None = None
+        self._read_limit: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Refuse one too many; wait for a head."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever a byte is left
+        if len(self.connections) > CONNECTIONS:
+            self.refuse("503 Service Unavailable", "too many connections", "retry-after: 1")
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the limits."""
+        self._end_head_limit()
+        self._end_read_limit()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        """A head has ended; one that is too long may have come in one piece."""
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > HEAD_BYTES:
+            self._head_bytes = size
+            raise ValueError("the head is too long")  # `send_400_response` follows
+        self._heads += 1
+        self._head_bytes = 0
+        self._end_head_limit()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what belongs to a head that has not ended."""
+        if self.transport.is_closing():
+            return
+        before = self._heads
+        super().data_received(data)
+        body = self.cycle is not None and self.cycle.more_body
+        if self._heads > before or body or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES:
+            self.send_400_response("")
+        elif self._head_limit is None:
+            self._expect_head()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        super().pause_writing()
+        self._read_limit = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read everything."""
+        self._end_read_limit()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refuses, or a head that is too long."""
+        if self._head_bytes > HEAD_BYTES:
+            reason = f"the request line and headers are more than {HEAD_BYTES} bytes"
+            self.refuse("431 Request Header Fields Too Large", reason)
+        else:
+            self.refuse("400 Bad Request", msg)
+
+    def refuse(self, status: str, reason: str, *headers: str) -> None:
+        """Answer without the application, and close the connection."""
+        body = json.dumps({"error": reason, "code": "malformed"}).encode()
+        lines = [
+            f"HTTP/1.1 {status}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+            *headers,
+        ]
+        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        self.transport.close()
+
+    def _expect_head(self) -> None:
+        self._head_limit = self.loop.call_later(HEAD_S, self._late_head)
+
+    def _late_head(self) -> None:
+        self._head_limit = None
+        if not self.transport.is_closing():
+            self.refuse("408 Request Timeout", f"no request came within {HEAD_S:g} s")
+
+    def _end_head_limit(self) -> None:
+        if self._head_limit is not None:
+            self._head_limit.cancel()
+            self._head_limit = None
+
+    def _end_read_limit(self) -> None:
+        if self._read_limit is not None:
+            self._read_limit.cancel()
+            self._read_limit = None
