@@ -66,6 +66,29 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     assert told["add_variant"][0]["more_per_s"] > 0
 
 
+def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
+    """Nothing but the capacity sees candidates; what each adds has a name and a success rate."""
+    entry = base()
+    entry["servers"][0]["latency"] = {"small": ["8ms"], "tiny": ["2ms"]}
+    entry["variants"].append(entry["variants"][0] | {"name": "tiny", "candidate": True})
+    entry["servers"].append({"name": "big", "latency": {"small": ["1ms"]}, "candidate": True})
+    file = write_data(entry | {"duration": 20}, tmp_path / "p.json")
+    words = ["requests", "plan", file, "--target-success", "0.9", "-f", "json"]
+    told = speak(capsys, *words).data
+    assert [each["server"] for each in told["add"]] == ["big", "a"]
+    assert [each["variant"] for each in told["add_named_variant"]] == ["tiny"]
+    assert told["best_addition"] == "big"
+    for each in (*told["add"], *told["add_named_variant"]):
+        assert each["rate_per_s"] > told["rate_per_s"]
+        assert each["success_rate"] >= 0.9
+        assert each["success_now"] >= told["success_now"]
+    short = speak(capsys, "requests", "simulate", file, "-f", "json").data
+    assert list(short["plan"]["summary"]["servers"]) == ["a"]
+    entry["variants"][-1]["family"] = "other"
+    file = write_data(entry, tmp_path / "p.json")
+    assert "tiny" in speak(capsys, *words).err
+
+
 @pytest.mark.parametrize(
     "words",
     [

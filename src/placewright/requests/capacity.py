@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
+from placewright.numerics.arrays import IntArray
 from placewright.planning.contract import Context, Direction
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Candidate, Outcome, Provenance, Result, Status
@@ -29,6 +30,9 @@ STEPS = 9
 
 FASTER, MOST_FASTER = 2.0, 3
 """How much faster an added variant is, and for how many, the most used first, that is tried."""
+
+MOST_VARIANTS = 3
+"""Variants of a catalogue whose capacity is found."""
 
 CONFIDENT = 1.645
 """Standard errors that the success rate must be above the target: 95 %."""
@@ -103,20 +107,37 @@ def _with(problem: RequestProblem, arrival_s: Any, count: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What one more server of a kind would do."""
+    """What one more server or variant would do.
 
-    server: str
+    Attributes
+    ----------
+    name
+        A server of whose kind there would be another one, a server or variant of the catalogue,
+        or the variant that would take half the time.
+    rate_per_s, success_rate, effective_accuracy
+        The load that is then carried at the target, and what is reached at it.
+    success_now, effective_accuracy_now
+        What would be reached at the stream's own rate.
+    """
+
+    name: str
     rate_per_s: float
+    success_rate: float
     effective_accuracy: float
+    success_now: float
+    effective_accuracy_now: float
 
-
-@dataclass(frozen=True, slots=True)
-class FasterVariant:
-    """What a variant as accurate as `variant` would do that takes half its time."""
-
-    variant: str
-    rate_per_s: float
-    effective_accuracy: float
+    def as_json(self, key: str, own_rate_per_s: float) -> dict[str, Any]:
+        """Plain data; the name under `key`."""
+        return {
+            key: self.name,
+            "rate_per_s": self.rate_per_s,
+            "more_per_s": self.rate_per_s - own_rate_per_s,
+            "success_rate": self.success_rate,
+            "effective_accuracy": self.effective_accuracy,
+            "success_now": self.success_now,
+            "effective_accuracy_now": self.effective_accuracy_now,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +150,14 @@ class Capacity:
         The largest mean rate at which the success rate is above the target with 95 % confidence.
     load
         That rate over the stream's own.
+    success_now
+        Success rate at the stream's own rate.
+    additions
+        Servers: one more of each kind that is there, and those that only the catalogue has.
+    named
+        Variants that only the catalogue has; the `MOST_VARIANTS` best ones.
+    faster
+        Variants as accurate as one of those most used that take half its time.
     most_used, unused
         Variants by their share of answers at that rate, and those that no answer came from.
     """
@@ -140,10 +169,18 @@ class Capacity:
     load: float
     success_rate: float
     effective_accuracy: float
+    success_now: float
     additions: tuple[Addition, ...]
-    faster: tuple[FasterVariant, ...]
+    named: tuple[Addition, ...]
+    faster: tuple[Addition, ...]
     most_used: tuple[tuple[str, float], ...]
     unused: tuple[str, ...]
+
+    @property
+    def best(self) -> Addition | None:
+        """The server or named variant that carries most, if any carries more."""
+        more = [a for a in (*self.additions, *self.named) if a.rate_per_s > self.rate_per_s]
+        return max(more, key=lambda a: a.rate_per_s, default=None)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -155,24 +192,13 @@ class Capacity:
             "load": self.load,
             "success_rate": self.success_rate,
             "effective_accuracy": self.effective_accuracy,
-            "add": [
-                {
-                    "server": a.server,
-                    "rate_per_s": a.rate_per_s,
-                    "more_per_s": a.rate_per_s - self.rate_per_s,
-                    "effective_accuracy": a.effective_accuracy,
-                }
-                for a in self.additions
-            ],
+            "success_now": self.success_now,
+            "best_addition": None if self.best is None else self.best.name,
+            "add": [a.as_json("server", self.rate_per_s) for a in self.additions],
+            "add_named_variant": [a.as_json("variant", self.rate_per_s) for a in self.named],
             "add_variant": [
-                {
-                    "as_accurate_as": f.variant,
-                    "time": 1 / FASTER,
-                    "rate_per_s": f.rate_per_s,
-                    "more_per_s": f.rate_per_s - self.rate_per_s,
-                    "effective_accuracy": f.effective_accuracy,
-                }
-                for f in self.faster
+                a.as_json("as_accurate_as", self.rate_per_s) | {"time": 1 / FASTER}
+                for a in self.faster
             ],
             "variants": [{"variant": name, "share": share} for name, share in self.most_used],
             "unused_variants": list(self.unused),
@@ -182,28 +208,26 @@ class Capacity:
         head = (
             f"{self.problem}: these servers carry {self.rate_per_s:.4g} requests/s "
             f"({self.load:.2f} of the stream's rate) at a success rate of {self.target_success:g} "
-            f"with {self.planner}; effective accuracy {self.effective_accuracy:.3f}"
+            f"with {self.planner}; effective accuracy {self.effective_accuracy:.3f}; "
+            f"success at the stream's rate {self.success_now:.4f}"
         )
+        added = [(f"server {a.name}", a) for a in self.additions]
+        added += [(f"variant {a.name}", a) for a in self.named]
+        added += [(f"{a.name} in half the time", a) for a in self.faster]
         rows = [
             (
-                f"another {a.server}",
+                what,
                 f"{a.rate_per_s:.4g}/s",
-                f"+{a.rate_per_s - self.rate_per_s:.4g}",
+                f"{a.rate_per_s - self.rate_per_s:+.4g}",
+                f"{a.success_now:.4f}",
+                f"{a.effective_accuracy_now:.3f}",
             )
-            for a in self.additions
-        ]
-        rows += [
-            (
-                f"{f.variant} in half the time",
-                f"{f.rate_per_s:.4g}/s",
-                f"+{f.rate_per_s - self.rate_per_s:.4g}",
-            )
-            for f in self.faster
+            for what, a in added
         ]
         shares = ", ".join(f"{name} {share:.0%}" for name, share in self.most_used)
         idle = f"\nunused variants: {', '.join(self.unused)}" if self.unused else ""
-        table = plain_table(("add", "carries", "more"), rows, " rr")
-        return f"{head}\n{table}\nvariants: {shares}{idle}"
+        header = ("add", "carries", "more", "success now", "accuracy now")
+        return f"{head}\n{plain_table(header, rows, ' rrrr')}\nvariants: {shares}{idle}"
 
 
 def capacity(
@@ -213,12 +237,21 @@ def capacity(
     *,
     seed: int = 0,
     steps: int = STEPS,
+    catalogue: Service | None = None,
 ) -> Capacity:
     """The load that the problem's servers carry at a success rate, by bisection on simulations.
 
     The stream is sped up or slowed down; success must be above the target by 1.645 standard
-    errors. Then the same with one more server of each kind, and with one more variant:
-    as accurate as one of those most used, in half the time (quantised, say). Best first.
+    errors. Then the same with one more server of each kind, with each server and variant of the
+    catalogue that is not there yet, and with one more variant: as accurate as one of those most
+    used, in half the time (quantised, say). Best first.
+
+    Parameters
+    ----------
+    catalogue
+        What could be added, by name: a service that has all servers, variants and families of the
+        problem's and more. Of its variants the `MOST_VARIANTS` with the highest success rate (then
+        effective accuracy) at the load that is carried without them are followed up.
 
     Raises
     ------
@@ -235,19 +268,26 @@ def capacity(
 
     load, judged = _largest(short, target_success, value, steps)
     own_rate = len(short.stream) / short.duration_s
-    additions = []
-    for kind, grown in _grown(short):
-        more, better = _largest(grown, target_success, value, steps, load)
-        additions.append(Addition(kind, more * own_rate, better.value))
-    additions.sort(key=lambda a: -a.rate_per_s)
-    used = np.bincount(judged.answers.variant[judged.succeeded], minlength=short.service.variants)
-    names, order = short.service.variant_names, np.argsort(-used, kind="stable").tolist()
-    faster = []
-    for v in order[:MOST_FASTER]:
-        if used[v]:
-            more, better = _largest(_with_faster(short, v), target_success, value, steps, load)
-            faster.append(FasterVariant(names[v], more * own_rate, better.value))
-    faster.sort(key=lambda f: -f.rate_per_s)
+
+    def with_more(name: str, grown: RequestProblem) -> Addition:
+        more, then = _largest(grown, target_success, value, steps, load)
+        now = value(grown)
+        return Addition(
+            name, more * own_rate, then.success_rate, then.value, now.success_rate, now.value
+        )
+
+    def ranked(grown: list[tuple[str, RequestProblem]]) -> tuple[Addition, ...]:
+        return tuple(sorted((with_more(*each) for each in grown), key=lambda a: -a.rate_per_s))
+
+    def at_capacity(each: tuple[str, RequestProblem]) -> tuple[float, float]:
+        tried = value(at_load(each[1], load))
+        return -tried.success_rate, -tried.value
+
+    s = short.service
+    used = np.bincount(judged.answers.variant[judged.succeeded], minlength=s.variants)
+    names, order = s.variant_names, np.argsort(-used, kind="stable").tolist()
+    named = sorted(_with_named(short, catalogue), key=at_capacity)[:MOST_VARIANTS]
+    faster = [(names[v], _with_faster(short, v)) for v in order[:MOST_FASTER] if used[v]]
     return Capacity(
         problem.name,
         name,
@@ -256,8 +296,10 @@ def capacity(
         load,
         judged.success_rate,
         judged.value,
-        tuple(additions),
-        tuple(faster),
+        value(short).success_rate,
+        ranked(_with_servers(short, catalogue)),
+        ranked(named),
+        ranked(faster),
         tuple((names[v], float(used[v] / used.sum())) for v in order if used[v])[:8],
         tuple(names[v] for v in range(len(names)) if not used[v]),
     )
@@ -326,30 +368,59 @@ def cut(problem: RequestProblem, most: int = MOST_SIMULATED) -> RequestProblem:
     return problem.replace(stream=_with(problem, arrival_s, count), duration_s=float(arrival_s[-1]))
 
 
-def _grown(problem: RequestProblem) -> list[tuple[str, RequestProblem]]:
-    """The problem with one more server of each kind, named after its first server."""
+def _with_servers(
+    problem: RequestProblem, catalogue: Service | None
+) -> list[tuple[str, RequestProblem]]:
+    """The problem with one more server of each kind, and with each that the catalogue has."""
     s = problem.service
     flat = s.latency_s.reshape(s.servers, -1)
     _, first = np.unique(flat, axis=0, return_index=True)
-    grown = []
+    every, grown = np.arange(s.variants), []
     for k in sorted(first.tolist()):
-        extra = np.append(np.arange(s.servers), k)
-        service = Service(
-            (*s.server_names, f"{s.server_names[k]} (added)"),
-            s.variant_names,
-            s.family_names,
-            s.family,
-            s.accuracy,
-            s.latency_s[extra],
-            s.memory_bytes,
-            s.server_memory_bytes[extra],
-            s.load_s[extra],
-            s.round_trip_s[extra],
-            s.seconds_per_byte[extra],
-            s.noise,
-        )
-        grown.append((s.server_names[k], problem.replace(service=service)))
+        names = (*s.server_names, f"{s.server_names[k]} (added)")
+        more = s.subset(np.append(np.arange(s.servers), k), every, names)
+        grown.append((s.server_names[k], problem.replace(service=more)))
+    if catalogue is None:
+        return grown
+    variants = _positions(s.variant_names, catalogue.variant_names)
+    servers = _positions(s.server_names, catalogue.server_names)
+    for k, name in enumerate(catalogue.server_names):
+        runs = np.isfinite(catalogue.latency_s[k][variants, 1:]).any()
+        if name not in s.server_names and runs:
+            more = catalogue.subset(np.append(servers, k), variants)
+            grown.append((name, problem.replace(service=more)))
     return grown
+
+
+def _with_named(
+    problem: RequestProblem, catalogue: Service | None
+) -> list[tuple[str, RequestProblem]]:
+    """The problem with each variant that only the catalogue has and a server of it runs."""
+    if catalogue is None:
+        return []
+    s = problem.service
+    servers = _positions(s.server_names, catalogue.server_names)
+    variants, grown = _positions(s.variant_names, catalogue.variant_names), []
+    for v, name in enumerate(catalogue.variant_names):
+        runs = np.isfinite(catalogue.latency_s[servers, v, 1:]).any()
+        if name not in s.variant_names and runs:
+            more = catalogue.subset(servers, np.append(variants, v))
+            grown.append((name, problem.replace(service=more)))
+    return grown
+
+
+def _positions(names: tuple[str, ...], known: tuple[str, ...]) -> IntArray:
+    """Where `names` stand in `known`.
+
+    Raises
+    ------
+    InputError
+        The catalogue lacks one.
+    """
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise InputError(f"the catalogue lacks {missing!r}", where="catalogue")
+    return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
 def _with_faster(problem: RequestProblem, variant: int) -> RequestProblem:

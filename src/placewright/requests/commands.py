@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.result import Result
     from placewright.requests.problem import RequestProblem
+    from placewright.requests.service import Service
 
 Source = Annotated[
     str,
@@ -85,6 +86,16 @@ def read(source: str, scenario: str | None, seed: int | None) -> RequestProblem:
         hint = f"write {PREFIX}{source}"
         raise InputError("--scenario belongs to serving:FILE", where=source, hint=hint)
     return read_problem(source, seed)
+
+
+def catalogue(source: str, scenario: str | None) -> Service | None:
+    """What could be added to the problem of a source, by name; None where nothing is listed."""
+    from placewright.requests.files import read_catalogue
+    from placewright.requests.readers.serving import serving_catalogue
+
+    if scenario is not None:
+        return serving_catalogue(source.removeprefix(PREFIX), scenario)
+    return read_catalogue(source)
 
 
 def load(
@@ -160,7 +171,7 @@ def plan(
 ) -> None:
     """Choose a policy and simulate it, with a bound on what could be better.
 
-    With --target-success: the load that these servers carry, and which server to add.
+    With --target-success: the load that these servers carry, and which server or variant to add.
     """
     from placewright.planning.solving import solve
     from placewright.requests.capacity import at_load, capacity
@@ -169,7 +180,8 @@ def plan(
     if load is not None:
         problem = at_load(problem, load)
     if target_success is not None:
-        found = capacity(problem, target_success, planner, seed=seed)
+        known = catalogue(source, scenario)
+        found = capacity(problem, target_success, planner, seed=seed, catalogue=known)
         console.show(found.as_json, lambda: str(found))
         console.keep(found.as_json)
         return

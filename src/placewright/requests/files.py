@@ -63,6 +63,26 @@ def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:
         raise placed(error, str(path)) from None
 
 
+def read_catalogue(path: str | Path) -> Service | None:
+    """The service with the file's candidates, servers and variants; None where it has none.
+
+    Raises
+    ------
+    InputError
+        Names the file, the line or the field, and what is wrong.
+    """
+    data, text = read_data(path)
+    entry = validate(RequestFile, data, where=str(path), text=text)
+    listed = [each.candidate for each in entry.servers]
+    listed += [each.candidate for each in entry.variants]
+    if not any(listed):
+        return None
+    try:
+        return _service(entry)
+    except PlacewrightError as error:
+        raise placed(error, str(path)) from None
+
+
 def write_problem(problem: RequestProblem, path: str | Path) -> Path:
     """Write a file that `read_problem` reads back equal: requests one by one."""
     return write_data(problem_json(problem), path)
@@ -173,7 +193,7 @@ def _server_json(s: Service, i: int) -> dict[str, Any]:
 
 
 def _problem(entry: RequestFile, name: str, folder: Path) -> RequestProblem:
-    service = _service(entry)
+    service = _service(_without_candidates(entry))
     if (entry.arrivals is None) == (entry.requests is None):
         raise InputError("needs either arrivals or requests")
     if entry.requests is not None:
@@ -191,9 +211,24 @@ def _problem(entry: RequestFile, name: str, folder: Path) -> RequestProblem:
     )
 
 
+def _without_candidates(entry: RequestFile) -> RequestFile:
+    """The file's servers and variants that are there."""
+    gone = {each.name for each in entry.variants if each.candidate}
+    servers = []
+    for each in entry.servers:
+        if not each.candidate:
+            rows = {name: row for name, row in each.latency.items() if name not in gone}
+            load = {name: seconds for name, seconds in each.load.items() if name not in gone}
+            servers.append(each.model_copy(update={"latency": rows, "load": load}))
+    variants = [each for each in entry.variants if not each.candidate]
+    return entry.model_copy(update={"servers": servers, "variants": variants})
+
+
 def _service(entry: RequestFile) -> Service:
     names = tuple(v.name for v in entry.variants)
-    families = tuple(dict.fromkeys(v.family for v in entry.variants))
+    families = tuple(dict.fromkeys(v.family for v in entry.variants if not v.candidate))
+    for each in entry.variants:  # a candidate that nobody asks for could not add anything
+        _index("family", each.family, families, f"variant {each.name!r}")
     sizes = max((len(row) for x in entry.servers for row in x.latency.values()), default=0)
     n, m = len(entry.servers), len(names)
     if n * m * (sizes + 1) > MOST_ENTRIES:

@@ -16,12 +16,19 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class VariantFileEntry(FileModel):
-    """A variant of a family."""
+    """A variant of a family.
+
+    Attributes
+    ----------
+    candidate
+        Not there yet: ``plan --target-success`` says what it would add, nothing else sees it.
+    """
 
     name: str
     family: str
     accuracy: Share
     memory: Bytes = 0.0
+    candidate: bool = False
 
 
 class ServerFileEntry(FileModel):
@@ -38,6 +45,8 @@ class ServerFileEntry(FileModel):
         For loaded variants; unlimited where absent.
     bandwidth, round_trip
         Access link; unlimited and 0 where absent.
+    candidate
+        Not there yet: ``plan --target-success`` says what it would add, nothing else sees it.
     """
 
     name: str
@@ -46,6 +55,7 @@ class ServerFileEntry(FileModel):
     memory: Bytes | None = None
     bandwidth: Bandwidth | None = None
     round_trip: Seconds = 0.0
+    candidate: bool = False
 
 
 class ArrivalEntry(FileModel):

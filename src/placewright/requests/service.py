@@ -99,6 +99,32 @@ class Service:
         """The same service with some fields replaced, for example a measured `latency_s`."""
         return replace(self, **changes)
 
+    def subset(
+        self, servers: IntArray, variants: IntArray, server_names: tuple[str, ...] | None = None
+    ) -> Service:
+        """The service of some servers and variants, in this order; all families stay.
+
+        Parameters
+        ----------
+        server_names
+            New names, where a server is taken twice.
+        """
+        kept = server_names or tuple(self.server_names[i] for i in servers.tolist())
+        return Service(
+            kept,
+            tuple(self.variant_names[v] for v in variants.tolist()),
+            self.family_names,
+            self.family[variants],
+            self.accuracy[variants],
+            self.latency_s[np.ix_(servers, variants)],
+            self.memory_bytes[variants],
+            self.server_memory_bytes[servers],
+            self.load_s[np.ix_(servers, variants)],
+            self.round_trip_s[servers],
+            self.seconds_per_byte[servers],
+            self.noise,
+        )
+
 
 def service_of(
     server_names: tuple[str, ...],

@@ -100,6 +100,27 @@ def serving_problem(path: str | Path, scenario: str, seed: int = 0) -> RequestPr
         raise placed(error, where) from None
 
 
+def serving_catalogue(path: str | Path, scenario: str) -> Service:
+    """The scenario's servers and one of each other kind; all variants of its families.
+
+    Raises
+    ------
+    InputError
+        The file is wrong, or has no such scenario.
+    """
+    file, where = read_serving(path), str(path)
+    if scenario not in file.scenarios:
+        raise UnknownNameError("scenario", scenario, file.scenarios, where=where)
+    entry = file.scenarios[scenario]
+    others = {kind: 1 for kind in file.latency_s if not entry.servers.get(kind)}
+    every = sorted({name for family in file.families.values() for name in family})
+    file = file.model_copy(update={"variant_sets": {entry.variants: every}})
+    try:
+        return _service(file, entry.model_copy(update={"servers": entry.servers | others}))
+    except PlacewrightError as error:
+        raise placed(error, where) from None
+
+
 def _problem(file: ServingFile, name: str, seed: int, title: str) -> RequestProblem:
     entry = file.scenarios[name]
     service = _service(file, entry)
