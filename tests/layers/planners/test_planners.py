@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from placewright.layers.conformance import random_tiny, tiny, tiny_instances
 from placewright.layers.judge import judge
 from placewright.layers.plan import Strategy
 from placewright.layers.planners import planners
-from placewright.layers.planners.dp import SMALL, small_space
+from placewright.layers.planners.dp import SMALL, Dp, small_space
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
 from placewright.layers.planners.space import better, judged, shares
@@ -78,6 +80,30 @@ def test_mixed_strategies_are_the_best_of_all_assignments() -> None:
             values[every] = judge(p, plan).value
     assert values[found] == pytest.approx(min(values.values()))
     assert found[1] is not Strategy.TENSOR
+
+
+def test_no_single_change_of_a_strategy_betters_the_plan_of_dp() -> None:
+    """The exchange of the first layer, which nothing hides, makes it sharded."""
+    p = tiny(
+        [1.0] * 6,
+        4,
+        2,
+        parameters=[[40.0, 20.0]] * 6,
+        training=Training(overlap_sync=True),
+        global_batch=8,
+    )
+    best = judge(p, Dp()(p, Context()))
+    for layer, strategy in ((i, s) for i in range(p.n) for s in Strategy):
+        stage = best.plan.stages[best.plan.stage_of(layer)]
+        own = [stage.strategy(i) for i in stage.layers]
+        if stage.tensor_degree == 1 or p.refusal(layer, strategy, stage.tensor_degree):
+            continue
+        own[layer - stage.first_layer] = strategy
+        stages = tuple(
+            replace(x, strategies=tuple(own)) if x is stage else x for x in best.plan.stages
+        )
+        changed = judge(p, replace(best.plan, stages=stages))
+        assert not changed.feasible or changed.value >= best.value * (1 - 1e-12)
 
 
 def test_what_fits_nowhere_says_what_is_missing_and_where() -> None:

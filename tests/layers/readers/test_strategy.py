@@ -95,3 +95,60 @@ def test_files_that_are_none_are_refused_by_field(tmp_path: Path) -> None:
     path.write_text('{"format": "strategy-exam/1", "model": {}}')
     with pytest.raises(InputError, match="'layers' is missing"):
         read_strategy(path)
+
+
+def test_links_between_unlike_devices_without_a_curve_are_the_slower_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """A node of a second kind, half as fast, whose curves to the first were not measured."""
+    data = json.loads(published("strategies/sailor/opt-350-gh200/N4_D2.json").read_text())
+    for table in (data["profile"]["times"], data["profile"]["optimizer"]):
+        table["rows"] += [["slow", *row[1:]] for row in table["rows"]]
+    data["cluster"]["devices"]["slow"] = data["cluster"]["devices"]["GH-96"]
+    data["cluster"]["nodes"][1] = {"device": "slow", "count": 4}
+    links = data["cluster"]["links"]
+    for table, names in ((links["between_nodes"], (0, 2)), (links["within_node"], (0,))):
+        first = table["columns"].index("a2_bytes_per_s")
+        for row in list(table["rows"]):
+            half = [x / 2 if k >= first else x for k, x in enumerate(row)]
+            table["rows"].append(["slow" if k in names else x for k, x in enumerate(half)])
+    path = tmp_path / "mixed.json"
+    path.write_text(json.dumps(data))
+    p, plan = read_strategy(path)
+    own, across = p.links[int(p.link_index[0, 2])], p.links[int(p.link_index[0, 1])]
+    assert across.seconds(1e8, 4) == pytest.approx(2 * own.seconds(1e8, 4))
+    assert judge(p, plan).value > judge(p, plan).times.passes_s > 0  # type: ignore[union-attr]
+
+
+def test_a_device_without_backward_times_is_extended_beside_one_with_them(tmp_path: Path) -> None:
+    """Two samples at once are profiled there: half of it is one sample."""
+    data = json.loads(published("strategies/sailor/opt-350-gh200/N4_D2.json").read_text())
+    times = data["profile"]["times"]
+    twice = [row for row in times["rows"] if row[2] == 2]
+    times["rows"] += [["forward", *row[1:5], None] for row in twice]
+    data["cluster"]["devices"]["forward"] = data["cluster"]["devices"]["GH-96"]
+    path = tmp_path / "mixed.json"
+    path.write_text(json.dumps(data))
+    p, _ = read_strategy(path)
+    kind, full = p.kind_names.index("forward"), p.kind_names.index("GH-96")
+    at, block = p.sizes.tolist().index(2.0), p.layer_kinds.index("block")
+    assert p.forward_s[kind, 0, at, block] == pytest.approx(
+        p.forward_s[full, 0, at, block], rel=0.3
+    )
+    assert p.backward_s[kind, 0, at, block] > p.forward_s[kind, 0, at, block]
+
+
+def test_entries_of_another_kind_are_named(tmp_path: Path) -> None:
+    """A node that is no object, and an unknown bandwidth inside a node, which its card bounds."""
+    data = json.loads(published("strategies/amp/het_model/mbs1_tp2_dp2_pp4.json").read_text())
+    path = tmp_path / "x.json"
+    for node in data["cluster"]["nodes"]:
+        node["internal_bytes_per_s"] = None
+    path.write_text(json.dumps(data))
+    p, plan = read_strategy(path)
+    assert judge(p, plan).value > 0
+    assert p.links[int(p.link_index[0, 0])].seconds(1.25e9) == pytest.approx(1.0)
+    data["cluster"]["nodes"][1] = 7
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match="a field has a value that cannot be read"):
+        read_strategy(path)

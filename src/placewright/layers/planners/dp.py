@@ -13,6 +13,13 @@ In large spaces layers are joined to at most `groups` blocks of about equal time
 units; for falling limits T on ``M tau + exchange`` a compiled dynamic programme over (stages to go,
 layer, worker) finds the least sum within T that fits in memory with as many micro-batches in flight
 as stages follow. The judge values the best of them; cuts are then moved layer by layer.
+
+Exact for what, exactly: plans of at most `SMALL` in number whose stages have one strategy each
+(all TENSOR, or DATA), consecutive workers in one of the orders of
+`placewright.layers.planners.space.orders`, shares by speed, and a divisor of the batch as
+micro-batches. Stages that mix strategies by layer come from `mixed_plans` (one stage, least sum)
+and single changes that the judge finds better, which is a search. So the planner itself claims no
+optimum: a result is OPTIMAL only where its value meets a bound of `placewright.layers.bounds`.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.planners._stage_kernels import least_sums
 from placewright.layers.planners.exhaustive import space_size
-from placewright.layers.planners.mixing import mixed_plans
+from placewright.layers.planners.mixing import mixed_plans, polished
 from placewright.layers.planners.piper import LoadDp
 from placewright.layers.planners.space import (
     Cell,
@@ -95,11 +102,15 @@ class Dp:
         else:
             best = self._large(problem, context)
         few = problem.n * problem.w <= 400
+        mixed: LayerJudgement | None = None
         for plan in mixed_plans(problem, 4 if few else 1):
             if best is not None and context.remaining_s() < 0:
                 break
             found = judged(problem, plan)
-            best = found if better(found, best) else best
+            mixed = found if better(found, mixed) else mixed
+        if mixed is not None and few:
+            mixed = polished(problem, mixed, context)
+        best = mixed if better(mixed, best) else best
         if best is None:
             raise InfeasibleError("no plan can run on these workers and links", where=problem.name)
         return best.plan

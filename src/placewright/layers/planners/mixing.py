@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.layers.costs import WHOLE, replica_costs, ring_s, sync_layer_s
+from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.planners.space import (
     Cell,
     best_of,
+    better,
     build,
+    judged,
     memory_options,
     micro_batch_counts,
     orders,
@@ -33,6 +36,9 @@ from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
+
+ROUNDS = 3
+"""Passes over the layers in which strategies are changed one by one."""
 
 
 def strategies_of(
@@ -121,6 +127,40 @@ def mixed_plans(p: LayerProblem, counts: int = 4) -> Iterator[LayerPlan]:
                         plan = build(p, order, [cell], micro_batches)
                         if plan is not None:
                             yield plan
+
+
+def polished(p: LayerProblem, start: LayerJudgement, context: Context) -> LayerJudgement:
+    """Change the strategy of one layer at a time while the judge finds that better.
+
+    The sum that the PBQP minimises counts hidden exchange layer by layer; the exchange of the
+    first layers, which nothing follows, is what the judge still sees.
+    """
+    best = start
+    for _ in range(ROUNDS):
+        before = best
+        for layer in range(p.n):
+            for strategy in Strategy:
+                if context.remaining_s() < 0:
+                    return best
+                found = judged(p, _changed(p, best.plan, layer, strategy))
+                best = found if found is not None and better(found, best) else best
+        if best is before:
+            break
+    return best
+
+
+def _changed(p: LayerProblem, plan: LayerPlan, layer: int, strategy: Strategy) -> LayerPlan | None:
+    """The plan with another strategy of one layer; ``None`` where it has that or cannot."""
+    s = plan.stage_of(layer)
+    stage = plan.stages[s]
+    own = tuple(stage.strategy(i) for i in stage.layers)
+    if stage.tensor_degree == 1 or own[layer - stage.first_layer] is strategy:
+        return None
+    if p.refusal(layer, strategy, stage.tensor_degree):
+        return None
+    at = layer - stage.first_layer
+    changed = replace(stage, strategies=(*own[:at], strategy, *own[at + 1 :]))
+    return replace(plan, stages=(*plan.stages[:s], changed, *plan.stages[s + 1 :]))
 
 
 @final

@@ -6,8 +6,10 @@ Tables are taken as they are where the file has them. What it lacks is computed 
 - The embedding's backward pass, which hooks miss, moves the bytes of its forward pass.
 - Links with fitted curves: each of the pairs that send at once gets its part of the sum that the
   curve gives. Messages below the smallest measured one take its time at most.
-- Nominal links: a node's card is shared by all that send through it.
-- A profile of single forward passes is extended by `placewright.layers.readers.extension`.
+- Between two kinds of devices without a curve: the slower of what each kind has among its own.
+- Nominal links: a node's card is shared by all that send through it; inside a node whose own
+  bandwidth is not said, that of its card.
+- Devices with single forward passes only are extended by `placewright.layers.readers.extension`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.readers.datasheets import adam_s_per_parameter, pack_s_per_parameter
-from placewright.layers.readers.exam import amount, count, field, optional, rows
+from placewright.layers.readers.exam import Row, amount, count, field, optional, rows
 from placewright.layers.readers.extension import Shape, SinglePass
 from placewright.numerics.arrays import FloatArray, IntArray
 
@@ -54,7 +56,7 @@ def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
         problem = _problem(data, where)
         plan = _plan(data, problem, where)
         check_plan(problem, plan)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         text = f"a field has a value that cannot be read: {error!r}"
         raise InputError(text, where=where) from None
     except InputError as error:
@@ -219,30 +221,47 @@ def _times(
         cell = (*at, sizes.index(int(row["micro_batch"])), positions.get(row["kind"], []))
         forward[cell] = amount(row["forward_s"], "forward_s")
         backward[cell] = amount(row["backward_s"], "backward_s")
-    if np.isnan(backward).all():
-        return _extended(data, forward[:, :, 0], layers, kinds, shape, plan_sizes)
-    forward, backward = _ascending(forward), _ascending(backward)
-    return np.array(sizes, dtype=np.float64), forward, _with_embedding(forward, backward, layers)
+    single = [k for k in range(len(kinds)) if np.isnan(backward[k]).all()]
+    both = [k for k in range(len(kinds)) if k not in single]
+    every = sorted({*sizes, 1, *plan_sizes}) if single else sizes
+    ahead = np.full((*dims[:2], len(every), dims[3]), math.nan)
+    back = ahead.copy()
+    places = [every.index(b) for b in sizes]
+    if both:
+        first, second = _ascending(forward[both]), _ascending(backward[both])
+        grid = np.ix_(both, range(dims[1]), places, range(dims[3]))
+        ahead[grid], back[grid] = first, _with_embedding(first, second, layers)
+    wanted = np.array(every, dtype=np.float64)
+    for k in single:
+        known = ~np.isnan(forward[k]).all(axis=(0, 2))
+        if known.any():
+            b = int(np.argmax(known))
+            pair = _extended(data, forward[k, :, b] / sizes[b], layers, kinds[k], shape, wanted)
+            ahead[k], back[k] = pair
+    return wanted, ahead, back
 
 
 def _extended(
     data: Any,
     single: FloatArray,
     layers: _Layers,
-    kinds: tuple[str, ...],
+    kind: str,
     shape: Shape,
-    plan_sizes: list[int],
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Tables from forward passes of one sample, shape (kinds, degrees, layers)."""
-    sizes = np.array(sorted({1, *plan_sizes}), dtype=np.float64)
+    sizes: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Tables of a device from its forward passes of one sample, shape (degrees, layers)."""
     nodes = field(data, "cluster.nodes", "")
-    pairs = []
-    for k, kind in enumerate(kinds):
-        inside = [_nominal(node, True) for node in nodes if node["device"] == kind]
-        bandwidth = np.nanmin([*inside, math.inf])
-        args = (layers.degrees, layers.parameters, layers.output_bytes, kind, float(bandwidth))
-        pairs.append(SinglePass(single[k], *args, shape).tables(sizes))
-    return sizes, np.stack([f for f, _ in pairs]), np.stack([b for _, b in pairs])
+    own = [node for node in nodes if node["device"] == kind]
+    said = [node for node in own if node.get("internal_bytes_per_s")]
+    bandwidth = float(np.nanmin([*(_nominal(node, True) for node in said or own), math.inf]))
+    ahead = np.full((len(layers.degrees), len(sizes), single.shape[1]), math.nan)
+    back = ahead.copy()
+    known = np.flatnonzero(~np.isnan(single).all(axis=1))  # degrees that were profiled
+    degrees = tuple(layers.degrees[t] for t in known)
+    held, sent = layers.parameters[:, known], layers.output_bytes[:, known]
+    profiled = SinglePass(single[known], degrees, held, sent, kind, bandwidth, shape)
+    ahead[known], back[known] = profiled.tables(sizes)
+    return ahead, back
 
 
 def _ascending(table: FloatArray) -> FloatArray:
@@ -346,37 +365,53 @@ def _links(data: Any, nodes: list[Any], where: str) -> tuple[tuple[Link, ...], I
 
 
 def _nominal(node: Any, inside: bool) -> float:
-    key = "internal_bytes_per_s" if inside else "network_bytes_per_s"
-    return float(node.get(key) or math.nan)
+    """Bytes per second; inside a node at least what its card has, where only that is known."""
+    own = node.get("internal_bytes_per_s") if inside else None
+    return float(own or node.get("network_bytes_per_s") or math.nan)
 
 
 def _nominal_link(first: Any, second: Any, inside: bool) -> Link | None:
     """Between nodes the slower card, shared; inside a node every pair has its own way."""
-    bandwidth = min(_nominal(first, inside), _nominal(second, inside))
-    if not bandwidth > 0:
+    known = [x for x in (_nominal(first, inside), _nominal(second, inside)) if x > 0]
+    if not known:
         return None
+    bandwidth = min(known)
     return Link.linear(bandwidth, 0.0, math.inf if inside else bandwidth)
 
 
 def _curve_link(curves: Any, first: Any, second: Any, inside: bool, where: str) -> Link | None:
-    """Times by number of pairs; the bandwidth of a curve is the sum over the pairs."""
+    """Times by number of pairs; the bandwidth of a curve is the sum over the pairs.
+
+    Where no curve joins two kinds of devices, the slower of what each has among its own.
+    """
+    one, two = str(first["device"]), str(second["device"])
     if inside:
         table = rows(field(curves, "within_node", where), f"{where}: cluster.links.within_node")
-        found = {int(r["count"]) // 2: r for r in table if r["device"] == first["device"]}
-    else:
-        table = rows(field(curves, "between_nodes", where), f"{where}: cluster.links.between_nodes")
-        ends = {first["device"], second["device"]}
-        found = {}
-        for exact in (False, True):  # the very direction and equal counts win
-            for row in table:
-                direct = (row["from_device"], row["to_device"]) == (
-                    first["device"],
-                    second["device"],
-                )
-                if {row["from_device"], row["to_device"]} == ends and direct >= exact:
-                    senders = min(int(row["from_count"]), int(row["to_count"]))
-                    if int(row["from_count"]) == int(row["to_count"]) or senders not in found:
-                        found[senders] = row
+        found = {int(r["count"]) // 2: r for r in table if r["device"] == one}
+        return _by_pairs(found)
+    table = rows(field(curves, "between_nodes", where), f"{where}: cluster.links.between_nodes")
+    direct = _by_pairs(_directed(table, one, two))
+    if direct is not None or one == two:
+        return direct
+    own = [_by_pairs(_directed(table, kind, kind)) for kind in (one, two)]
+    known = [link for link in own if link is not None]
+    return max(known, key=lambda link: link.seconds(MESSAGES[-1])) if known else None
+
+
+def _directed(table: list[Row], one: str, two: str) -> dict[int, Row]:
+    """Curves between two kinds by number of pairs: the very direction and equal counts win."""
+    found: dict[int, Row] = {}
+    for exact in (False, True):
+        for row in table:
+            ends = (row["from_device"], row["to_device"])
+            if set(ends) == {one, two} and (ends == (one, two)) >= exact:
+                senders = min(int(row["from_count"]), int(row["to_count"]))
+                if int(row["from_count"]) == int(row["to_count"]) or senders not in found:
+                    found[senders] = row
+    return found
+
+
+def _by_pairs(found: dict[int, Row]) -> Link | None:
     if not found:
         return None
     pairs = sorted(found)
