@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from model_cases.cases import CASES, Case
 from placewright import (
     Cluster,
     Device,
@@ -36,7 +37,6 @@ from placewright import (
     running,
 )
 from placewright.numerics.arrays import IntArray
-from placewright.testing.models.cases import CASES, Case
 
 SEED = 3
 

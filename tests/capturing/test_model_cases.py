@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.model_cases.cases import CASES
 
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
@@ -11,7 +12,6 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.operators.check import check_session
 from placewright.runtime.session import Session
-from placewright.testing.models.cases import CASES
 
 PAIR = Cluster((Device("a"), Device("b")), name="pair")
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from placewright.capturing.source import ModelSource
-from placewright.testing.models.transformers_models import TRANSFORMERS, own_loss
+
+from .transformers_models import TRANSFORMERS, own_loss
 
 _PAST = 4
 

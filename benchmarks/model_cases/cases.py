@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from placewright.capturing.source import ModelSource
-from placewright.testing.models.caches import DECODING, PAST_TRAINING
-from placewright.testing.models.special import SPECIAL
-from placewright.testing.models.transformers_models import TRANSFORMERS
 from placewright.testing.small_zoo import SIZES, small
+
+from .caches import DECODING, PAST_TRAINING
+from .special import SPECIAL
+from .transformers_models import TRANSFORMERS
 
 
 @dataclass(frozen=True, slots=True)
