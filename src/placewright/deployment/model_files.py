@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -14,8 +16,9 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
-from placewright.measurement.check import LISTED, Check, Difference, Tolerance
+from placewright.measurement.check import Check, Difference, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
+from placewright.measurement.turns import in_turns
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.measuring import execution_order
 from placewright.planning.contract import Progress, silent
@@ -33,9 +36,6 @@ SINGLE = "only:"
 
 SCHEME = "openvino:"
 """Begins models that OpenVINO executes, whatever their format."""
-
-ROUNDS = 5
-"""Blocks of steps of each plan, in turns."""
 
 EXACT = Tolerance(
     relative=1e-5,
@@ -180,23 +180,20 @@ class FileWorkload:
         """
         inputs = self.file.random_inputs(seed)
         alike = beside is not None and np.array_equal(beside.plan.placement, result.plan.placement)
-        rival = None if alike else beside
-        with self.placed(result, emulate=emulate) as own:
-            checked = self.check(own, inputs) if check else None
-            if rival is None:
-                times = [_in_turns([own], inputs, steps, warmup, result.value, progress)[0]]
-            else:
-                with self.placed(rival, emulate=emulate) as other:
-                    times = _in_turns([own, other], inputs, steps, warmup, result.value, progress)
-                    rival_engine, rival_emulated = other.engine, other.emulated
-            found = _measurement(result, times[0], own.engine, own.emulated)
+        results = [result] if beside is None or alike else [result, beside]
+        with ExitStack() as up:
+            placed = [up.enter_context(self.placed(result, emulate=emulate))]
+            checked = self.check(placed[0], inputs) if check else None
+            placed += [up.enter_context(self.placed(r, emulate=emulate)) for r in results[1:]]
+            runs = [partial(_steps, one, inputs) for one in placed]
+            times = in_turns(runs, steps, warmup, result.value, progress)
+            every = zip(results, times, placed, strict=True)
+            found = [Measurement.of_rounds(t, r.value, p.engine, p.emulated) for r, t, p in every]
         baseline = None
         if beside is not None:
-            alone = None
-            if rival is not None:
-                alone = _measurement(rival, times[1], rival_engine, rival_emulated)
-            baseline = Baseline(beside.planner.removeprefix(SINGLE), alone)
-        return replace(found, check=checked, baseline=baseline)
+            rival = None if alike else found[1]
+            baseline = Baseline(beside.planner.removeprefix(SINGLE), rival)
+        return replace(found[0], check=checked, baseline=baseline)
 
     def check(self, placed: PlacedFile, inputs: Mapping[str, Array]) -> Check:
         """Outputs of the placed model beside those of the unplaced one on the same inputs."""
@@ -274,10 +271,8 @@ class MeasuredPlacements:
 
     def _measured(self, place: IntArray) -> float:
         inputs = self.workload.file.random_inputs()
-        found: list[float] = []
         with self.workload.placed_at(place) as placed:
-            for _ in range(self.warmup):
-                placed.infer(inputs)
+            found = _steps(placed, inputs, self.warmup, 0)
             while len(found) < self.most:
                 found.append(_timed(placed.infer, inputs))
                 if len(found) >= 5:
@@ -325,16 +320,7 @@ def compared(
         largest = float(np.abs(value.astype(np.float64)).max(initial=0.0))
         allowed = tolerance.absolute("output", largest, 1)
         found.append(Difference(1, "output", name, _difference(made.get(name), value), allowed))
-    beyond = sorted((d for d in found if not d.passed), key=lambda d: d.tolerance - d.max_abs_error)
-    return Check(
-        steps=1,
-        tolerance=tolerance,
-        compared={"output": len(found)},
-        max_abs_error=max(d.max_abs_error for d in found),
-        failed=tuple(beyond[:LISTED]),
-        beyond=len(beyond),
-        reference=f"the unplaced model on {runtime}",
-    )
+    return Check.of(found, tolerance, f"the unplaced model on {runtime}")
 
 
 def _difference(made: Array | None, wanted: Array) -> float:
@@ -347,50 +333,16 @@ def _difference(made: Array | None, wanted: Array) -> float:
     return float(np.abs(a[held] - b[held]).max(initial=0.0))
 
 
-def _in_turns(
-    placed: Sequence[PlacedFile],
-    inputs: Mapping[str, Array],
-    steps: int,
-    warmup: int,
-    bound: float,
-    progress: Progress,
-) -> list[list[list[float]]]:
-    """Seconds of steps by plan and round: a b, b a, a b, ...; blocks begin with a warm-up."""
-    times: list[list[list[float]]] = [[] for _ in placed]
-    rounds, began = min(steps, ROUNDS), time.perf_counter()
-    for turn in range(rounds):
-        size = steps // rounds + (turn < steps % rounds)
-        forth = range(len(placed))
-        for k in forth if turn % 2 == 0 else reversed(forth):
-            for _ in range(warmup):
-                placed[k].infer(inputs)
-            times[k].append([_timed(placed[k].infer, inputs) for _ in range(size)])
-        progress(
-            what=f"round {turn + 1} of {rounds}",
-            value=median([s for block in times[0] for s in block]),
-            bound=bound,
-            elapsed_s=time.perf_counter() - began,
-        )
-    return times
+def _steps(placed: PlacedFile, inputs: Mapping[str, Array], warmup: int, steps: int) -> list[float]:
+    for _ in range(warmup):
+        placed.infer(inputs)
+    return [_timed(placed.infer, inputs) for _ in range(steps)]
 
 
 def _timed(infer: Callable[[Mapping[str, Array]], object], inputs: Mapping[str, Array]) -> float:
     began = time.perf_counter()
     infer(inputs)
     return time.perf_counter() - began
-
-
-def _measurement(
-    result: Result, blocks: Sequence[Sequence[float]], engine: str, emulated: str
-) -> Measurement:
-    return Measurement(
-        step_s=tuple(s for block in blocks for s in block),
-        predicted_s=result.value,
-        trace=None,
-        engine=engine,
-        emulated=emulated,
-        rounds=tuple(map(len, blocks)),
-    )
 
 
 def refuse_for_files(source: str, given: Mapping[str, bool]) -> None:

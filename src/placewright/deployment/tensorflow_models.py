@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,10 @@ import numpy as np
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
 from placewright.errors import InputError, UnsupportedError, WorkerError
-from placewright.measurement.check import LISTED, Check, Difference, Role, Tolerance
+from placewright.measurement.check import Check, Difference, Role, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.speed_up import SpeedUp, speed_up
+from placewright.measurement.turns import in_turns
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from placewright.operators.problem import OperatorProblem
 
 SINGLE = "only:"
-ROUNDS = 5
-"""Blocks of steps of each plan, in turns."""
-
 REPEATS = 7
 """Traced steps of a profile."""
 
@@ -141,6 +139,9 @@ class TensorFlowWorkload:
         )
         return [float(seconds) for seconds in found]
 
+    def _steps(self, plan: OperatorPlan | None, warmup: int, steps: int) -> list[float]:
+        return self.step_seconds(plan, warmup + steps)[warmup:]
+
     def placement_seconds(
         self, placements: IntArray, *, steps: int = 5, warmup: int = 2
     ) -> FloatArray:
@@ -151,8 +152,7 @@ class TensorFlowWorkload:
         found = np.full(len(placements), np.inf)
         for k, row in enumerate(placements):
             with suppress(WorkerError):
-                times = self.step_seconds(OperatorPlan(row), warmup + steps)
-                found[k] = median(times[warmup:])
+                found[k] = median(self._steps(OperatorPlan(row), warmup, steps))
             self.forget()
         return found
 
@@ -196,50 +196,18 @@ class TensorFlowWorkload:
         checked = self.check(result.plan) if check else None
         alike = beside is not None and _alike(beside, result)
         plans = [result.plan, None, *([] if beside is None or alike else [beside.plan])]
-        times = self._in_turns(plans, steps, warmup, result.value, progress)
+        runs = [partial(self._steps, plan) for plan in plans]
+        times = in_turns(runs, steps, warmup, result.value, progress)
         baseline = None
         if beside is not None:
-            rival = None if alike else self._measurement(beside, times[2])
+            rival = None
+            if not alike:
+                rival = Measurement.of_rounds(times[2], beside.value, self.engine)
             baseline = Baseline(beside.planner.removeprefix(SINGLE), rival)
         self.forget()
-        own = self._measurement(result, times[0])
+        own = TensorFlowMeasurement.of_rounds(times[0], result.value, self.engine)
         unplaced = tuple(map(tuple, times[1]))
         return replace(own, check=checked, baseline=baseline, unplaced=unplaced)
-
-    def _in_turns(
-        self,
-        plans: Sequence[OperatorPlan | None],
-        steps: int,
-        warmup: int,
-        bound: float,
-        progress: Progress,
-    ) -> list[list[list[float]]]:
-        """Seconds of steps by plan and round: a b c, c b a, ...; blocks begin with a warm-up."""
-        times: list[list[list[float]]] = [[] for _ in plans]
-        rounds, began = min(steps, ROUNDS), time.perf_counter()
-        for turn in range(rounds):
-            size = steps // rounds + (turn < steps % rounds)
-            forth = range(len(plans))
-            for k in forth if turn % 2 == 0 else reversed(forth):
-                times[k].append(self.step_seconds(plans[k], warmup + size)[warmup:])
-            progress(
-                what=f"round {turn + 1} of {rounds}",
-                value=median([s for block in times[0] for s in block]),
-                bound=bound,
-                elapsed_s=time.perf_counter() - began,
-            )
-        return times
-
-    def _measurement(
-        self, result: Result, blocks: Sequence[Sequence[float]]
-    ) -> TensorFlowMeasurement:
-        return TensorFlowMeasurement(
-            step_s=tuple(s for block in blocks for s in block),
-            predicted_s=result.value,
-            trace=None,
-            engine=self.engine,
-            rounds=tuple(map(len, blocks)),
-        )
 
     def check(self, plan: OperatorPlan, steps: int = CHECKED_STEPS) -> Check:
         """Outputs and variables of the placed step beside those of the unplaced graph."""
@@ -333,17 +301,5 @@ def _checked(found: Iterable[Sequence[Any]], tolerance: Tolerance, runtime: str)
         every.append(Difference(step, kind, tensor, apart, allowed))
     if not every:
         raise UnsupportedError("has no outputs to compare", where=runtime)
-    failed = [d for d in every if not d.passed]
-    first = [d for d in failed if d.step == failed[0].step] if failed else []
-    first.sort(key=lambda d: d.tolerance - d.max_abs_error)
-    last = max(d.step for d in every)
-    counted = [d.role for d in every if d.step == last]
-    return Check(
-        steps=last,
-        tolerance=tolerance,
-        compared={role: counted.count(role) for role in ("output", "parameter")},
-        max_abs_error=max(d.max_abs_error for d in every),
-        failed=tuple(first[:LISTED]),
-        beyond=len(first),
-        reference=f"the unplaced graph on {runtime}",
-    )
+    reference = f"the unplaced graph on {runtime}"
+    return Check.of(every, tolerance, reference, ("output", "parameter"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,6 +116,36 @@ class Check:
     beyond: int = 0
     note: str = ""
     reference: str = "plain eager PyTorch"
+
+    @classmethod
+    def of(
+        cls,
+        differences: Sequence[Difference],
+        tolerance: Tolerance,
+        reference: str,
+        roles: Sequence[Role] = ("output",),
+    ) -> Check:
+        """Steps whose differences are all known, in the order of the steps.
+
+        Parameters
+        ----------
+        roles
+            Of the tensors that were compared, counted in the last step.
+        """
+        failed = [d for d in differences if not d.passed]
+        first = [d for d in failed if d.step == failed[0].step]
+        first.sort(key=lambda d: d.tolerance - d.max_abs_error)
+        last = max(d.step for d in differences)
+        counted = [d.role for d in differences if d.step == last]
+        return cls(
+            steps=last,
+            tolerance=tolerance,
+            compared={role: counted.count(role) for role in roles},
+            max_abs_error=max(d.max_abs_error for d in differences),
+            failed=tuple(first[:LISTED]),
+            beyond=len(first),
+            reference=reference,
+        )
 
     @property
     def first(self) -> Difference | None:

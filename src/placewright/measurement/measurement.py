@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from placewright.measurement.check import Check
 from placewright.measurement.speed_up import SpeedUp, speed_up
@@ -52,6 +53,24 @@ class Measurement:
     rounds: tuple[int, ...] = ()
     baseline: Baseline | None = None
     machine: MachineLoad | None = None
+
+    @classmethod
+    def of_rounds(
+        cls,
+        rounds: Sequence[Sequence[float]],
+        predicted_s: float,
+        engine: str,
+        emulated: str = "",
+    ) -> Self:
+        """Steps measured in rounds, each in turns with other plans: seconds by round."""
+        return cls(
+            step_s=tuple(seconds for times in rounds for seconds in times),
+            predicted_s=predicted_s,
+            trace=None,
+            engine=engine,
+            emulated=emulated,
+            rounds=tuple(map(len, rounds)),
+        )
 
     @property
     def speed_up(self) -> SpeedUp | None:

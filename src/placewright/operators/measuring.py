@@ -122,14 +122,9 @@ class MeasuringRounds:
 
     def measurement(self, k: int) -> Measurement:
         """What was measured of a plan in all rounds."""
-        return Measurement(
-            step_s=tuple(seconds for times in self.step_s[k] for seconds in times),
-            predicted_s=self.results[k].value,
-            trace=None,
-            engine=f"{self.session.engine.name}: torch.distributed/{self.session.layout}",
-            emulated=self.session.emulated,
-            rounds=tuple(map(len, self.step_s[k])),
-        )
+        engine = f"{self.session.engine.name}: torch.distributed/{self.session.layout}"
+        value, emulated = self.results[k].value, self.session.emulated
+        return Measurement.of_rounds(self.step_s[k], value, engine, emulated)
 
 
 def load_plan(
