@@ -7,6 +7,7 @@
     steps                                  STEP_S + SILENCE_STEPS x expected seconds
     steps of which nothing is expected     FIRST_STEPS_S each
     a process that is stopped (SIGSTOP)    STOPPED_S
+    Ray's head is gone                     HEAD_S
     a process ends when it is asked to     END_S
 
 ``PLACEWRIGHT_PATIENCE=4`` makes all of them four times as long, for machines that are slow or busy.
@@ -42,6 +43,9 @@ FIRST_STEPS_S = 900.0
 
 STOPPED_S = 5.0
 """A SIGSTOP with a SIGCONT within this is not noticed."""
+
+HEAD_S = 8.0
+"""Calls that wait for it in Python raise sooner; Ray itself ends the process after 15 s."""
 
 END_S = 5.0
 

@@ -50,6 +50,7 @@ class Scratch:
         sweep(parent)
         self.name = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         lock = _held(Path(self.name))
+        _living.add(self)
         self._end = weakref.finalize(self, _end, Path(self.name), lock, os.getpid())
 
     def __enter__(self) -> str:
@@ -63,7 +64,14 @@ class Scratch:
         self._end()
 
 
+_living: weakref.WeakSet[Scratch] = weakref.WeakSet()
 _of_multiprocessing: list[Scratch] = []
+
+
+def remove_all() -> None:
+    """Remove every folder of this process, which is about to end without Python's own clean-up."""
+    for scratch in list(_living):
+        scratch.cleanup()
 
 
 def keep_multiprocessing_here() -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -177,7 +178,7 @@ def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         program = tmp_path / name
         shutil.copy2(shutil.which("sleep") or "", program)
         children.append(subprocess.Popen([program, "60"]))
-    watch = threading.Thread(target=ray_engine.end_stopped, args=(closing,))
+    watch = threading.Thread(target=ray_engine.watch_head, args=(closing,))
     try:
         for child in children:
             child.send_signal(signal.SIGSTOP)
@@ -190,3 +191,29 @@ def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             child.kill()
             child.wait()
         watch.join(10)
+
+
+WITHOUT_HEAD = """
+import subprocess, sys, threading
+from placewright.runtime.engines import ray_engine
+from placewright.runtime.scratch import Scratch
+
+ray_engine.limits.HEAD_S = 1.0
+head = subprocess.Popen([sys.argv[1], "60"])
+folder = Scratch()
+threading.Thread(target=ray_engine.watch_head, args=(threading.Event(),), daemon=True).start()
+print(folder.name)
+head.kill()
+threading.Event().wait(60)  # as a call of Ray that waits in C++
+"""
+
+
+def test_a_process_without_its_head_ends_and_leaves_no_folder(tmp_path: Path) -> None:
+    """Ray would end it from C++, without removing anything."""
+    program = tmp_path / ray_engine.HEAD
+    shutil.copy2(shutil.which("sleep") or "", program)
+    command = [sys.executable, "-c", WITHOUT_HEAD, program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
+    assert ended.returncode == 1
+    assert "Ray's head has ended" in ended.stderr
+    assert not Path(ended.stdout.strip()).exists()

@@ -30,6 +30,7 @@ from placewright.runtime import limits
 from placewright.runtime.engines.process import children_of, is_stopped
 from placewright.runtime.engines.ray_group import RayGroup, served_devices
 from placewright.runtime.host import Host
+from placewright.runtime.scratch import remove_all
 from placewright.runtime.specs import PLACED_STEPS, emulated
 
 
@@ -99,32 +100,58 @@ class Ray:
             cores = sum(device.cores for device in self._cluster.devices)
             cpus = max(cores, os.cpu_count() or 1)
             self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-            threading.Thread(target=end_stopped, args=(self._closing,), daemon=True).start()
+            threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
 
 
-def end_stopped(closing: threading.Event) -> None:
+def watch_head(closing: threading.Event) -> None:
     """Kill the head of the Ray that this process has started once it has been stopped for long.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
-    those of a stopped process (SIGSTOP) are. Ray ends this process where its head is gone.
+    those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
+    process from C++, which leaves its folders behind: it is ended here before.
     """
     since: dict[int, float] = {}
+    gone_since: float | None = None
     while not closing.wait(1.0):
         now = time.monotonic()
-        for pid in filter(_is_head, children_of(os.getpid())):
+        heads = _heads()
+        for pid in heads:
             if not is_stopped(pid):
                 since.pop(pid, None)
-            elif now - since.setdefault(pid, now) >= limits.STOPPED_S:
+            elif now - since.setdefault(pid, now) >= limits.patience(limits.STOPPED_S):
                 what = f"a process of Ray is stopped (SIGSTOP) for {now - since.pop(pid):.0f} s"
                 print(f"error: {what}, process {pid}: killed", file=sys.stderr, flush=True)
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+        if HEAD in heads.values():
+            gone_since = None
+        elif now - (gone_since := gone_since or now) >= limits.HEAD_S:
+            print(f"error: {_GONE}", file=sys.stderr, flush=True)
+            remove_all()
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(1)
 
 
-def _is_head(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() in ("gcs_server", "raylet")
-    return False
+HEAD = "gcs_server"
+
+_GONE = RunError(
+    "Ray's head has ended",
+    where=f"its process {HEAD} on this machine",
+    by=f"for {limits.HEAD_S:g} s",
+    hint="start the run again; with --snapshots it continues from the last one",
+)
+
+
+def _heads() -> dict[int, str]:
+    """The processes of a Ray started here that all others need, by identifier."""
+    found = {}
+    for pid in children_of(os.getpid()):
+        with suppress(OSError, IndexError):
+            name, state = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(") ", 1)
+            if name in (HEAD, "raylet") and state[0] not in "ZX":
+                found[pid] = name
+    return found
 
 
 def _protect_own() -> None:
