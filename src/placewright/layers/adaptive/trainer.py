@@ -2,20 +2,83 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from placewright.adapt.timeline import Timeline
+from placewright.errors import CheckError
 from placewright.io.stored import write_file
-from placewright.layers.adaptive.run import AdaptiveLayerRun
+from placewright.layers.adaptive.run import AdaptiveLayerRun, shares
+from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.session import check_batch
 from placewright.layers.plan import LayerPlan
+from placewright.layers.run import TINY
+from placewright.report.history import event_lines
 
 MODEL = "model."
+
+MOST_ERROR = 1e-3
+"""Largest difference of a loss from one process, as a part of it: rounding grows with steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Steps that a trainer has done.
+
+    Attributes
+    ----------
+    losses
+        Of every step.
+    shares
+        Samples by worker in the plan that is in force in the end.
+    max_rel_error
+        Largest difference of a loss from one process over the same batches, as a part of it;
+        ``None`` without a check.
+    """
+
+    losses: tuple[float, ...]
+    timeline: Timeline
+    shares: str
+    max_rel_error: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What the command line prints."""
+        return {
+            "losses": list(self.losses),
+            "shares": self.shares,
+            "max_rel_error": self.max_rel_error,
+            **self.timeline.as_json(),
+        }
+
+    def demand(self) -> None:
+        """Raise where the losses are not those of one process.
+
+        Raises
+        ------
+        CheckError
+            By how much.
+        """
+        if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
+            raise CheckError(
+                "training does not do what one process does",
+                where="losses",
+                by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
+                hint="layers with dropout or batch norm cannot be compared",
+            )
+
+    def __repr__(self) -> str:
+        first, last = self.losses[0], self.losses[-1]
+        lines = [f"trained {len(self.losses)} steps: loss {first:.4g}, then {last:.4g}"]
+        lines += event_lines(self.timeline.events)
+        lines.append(f"samples of a step: {self.shares}")
+        if self.max_rel_error is not None:
+            lines.append(f"largest difference of a loss from one process: {self.max_rel_error:.1e}")
+        return "\n".join(lines)
 
 
 class LayerTrainer:
@@ -93,6 +156,26 @@ class LayerTrainer:
         check_batch(model, batch)
         self.run.step(batch)
         return self.run.loss
+
+    def repeat(self, steps: int, *, check: bool = False) -> Trained:
+        """Train so many steps on the batch that was planned with.
+
+        Parameters
+        ----------
+        check
+            Compare the losses with one process.
+        """
+        job = self.run.job
+        source = job.model.source
+        losses = tuple(self.step(source.inputs, source.targets) for _ in range(steps))
+        error = None
+        if check:
+            batches = [(source.inputs, source.targets)] * self.steps_done
+            alone, _ = trained_alone(source, batches, job.optimizer, job.lr)
+            pairs = zip(losses, alone[-steps:], strict=True)
+            error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
+            error = error if all(map(math.isfinite, losses)) else math.inf
+        return Trained(losses, self.timeline, shares(self.run.problem, self.plan), error)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers as they are now, by their names in the model."""

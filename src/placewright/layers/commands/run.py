@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from placewright.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -39,6 +44,29 @@ def run(
             help="Refuse dropout and batch norm on parts of the batch, or accept them.",
         ),
     ] = True,
+    train: Annotated[
+        int | None,
+        typer.Option("--train", min=1, metavar="N", help="Then train N steps, adapting."),
+    ] = None,
+    snapshots: Annotated[
+        Path | None,
+        typer.Option("--snapshots", metavar="FOLDER", help="Of --train; continues from there."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Write what was learned (safetensors)."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option("--slow", metavar="WORKER:STEP:TIMES", help="Slow a worker down, to try it."),
+    ] = None,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option("--kill", metavar="WORKER:STEP", help="Kill a worker, to try it."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="A page of it all.")
+    ] = None,
     planner: Annotated[str, typer.Option("--planner", metavar="NAME")] = "auto",
     time_limit: Annotated[float, typer.Option("--time-limit", min=0.0)] = 20.0,
     seed: int = 0,
@@ -46,7 +74,8 @@ def run(
     """Measure the layers on the workers, plan, train; beside the fastest worker alone.
 
     Prints predicted and measured step times, the speed-up over the fastest worker and over data
-    parallelism with equal batches, and the sum of speeds that no plan can exceed.
+    parallelism with equal batches, and the sum of speeds that no plan can exceed. With --train the
+    batch is then trained on: shares follow the speeds of workers, survivors go on.
     """
     from placewright.capturing.source import load_model
     from placewright.cluster.cluster import Cluster
@@ -57,8 +86,11 @@ def run(
 
     if served_torchrun(engine):
         return
-    source = load_model(model, batch, training=True, seed=seed)
     cluster = Cluster.detect() if on is None else load_cluster(on)
+    events = disturbances(cluster.device_names, train or 0, slow or (), kill or ())
+    if train is None and (snapshots is not None or weights is not None):
+        raise InputError("needs --train", where="--snapshots and --weights", hint="--train 20")
+    source = load_model(model, batch, training=True, seed=seed)
     with place_training(
         source,
         cluster=cluster,
@@ -72,11 +104,59 @@ def run(
             console.note(note)
         measured = placed.run(steps, check=check)
         result = placed.result
+        if report is not None:
+            console.kept(placed.report(report))
+        trained = None
+        if train is not None:
+            with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
+                trained = own.repeat(train, check=check)
+                if weights is not None:
+                    console.kept(own.save(weights))
     data = measured.as_json() | {
         "planner": result.planner,
         "plan": plan_json(result.judgement),
         "notes": list(placed.notes),
+        "training": None if trained is None else trained.as_json(),
     }
-    console.show(lambda: data, lambda: f"{result!r}\n{measured!r}")
+    after = "" if trained is None else f"\n{trained!r}"
+    console.show(lambda: data, lambda: f"{result!r}\n{measured!r}{after}")
     console.keep(lambda: data)
     measured.demand()
+    if trained is not None:
+        trained.demand()
+
+
+def disturbances(
+    workers: Sequence[str], steps: int, slow: Sequence[str], kill: Sequence[str]
+) -> dict[int, tuple[str, float]]:
+    """``WORKER:STEP:TIMES`` and ``WORKER:STEP`` by step; ``inf`` kills.
+
+    Raises
+    ------
+    InputError
+        Something else, or a step that is not trained.
+    UnknownNameError
+        No worker of this name.
+    """
+    found: dict[int, tuple[str, float]] = {}
+    for option, written, form in (
+        *(("--slow", w, "WORKER:STEP:TIMES") for w in slow),
+        *(("--kill", w, "WORKER:STEP") for w in kill),
+    ):
+        name, *numbers = written.rsplit(":", form.count(":"))
+        try:
+            step, times = int(numbers[0]), float((*numbers, "inf")[1])
+        except (ValueError, IndexError):
+            step, times = 0, math.nan
+        if step < 1 or not times > 0 or (option == "--slow" and not math.isfinite(times)):
+            hint = "steps count from 1; TIMES is a number above 0"
+            raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
+        if name not in workers:
+            raise UnknownNameError("worker", name, workers, where=option)
+        if step > steps:
+            by = f"{steps} steps are trained"
+            raise InputError(f"{written!r} is later", where=option, by=by, hint="raise --train")
+        if step in found:
+            raise InputError(f"step {step} has two disturbances", where=option)
+        found[step] = name, times
+    return found

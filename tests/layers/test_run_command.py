@@ -1,0 +1,62 @@
+"""placewright layers run: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.layers.commands.run import disturbances
+from tests.cli.speak import speak
+
+
+def test_a_run_trains_on_after_its_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Losses, events and learned weights; the loss is that of one process."""
+    weights = tmp_path / "learned.safetensors"
+    said = speak(
+        capsys,
+        *("layers", "run", "tests.cli.models:tiny_gpt", "--on", "edge-duo", "--planner", "data"),
+        *("--steps", "1", "--train", "4", "--kill", "board-b:3", "--check", "-f", "json"),
+        *("--weights", weights),
+    )
+    assert said.code == 0, said.err
+    data = json.loads(said.out)
+    trained = data["training"]
+    assert len(trained["losses"]) == 4
+    assert trained["max_rel_error"] < 1e-4
+    kinds = [event["kind"] for event in trained["events"]]
+    assert kinds.index("fault") < kinds.index("recover")
+    assert trained["shares"] == "board-a 4"
+    assert "scores.weight" in load_file(weights)
+    assert data["speed_up_intervals"]["fastest worker"]["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("slow", "kill", "words"),
+    [
+        (["a:2"], [], "is not WORKER:STEP:TIMES"),
+        (["a:0:2"], [], "steps count from 1"),
+        (["a:2:-1"], [], "TIMES is a number above 0"),
+        ([], ["a:x"], "is not WORKER:STEP"),
+        ([], ["c:2"], "unknown worker 'c'"),
+        ([], ["a:9"], "5 steps are trained"),
+        (["a:2:3"], ["b:2"], "two disturbances"),
+    ],
+)
+def test_wrong_disturbances_are_refused(slow: list[str], kill: list[str], words: str) -> None:
+    """By name, with the form that is wanted."""
+    with pytest.raises((InputError, UnknownNameError)) as found:
+        disturbances(("a", "b"), 5, slow, kill)
+    assert words in str(found.value)
+
+
+def test_disturbances_by_step() -> None:
+    """``inf`` kills."""
+    found = disturbances(("a", "b:1"), 5, ["b:1:2:3.5"], ["a:4"])
+    assert found == {2: ("b:1", 3.5), 4: ("a", math.inf)}
