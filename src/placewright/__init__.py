@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         serve_requests,
     )
     from placewright.runtime.session import Session
+    from placewright.samples.placed_samples import PlacedSamples, place_samples
     from placewright.samples.plan import SamplePlan
     from placewright.samples.problem import SampleProblem
     from placewright.solvers.iopddl import read_iopddl
@@ -101,6 +102,7 @@ _HOME = {
     "Pbqp": "placewright.solvers.pbqp",
     "Pipeline": "placewright.operators.pipeline",
     "PlacedModel": "placewright.deployment.placed_model",
+    "PlacedSamples": "placewright.samples.placed_samples",
     "PlacedTraining": "placewright.layers.placed_training",
     "PlacewrightError": "placewright.errors",
     "Planner": "placewright.planning.contract",
@@ -134,6 +136,7 @@ _HOME = {
     "load_model": "placewright.capturing.source",
     "mean_square": "placewright.capturing.source",
     "place": "placewright.deployment.placing",
+    "place_samples": "placewright.samples.placed_samples",
     "place_training": "placewright.layers.placed_training",
     "planners": "placewright.planning.wings",
     "profile": "placewright.profiling.build",
@@ -185,6 +188,7 @@ __all__ = [
     "Pbqp",
     "Pipeline",
     "PlacedModel",
+    "PlacedSamples",
     "PlacedTraining",
     "PlacewrightError",
     "Planner",
@@ -219,6 +223,7 @@ __all__ = [
     "load_model",
     "mean_square",
     "place",
+    "place_samples",
     "place_training",
     "planners",
     "profile",

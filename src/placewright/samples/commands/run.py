@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -16,12 +16,11 @@ from placewright.samples.commands.options import EpochsOption, NodesFile, RelayO
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
-    from placewright.planning.result import Result
-    from placewright.samples.problem import SampleProblem
+    from placewright.planning.contract import Progress
+    from placewright.samples.adaptive.replanning import Step
     from placewright.samples.run import SampleRun
 
 AUTO = "auto"
-TIME_LIMIT_S = 60.0
 
 OVERRUN = 1.3
 """Ratio of measured to predicted seconds that noise does not explain."""
@@ -111,11 +110,9 @@ def run(
     Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
     from placewright.planning.fixed_plan import refuse_beside_plan
-    from placewright.samples.commands.adaptive import run_adaptively, troubles
-    from placewright.samples.measuring import measure
-    from placewright.samples.nodes import nodes_up
+    from placewright.samples.commands.trouble import troubles
+    from placewright.samples.placed_samples import TIME_LIMIT_S, place_samples
     from placewright.samples.run import BASELINES, known_baselines
-    from placewright.samples.run import run as execute
     from placewright.samples.training.recipe import Recipe
     from placewright.samples.views.run_pages import samples_epochs_page, samples_run_page
     from placewright.samples.views.tables import (
@@ -125,7 +122,7 @@ def run(
         runs_table,
     )
 
-    problem = read_changed(file, overlap="A", relay=relay, epochs=epochs)
+    problem = read_changed(file, relay=relay, epochs=epochs)
     baselines = known_baselines(peer or BASELINES)
     trouble = troubles(problem, slow or (), kill or ())
     _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(peer))
@@ -140,51 +137,52 @@ def run(
         depth=depth,
         enlarged=enlarged,
     )
-    with ExitStack() as stack:
-        up = stack.enter_context(nodes_up(problem)) if engine == "testbed" else None
-        workers = up.workers if up is not None else None
-        if workers is not None:
-            problem = measure(problem, recipe, workers).of(problem, batch)
+    with place_samples(problem, engine=engine, recipe=recipe, images=images, speed=speed) as placed:
         if adapt:
-            steps, partial = run_adaptively(
-                console,
-                problem,
-                recipe,
-                planner=planner or AUTO,
-                planning_s=time_limit,
-                images=images,
-                speed=speed,
-                up=up,
-                trouble=trouble,
-            )
-            real = up is not None
-            data = epochs_json(steps, real=real)
-            console.show(lambda: data, lambda: epochs_table(steps, real=real))
+            steps: list[Step] = []
+            partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
+            ahead = placed.adapt(planner or AUTO, planning_s=time_limit, trouble=trouble)
+            with console.meter(f"running {problem.name}") as meter, partial, closing(ahead):
+                for step in ahead:
+                    steps.append(step)
+                    _show_step(console, meter, steps, recipe.epochs)
+            data = epochs_json(steps, real=placed.real)
+            console.show(lambda: data, lambda: epochs_table(steps, real=placed.real))
             console.keep(lambda: data)
-            _keep_page(console, report, lambda: samples_epochs_page(problem, steps, real=real))
+            _keep_page(
+                console,
+                report,
+                lambda: samples_epochs_page(placed.problem, steps, real=placed.real),
+            )
             partial.finish()
             return
-        limit_s = TIME_LIMIT_S if time_limit is None else time_limit
-        result = _planned(console, problem, plan, planner or AUTO, limit_s, seed)
+        with console.meter(f"planning {problem.name}") as meter:
+            limit_s = TIME_LIMIT_S if time_limit is None else time_limit
+            result = placed.plan(
+                planner or AUTO, plan=plan, time_limit_s=limit_s, seed=seed, progress=meter
+            )
         runs: list[SampleRun] = []
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:
-            execute(
-                problem,
-                result.plan,
-                recipe=recipe,
-                baselines=baselines,
-                speed=speed,
-                workers=workers,
-                kind=images,
-                progress=meter,
-                ended=runs.append,
-            )
+            placed.run(result.plan, baselines=baselines, progress=meter, ended=runs.append)
     console.show(lambda: runs_json(runs), lambda: runs_table(runs))
     console.keep(lambda: runs_json(runs))
     _note_overrun(console, runs)
     _keep_page(console, report, lambda: samples_run_page(result, runs))
     partial.finish()
+
+
+def _show_step(console: Console, meter: Progress, steps: Sequence[Step], epochs: int) -> None:
+    """Show the last of `steps` beside the time of all."""
+    step = steps[-1]
+    if step.unplanned:
+        console.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
+    meter(
+        what=f"epoch {len(steps)} of {epochs}",
+        value=step.epoch.seconds,
+        bound=0.0,
+        elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
+    )
 
 
 def _note_overrun(console: Console, runs: list[SampleRun]) -> None:
@@ -204,29 +202,11 @@ def _keep_page(console: Console, path: Path | None, page: Callable[[], str]) -> 
         console.kept(write_file(path, page()))
 
 
-def _planned(
-    console: Console,
-    problem: SampleProblem,
-    plan: Path | None,
-    planner: str,
-    time_limit: float,
-    seed: int,
-) -> Result:
-    """The plan of the file, or a new one."""
-    from placewright.planning.fixed_plan import judged_plan
-    from placewright.planning.solving import solve
-
-    if plan is not None:
-        return judged_plan(problem, plan)
-    with console.meter(f"planning {problem.name}") as meter:
-        return solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
-
-
 def _refuse_unfit(
     engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, baselines: bool
 ) -> None:
     """Raise if options conflict."""
-    if engine == "testbed" and speed != 1.0:
+    if engine == "testbed" and speed != 1.0:  # before anything starts, by the option's name
         raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
     if adapt and plan is not None:
         raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
