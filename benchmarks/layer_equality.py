@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,19 @@ def strategies(n: int, workers: int) -> dict[str, LayerPlan]:
     small = [4, 2] if workers == 2 else [2, 2, 1, 1]
     cuts = [round(n * k / workers) for k in range(workers + 1)]
     stages = tuple(_stage(cuts[k], cuts[k + 1] - 1, [[k]], [3]) for k in range(workers))
+    twice = [round(n * k / (2 * workers)) for k in range(2 * workers + 1)]
+    looped = tuple(
+        _stage(twice[k], twice[k + 1] - 1, [[k % workers]], [3]) for k in range(2 * workers)
+    )
+    pairs = [[[0], [1]], [[2], [3]]]
+    both = tuple(
+        _stage(cut, end - 1, pairs[k % 2], [2, 1])
+        for k, (cut, end) in enumerate(pairwise([0, 2, 4, 6, n]))
+    )
+    meshes = {"interleaved, 2 replicas": LayerPlan(both, 4, Schedule.INTERLEAVED)}
     return {
+        "interleaved": LayerPlan(looped, 4, Schedule.INTERLEAVED),
+        **(meshes if workers == 4 else {}),
         "one worker": whole(n, [[0]], [BATCH]),
         "data, uneven": whole(n, alone, uneven),
         "data, uneven, 2 micro-batches": whole(n, alone, small, 2),

@@ -51,6 +51,19 @@ PLANS = {
         ),
         6,
     ),
+    "interleaved": LayerPlan(
+        tuple(stage(2 * s, 2 * s + 1, [[1 - s % 2]], [3]) for s in range(4)),
+        4,
+        Schedule.INTERLEAVED,
+    ),
+    "interleaved, a grid, zero 1": LayerPlan(
+        tuple(
+            stage(2 * s, 2 * s + 1, [[[0], [1]], [[2], [3]]][s % 2], [2, 1], zero_stage=1)
+            for s in range(4)
+        ),
+        4,
+        Schedule.INTERLEAVED,
+    ),
     "1f1b, one micro-batch": LayerPlan((stage(0, 2, [[0]], [12]), stage(3, 7, [[1]], [12]))),
     "a pipeline behind a split layer": LayerPlan(
         (
@@ -148,3 +161,23 @@ def test_sharding_inside_a_replica_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="sharded inside a replica"):
         check_executable(plan)
+
+
+@pytest.mark.parametrize(
+    ("workers", "micro", "zero", "words"),
+    [
+        ((0, 1, 1, 0), 4, 0, "go round the workers in one order"),
+        ((0, 1, 0), 4, 0, "cannot be interleaved"),
+        ((0, 1, 0, 1), 5, 0, "cannot be interleaved"),
+        ((0, 0), 4, 0, "cannot be interleaved"),
+        ((0, 1, 0, 1), 4, 3, "ZeRO 3 cannot be executed on interleaved stages"),
+    ],
+)
+def test_stages_that_cannot_be_interleaved_are_refused(
+    workers: tuple[int, ...], micro: int, zero: int, words: str
+) -> None:
+    """With the numbers that do not go together."""
+    stages = tuple(stage(k, k, [[w]], [2], zero_stage=zero) for k, w in enumerate(workers))
+
+    with pytest.raises(UnsupportedError, match=words):
+        check_executable(LayerPlan(stages, micro, Schedule.INTERLEAVED))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from placewright.graph.graph import TensorSpec
 from placewright.layers.execution.orders import StageOrder
 from placewright.runtime.emulation import Stretch
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": Schedule1F1B}
+"""Of workers with one stage each."""
 
 
 class PipelinePart:
-    """The stage of one worker, and the schedule of its chain of workers.
+    """The stages of one worker, and the schedule of its chain of workers.
 
     The first stage is given a token, since whatever a batch brings reaches every stage by name:
     a layer late in the model may read an input, and the last one reads the targets.
@@ -26,40 +32,50 @@ class PipelinePart:
 
     def __init__(
         self,
-        order: StageOrder,
-        module: nn.Module,
+        orders: Sequence[StageOrder],
+        modules: Sequence[nn.Module],
         device: torch.device,
         group: Any,
         stretch: Stretch | None,
     ) -> None:
+        order = orders[0]
         self.order, self.device = order, device
-        self.stage = _TimedStage(order, module, device, group, stretch)
+        self.stages = [
+            _TimedStage(own, module, device, group, stretch)
+            for own, module in zip(orders, modules, strict=True)
+        ]
+        settings: dict[str, Any] = {
+            "n_microbatches": order.micro_batches,
+            "loss_fn": lambda output, _: output * order.loss_share,
+            "scale_grads": False,
+        }
         # PyTorch's 1F1B refuses fewer micro-batches than stages: all are then in flight, as in
         # GPipe.
         few = order.micro_batches < order.stages
-        self.schedule = SCHEDULES["gpipe" if few else order.schedule](
-            self.stage,
-            n_microbatches=order.micro_batches,
-            loss_fn=lambda output, _: output * order.loss_share,
-            scale_grads=False,
-        )
+        self.schedule: Any
+        if len(orders) > 1:
+            self.schedule = ScheduleInterleaved1F1B(list(self.stages), **settings)
+        else:
+            kind: Any = SCHEDULES["gpipe" if few else order.schedule]
+            self.schedule = kind(self.stages[0], **settings)
 
     @property
     def forward_s(self) -> float:
         """Seconds inside layers in forward passes of the last step."""
-        return self.stage.forward_s
+        return sum(stage.forward_s for stage in self.stages)
 
     @property
     def backward_s(self) -> float:
         """Seconds inside layers in backward passes of the last step."""
-        return self.stage.backward_s
+        return sum(stage.backward_s for stage in self.stages)
 
     def step(self, batched: Mapping[str, Tensor]) -> float:
         """All micro-batches; this worker's part of the loss."""
-        self.stage.forward_s = self.stage.backward_s = 0.0
+        for stage in self.stages:
+            stage.forward_s = stage.backward_s = 0.0
         token = torch.zeros(self.order.micro_batches, device=self.device)
         losses: list[Tensor] = []
-        args = (token,) if self.stage.is_first else ()
+        args = (token,) if self.stages[0].is_first else ()
         feeds: Any = dict(batched)
         self.schedule.step(*args, target=token, losses=losses, return_outputs=False, **feeds)
         return float(sum(float(loss.detach()) for loss in losses))

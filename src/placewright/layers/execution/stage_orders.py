@@ -12,7 +12,7 @@ from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
 from placewright.layers.execution.programs import layer_programs
-from placewright.layers.plan import LayerPlan, Schedule, Stage, Strategy
+from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.profile.chain import Layer, chain
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
 
@@ -78,8 +78,8 @@ class TracedModel:
 
 def stage_orders(
     model: TracedModel, plan: LayerPlan, workers: int, *, optimizer: str, lr: float
-) -> list[StageOrder | None]:
-    """The order of every worker; ``None`` for those that are left out.
+) -> list[tuple[StageOrder, ...]]:
+    """The orders of every worker, one for each of its stages; none for those that are left out.
 
     Raises
     ------
@@ -87,12 +87,12 @@ def stage_orders(
         The plan cannot be executed; names the stage and why.
     """
     check_executable(plan)
-    orders: list[StageOrder | None] = [None] * workers
-    micro = plan.micro_batch
+    orders: list[tuple[StageOrder, ...]] = [()] * workers
+    micro, ring = plan.micro_batch, plan.stages[: len(worker_groups(plan))]
     for s, stage in enumerate(plan.stages):
         for r, replica in enumerate(stage.replicas):
             for c, worker in enumerate(replica.workers):
-                orders[worker] = StageOrder(
+                order = StageOrder(
                     stage=s,
                     stages=len(plan.stages),
                     layers=tuple(_layer(model, stage, k, r, c) for k in stage.layers),
@@ -103,7 +103,7 @@ def stage_orders(
                     schedule=str(plan.schedule),
                     zero_stage=stage.zero_stage,
                     recompute=stage.recompute,
-                    chain=tuple(other.replicas[r].workers[c] for other in plan.stages),
+                    chain=tuple(other.replicas[r].workers[c] for other in ring),
                     across=tuple(other.workers[c] for other in stage.replicas),
                     inside=replica.workers,
                     feeds=model.step.feeds,
@@ -117,14 +117,20 @@ def stage_orders(
                     optimizer=optimizer,
                     lr=lr,
                 )
+                orders[worker] = (*orders[worker], order)
     return orders
 
 
-def groups_of(orders: Sequence[StageOrder | None]) -> tuple[tuple[int, ...], ...]:
+def worker_groups(plan: LayerPlan) -> tuple[tuple[int, ...], ...]:
+    """Workers of the stages, each group once: fewer than stages where these are interleaved."""
+    return tuple(dict.fromkeys(stage.workers for stage in plan.stages))
+
+
+def groups_of(orders: Sequence[Sequence[StageOrder]]) -> tuple[tuple[int, ...], ...]:
     """Process groups that the orders need, each once, in one order for all workers."""
     found: dict[tuple[int, ...], None] = {}
-    for order in orders:
-        if order is not None:
+    for own in orders:
+        for order in own:
             for ranks in (order.chain, order.across, order.inside):
                 if len(ranks) > 1:
                     found[ranks] = None
@@ -140,12 +146,7 @@ def check_executable(plan: LayerPlan) -> None:
         Names the stage.
     """
     first = plan.stages[0]
-    if plan.schedule is Schedule.INTERLEAVED and len(plan.stages) > 1:
-        raise UnsupportedError(
-            "the interleaved schedule cannot be executed yet",
-            where="the plan",
-            hint="plan with the schedule 1f1b or gpipe",
-        )
+    _check_interleaved(plan)
     for s, stage in enumerate(plan.stages):
         if stage.tensor_degree > 1 and Strategy.SHARDED in stage.strategies:
             raise UnsupportedError(
@@ -164,6 +165,37 @@ def check_executable(plan: LayerPlan) -> None:
                 f"{first.shares}",
                 hint="give all stages as many replicas, of the same shares",
             )
+
+
+def _check_interleaved(plan: LayerPlan) -> None:
+    """Raise where `torch.distributed.pipelining` cannot interleave the stages as the plan does."""
+    groups, stages = worker_groups(plan), plan.stages
+    if len(groups) == len(stages):
+        return
+    for s, stage in enumerate(stages):
+        if stage.workers != groups[s % len(groups)]:
+            raise UnsupportedError(
+                "interleaved stages must go round the workers in one order",
+                where=f"stage {s}",
+                by=f"workers {stage.workers}, expected {groups[s % len(groups)]}",
+                hint="give stage s the workers of stage s modulo their number of groups",
+            )
+        if stage.zero_stage > 1:
+            raise UnsupportedError(
+                f"ZeRO {stage.zero_stage} cannot be executed on interleaved stages",
+                where=f"stage {s}",
+                hint="zero_stage 0 or 1, or the schedule 1f1b",
+            )
+    rounds = max(1, plan.micro_batches // len(groups))
+    if len(groups) == 1 or len(stages) % len(groups) or plan.micro_batches % rounds:
+        raise UnsupportedError(
+            "these stages cannot be interleaved",
+            where="the plan",
+            by=f"{len(stages)} stages, {len(groups)} groups of workers, "
+            f"{plan.micro_batches} micro-batches",
+            hint="as many stages on every one of at least two groups, and micro-batches that are "
+            "a multiple of the groups",
+        )
 
 
 def _layer(model: TracedModel, stage: Stage, k: int, replica: int, column: int) -> LayerOrder:

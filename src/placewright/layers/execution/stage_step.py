@@ -32,6 +32,11 @@ BUCKET_MB = 4
 class StageStep:
     """Modules, optimizer and batch of one worker.
 
+    Parameters
+    ----------
+    orders
+        Of its stages: one, or several that are interleaved, on the same mesh.
+
     Attributes
     ----------
     forward_s, backward_s
@@ -42,35 +47,32 @@ class StageStep:
 
     def __init__(
         self,
-        order: StageOrder,
+        orders: Sequence[StageOrder],
         state: Mapping[str, Tensor],
         device: torch.device,
         groups: Groups,
         stretch: Stretch | None,
     ) -> None:
-        self.order, self.device, self.stretch = order, device, stretch
+        order = orders[0]
+        self.orders, self.order, self.device, self.stretch = orders, order, device, stretch
         self.forward_s = self.backward_s = self.work_s = 0.0
         self.state = state
         across = groups[order.across] if len(order.across) > 1 else None
-        peers = self._peers(groups)
-        layers = [_layer(entry, state, peers, frozenset(order.shared)) for entry in order.layers]
-        self.module = StageModule(
-            layers,
-            [entry.strategy for entry in order.layers],
-            peers,
-            is_last=order.stage == order.stages - 1,
-            recompute=order.recompute,
-        )
-        self.module.to(device)
-        self.wrapped = self._wrapped(across, groups)
-        self.names = _names(self.module)
+        self.peers = self._peers(groups)
+        self.stages = [self._stage(own).to(device) for own in orders]
+        self.wrapped = [
+            self._wrapped(own, stage, across)
+            for own, stage in zip(orders, self.stages, strict=True)
+        ]
+        self.names = _names(nn.ModuleList(self.stages))
         trained = [p for p in self.names if p.requires_grad]
         self.optimizer = make_optimizer(order.optimizer, order.lr, trained)
         if order.zero_stage == 1 and across is not None and trained:
             self.optimizer = _divided(self.optimizer, trained, across)
         self.pipeline = None
         if order.stages > 1:
-            self.pipeline = PipelinePart(order, self.wrapped, device, groups[order.chain], stretch)
+            chain = groups[order.chain]
+            self.pipeline = PipelinePart(orders, self.wrapped, device, chain, stretch)
         self.batched: dict[str, Tensor] = {}
 
     def feed(self, batch: Mapping[str, Tensor]) -> None:
@@ -85,25 +87,28 @@ class StageStep:
             ]
         ).to(self.device)
         self.batched = {name: value[rows] for name, value in batch.items() if name in order.batched}
-        self.module.shared_feeds = {k: v for k, v in batch.items() if k not in order.batched}
+        for stage in self.stages:
+            stage.shared_feeds = {k: v for k, v in batch.items() if k not in order.batched}
 
     def run(self, *, update: bool) -> float:
         """One step; this worker's part of the loss of the whole batch."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.forward_s = self.backward_s = self.module.waited_s = 0.0
+        self.forward_s = self.backward_s = 0.0
+        for stage in self.stages:
+            stage.waited_s = 0.0
         if self.stretch is not None:
             self.stretch.begin()
         loss = self._alone() if self.pipeline is None else self.pipeline.step(self.batched)
         if self.pipeline is not None:
             self.forward_s, self.backward_s = self.pipeline.forward_s, self.pipeline.backward_s
-        self.work_s = self.forward_s - self.module.waited_s
+        self.work_s = self.forward_s - sum(stage.waited_s for stage in self.stages)
         if self.stretch is not None:
             self.stretch.begin()
         if update:
             self.optimizer.step()
         if self.stretch is not None:
             self.stretch.pay()
-        return loss if self.order.counts else 0.0
+        return loss if any(order.counts for order in self.orders) else 0.0
 
     def gradients(self) -> dict[str, Tensor]:
         """Whole gradients by name; empty but on the first worker that has them."""
@@ -114,7 +119,8 @@ class StageStep:
         found: dict[str, Tensor] = {name: p.detach() for p, name in self.names.items()}
         whole = self._whole(found)
         if self._first:
-            buffers = {n for e in self.order.layers for n in e.program.buffers.values()}
+            entries = [entry for order in self.orders for entry in order.layers]
+            buffers = {n for e in entries for n in e.program.buffers.values()}
             whole.update({name: self.state[name] for name in buffers})
         return whole
 
@@ -153,8 +159,8 @@ class StageStep:
             return distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None)
         if cut is None:
             return whole
-        assert self.module.peers is not None
-        return self.module.peers.own(whole, cut.sizes, cut.dim).contiguous()
+        assert self.peers is not None
+        return self.peers.own(whole, cut.sizes, cut.dim).contiguous()
 
     @property
     def _kept(self) -> Any:
@@ -164,9 +170,10 @@ class StageStep:
 
     def _cuts(self) -> dict[str, Any]:
         cuts: dict[str, Any] = {}
-        for layer in self.module.modules():
-            if isinstance(layer, TensorModule):
-                cuts.update(layer.parts)
+        for stage in self.stages:
+            for layer in stage.modules():
+                if isinstance(layer, TensorModule):
+                    cuts.update(layer.parts)
         return cuts
 
     def state_elements(self) -> int:
@@ -203,8 +210,8 @@ class StageStep:
             full = value.full_tensor() if isinstance(value, DTensor) else value
             cut = cuts.get(name if names is None else names[name])
             if cut is not None:
-                assert self.module.peers is not None
-                full = self.module.peers.all_gather(full, cut.sizes, cut.dim)
+                assert self.peers is not None
+                full = self.peers.all_gather(full, cut.sizes, cut.dim)
             whole[name] = full.detach()
         return whole if (self._first if ours is None else ours) else {}
 
@@ -216,16 +223,25 @@ class StageStep:
         rows = tuple(share // degree + (k < share % degree) for k in range(degree))
         return Peers(groups[order.inside], order.column, rows, self.stretch)
 
-    def _wrapped(self, across: Any, groups: Groups) -> nn.Module:
+    def _stage(self, order: StageOrder) -> StageModule:
+        shared = frozenset(order.shared)
+        return StageModule(
+            [_layer(entry, self.state, self.peers, shared) for entry in order.layers],
+            [entry.strategy for entry in order.layers],
+            self.peers,
+            is_last=order.stage == order.stages - 1,
+            recompute=order.recompute,
+        )
+
+    def _wrapped(self, order: StageOrder, stage: StageModule, across: Any) -> nn.Module:
         """DDP over the replicas (ZeRO 0 and 1), or FSDP2 over them (2 and 3)."""
-        order = self.order
         if order.zero_stage > 1 and across is not None:
             mesh = DeviceMesh.from_group(across, self.device.type)
-            return self._sharded(mesh, range(len(order.layers)))
-        if across is None or not any(p.requires_grad for p in self.module.parameters()):
-            return self.module
+            return _sharded(stage, mesh, keep=order.zero_stage < 3)
+        if across is None or not any(p.requires_grad for p in stage.parameters()):
+            return stage
         wrapped = DistributedDataParallel(
-            self.module,
+            stage,
             process_group=across,
             broadcast_buffers=False,
             init_sync=False,
@@ -235,30 +251,16 @@ class StageStep:
         wrapped.register_comm_hook(_Sum(across, self.stretch), _summed)
         return wrapped
 
-    def _sharded(self, mesh: DeviceMesh, layers: range) -> nn.Module:
-        keep = self.order.zero_stage < 3
-        for k in layers:
-            layer = self.module.layers[k]
-            if any(True for _ in layer.parameters()):
-                fully_shard(layer, mesh=mesh, reshard_after_forward=not keep)
-        fully_shard(self.module, mesh=mesh, reshard_after_forward=False)
-        for module in self.module.modules():
-            if isinstance(module, FSDPModule):
-                # Losses are weighted by samples: gradients are summed, and gloo has a plain sum.
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
-        return self.module
-
     def _alone(self) -> float:
         """All micro-batches one after another, gradients summed over the replicas at the last."""
-        order, total = self.order, 0.0
+        order, total, (wrapped,) = self.order, 0.0, self.wrapped
         share = order.shares[order.replica]
         for k in range(order.micro_batches):
             rows = slice(k * share, (k + 1) * share)
             feeds = {name: value[rows] for name, value in self.batched.items()}
-            with self._exchange(last=k == order.micro_batches - 1):
+            with _exchange(wrapped, last=k == order.micro_batches - 1):
                 start = time.perf_counter()
-                loss = self.wrapped(**feeds) * order.loss_share
+                loss = wrapped(**feeds) * order.loss_share
                 self._pay()
                 middle = time.perf_counter()
                 loss.backward()
@@ -268,18 +270,33 @@ class StageStep:
             total += float(loss.detach())
         return total
 
-    @contextmanager
-    def _exchange(self, *, last: bool) -> Iterator[None]:
-        """Exchange gradients in the last micro-batch only."""
-        if isinstance(self.wrapped, FSDPModule):
-            self.wrapped.set_requires_gradient_sync(last)
-        waits = isinstance(self.wrapped, DistributedDataParallel) and not last
-        with self.wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
-            yield
-
     def _pay(self) -> None:
         if self.stretch is not None:
             self.stretch.pay()
+
+
+@contextmanager
+def _exchange(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
+    """Exchange gradients in the last micro-batch only."""
+    if isinstance(wrapped, FSDPModule):
+        wrapped.set_requires_gradient_sync(last)
+    waits = isinstance(wrapped, DistributedDataParallel) and not last
+    with wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
+        yield
+
+
+def _sharded(stage: StageModule, mesh: DeviceMesh, *, keep: bool) -> nn.Module:
+    """FSDP2, a unit per layer; `keep`: weights stay gathered until the backward pass."""
+    for layer in stage.layers:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=not keep)
+    fully_shard(stage, mesh=mesh, reshard_after_forward=False)
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            # Losses are weighted by samples: gradients are summed, and gloo has a plain sum.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return stage
 
 
 class _Sum:

@@ -77,13 +77,13 @@ class LayerWorker(WorkerProgram):
 
     @order("loading its layers")
     def load_stage(
-        self, stage: StageOrder | None, state_file: str, trained: tuple[str, ...]
+        self, stages: tuple[StageOrder, ...], state_file: str, trained: tuple[str, ...]
     ) -> None:
-        """Replace what was loaded by a part of another plan; ``None`` for a worker left out."""
+        """Replace what was loaded by stages of another plan; none for a worker left out."""
         self.step = None
-        if stage is None:
+        if not stages:
             return
-        programs = [layer.program for layer in stage.layers]
+        programs = [layer.program for stage in stages for layer in stage.layers]
         parameters = {name for p in programs for name in p.parameters.values()}
         others = {n for p in programs for n in (*p.buffers.values(), *p.constants.values())}
         state: dict[str, Tensor] = {}
@@ -100,7 +100,7 @@ class LayerWorker(WorkerProgram):
                 for name in file.keys()  # noqa: SIM118 - it is no dict
                 if name.startswith(OPTIMIZER) and name.rpartition(":")[2] in parameters
             }
-        self.step = StageStep(stage, state, self.device, self.groups, self.stretch)
+        self.step = StageStep(stages, state, self.device, self.groups, self.stretch)
         self.step.restore(of_optimizer)
 
     @order("taking a batch")
