@@ -207,7 +207,8 @@ class Application:
         for position, family in enumerate(self.dispatcher.fleet.families):
             if family.name == name:
                 return position
-        raise Refusal(404, f"there is no model {name!r:.100}", code="not-found")
+        known = ", ".join(family.name for family in self.dispatcher.fleet.families)
+        raise Refusal(404, f"there is no model {name!r:.100}; known: {known}", code="not-found")
 
     async def _infer(self, position: int, headers: Mapping[str, str], receive: Receive) -> Reply:
         arrival_s = time.monotonic()

@@ -35,8 +35,12 @@ ClusterOption = Annotated[
     typer.Option("--on", metavar="CLUSTER", help="Servers as the devices of a cluster file."),
 ]
 EngineOption = Annotated[
-    Literal["local", "testbed"],
-    typer.Option("--engine", help="local: slow servers wait; testbed: CPU quotas, as root."),
+    Literal["local", "testbed", "ray"],
+    typer.Option(
+        "--engine",
+        help="local: slow servers wait; testbed: CPU quotas and links, as root; "
+        "ray: actors on the machines of a Ray cluster.",
+    ),
 ]
 PolicyOption = Annotated[
     str,
@@ -119,7 +123,8 @@ def serve(
         )
         sys.stdout.flush()  # a parent process may wait for it
 
-    serve_requests(_families(family, console), _servers(server, cluster), options, on_ready=ready)
+    servers = _servers(server, cluster)  # a wrong one is named before a family is trained
+    serve_requests(_families(family, console), servers, options, on_ready=ready)
 
 
 def run(
@@ -159,9 +164,10 @@ def run(
     options = ServingOptions(
         policy=_policy(policy, plan), engine=engine, port=0, most_batch=max_batch, log=log
     )
+    servers = _servers(server, cluster)
     found = run_loads(
         _families(family, console),
-        _servers(server, cluster),
+        servers,
         options,
         loads=load or [0.5, 1.0, 1.5],
         arrivals=arrivals,

@@ -2,6 +2,7 @@
 
     local     processes of this machine; a server slower than it waits after each batch
     testbed   processes on emulated nodes: CPU quotas, and links from the node `DISPATCHER`
+    ray       actors on the machines of a Ray cluster; the slower ones wait, too
 
 On a testbed orders and answers travel over emulated links from the device `DISPATCHER` of the
 cluster. A cluster without one gets one, with a fast link to every server:
@@ -15,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError
@@ -24,7 +25,7 @@ from placewright.requests.serving.workers import LocalProcess, ServerProcess
 if TYPE_CHECKING:
     from placewright.testbed.testbed import Testbed
 
-ENGINES = ("local", "testbed")
+ENGINES = ("local", "testbed", "ray")
 
 DISPATCHER = "dispatcher"
 """Device of a cluster at which requests arrive; it is no server."""
@@ -75,6 +76,33 @@ class TestbedServers:
         return LocalProcess(name, speed, on_loss, handle, caller)
 
 
+@dataclass(frozen=True, slots=True)
+class RayServers:
+    """Actors of Ray.
+
+    Attributes
+    ----------
+    ray
+        The module, connected.
+    options
+        By server, of those that the cluster names: see `ray_group.actor_options`.
+    """
+
+    ray: Any
+    options: Mapping[str, Mapping[str, Any]]
+
+    def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
+        """See `ServerEngine.process`."""
+        from placewright.requests.serving.ray_workers import RayProcess
+        from placewright.runtime.engines.ray_group import actor_options
+
+        options = self.options.get(name)
+        if options is None:  # added later: on the machine of its name, if there is one
+            alone = Cluster((Device(name, node=name),), (), f"server {name}")
+            (options,) = actor_options(alone, self.ray.cluster_resources())
+        return RayProcess(name, speed, on_loss, self.ray, options)
+
+
 def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
     """Servers as the devices of a cluster.
 
@@ -112,8 +140,24 @@ def open_engine(name: str, cluster: Cluster) -> Iterator[ServerEngine]:
 
         with Testbed.up(with_dispatcher(cluster)) as bed:
             yield TestbedServers(bed)
+    elif name == "ray":
+        with _ray(cluster) as servers:
+            yield servers
     else:
         raise UnknownNameError("engine", name, ENGINES)
+
+
+@contextmanager
+def _ray(cluster: Cluster) -> Iterator[RayServers]:
+    from placewright.runtime.engines.ray_engine import Ray
+    from placewright.runtime.engines.ray_group import actor_options
+
+    servers = replace(
+        cluster, devices=tuple(d for d in cluster.devices if d.name != DISPATCHER), links=()
+    )
+    with Ray(servers) as engine:
+        options = actor_options(servers, engine.ray.cluster_resources())
+        yield RayServers(engine.ray, dict(zip(servers.device_names, options, strict=True)))
 
 
 def with_dispatcher(cluster: Cluster) -> Cluster:

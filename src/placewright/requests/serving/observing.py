@@ -105,7 +105,9 @@ class Observer:
 
     def metrics(self) -> bytes:
         """The exposition that Prometheus scrapes."""
-        for slot in self._dispatcher.fleet.slots:
+        self._up.clear()  # a server that was removed must not look like one that is down
+        self._restarts.clear()
+        for slot in (each for each in self._dispatcher.fleet.slots if each.active):
             self._up.labels(slot.process.name).set(slot.up)
             self._restarts.labels(slot.process.name).set(slot.restarts)
         data: bytes = self._prometheus.generate_latest(self.registry)

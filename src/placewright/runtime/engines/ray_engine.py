@@ -70,6 +70,11 @@ class Ray:
         if self._own:
             self._ray.shutdown()
 
+    @property
+    def ray(self) -> Any:
+        """The module `ray`, connected within the context."""
+        return self._ray
+
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> RayGroup:
         """Actors for devices of the cluster."""
         return RayGroup(self._ray, cluster, emulate=self._emulate, program=program)

@@ -1,0 +1,58 @@
+"""Servers as actors of Ray: answers, actors that are killed and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from placewright.requests.serving.server import Running, ServingOptions, running_server
+from tests.requests.serving.models import family
+from tests.requests.serving.test_server import body, infer, many, until
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'placewright[ray]'")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """Two actors, on a Ray of their own: other tests have theirs at the same time."""
+    own = not ray.is_initialized()
+    if own:
+        quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+        ray.init(address="local", num_cpus=2, **quiet)
+    try:
+        options = ServingOptions(port=0, engine="ray")
+        with running_server([family()], {"a": 1.0, "b": 0.5}, options) as found:
+            yield found
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def test_actors_answer_and_are_replaced(running: Running) -> None:
+    """One actor is killed and one is stopped under load: every request is answered once."""
+    slots = running.dispatcher.fleet.slots
+    pids = [slot.process.pid for slot in slots]
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(lambda: [many(running, 8, body(60_000)) for _ in range(3)])
+        until(lambda: running.dispatcher.under_way > 0)
+        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
+        os.kill(pids[1], signal.SIGSTOP)  # type: ignore[arg-type]
+        found = [each for group in answers.result() for each in group]
+    assert [status for status, _, _ in found] == [200] * 24
+    assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
+    assert running.observer.totals.total() == 24
+    until(lambda: all(slot.up and slot.restarts for slot in slots))
+    assert not set(pids) & {slot.process.pid for slot in slots}
+
+
+def test_an_idle_actor_that_dies_is_replaced(running: Running) -> None:
+    """Though nobody asks it for anything; and the change is not felt."""
+    slot = running.dispatcher.fleet.slots[0]
+    lost, restarts = slot.process.pid, slot.restarts
+    os.kill(lost, signal.SIGKILL)  # type: ignore[arg-type]
+    until(lambda: slot.restarts > restarts and slot.up)
+    assert infer(running, body(30_000))[0] == 200
