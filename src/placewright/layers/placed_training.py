@@ -56,8 +56,8 @@ def place_training(
     optimizer, lr
         ``adam`` or ``sgd``, and its learning rate.
     engine
-        Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. ``local``
-        emulates the speeds of devices, and no links: messages take what they take here.
+        Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. All but the
+        testbed emulate the speeds of devices, and no links: messages take what they take.
     plan
         Use this plan instead of making one.
     exact
@@ -91,7 +91,8 @@ def place_training(
     else:
         source = ModelSource(model, inputs, loss_fn or mean_square, targets, type(model).__name__)
     cluster = cluster or Cluster.detect()
-    if engine == "local":  # collectives of torch.distributed cannot be slowed down by waiting
+    started_by = engine if isinstance(engine, str) else engine.name
+    if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)
     traced = TracedModel(source)
     with ExitStack() as stack, ExitStack() as workers:

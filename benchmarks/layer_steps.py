@@ -1,0 +1,177 @@
+"""Strategies of layers on testbeds of unlike nodes: predicted beside measured steps.
+
+    sudo python benchmarks/layer_steps.py [--clusters N] [--models N] [--steps N] [--out FILE]
+
+Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and two
+models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
+data parallelism, tensor, pipeline and the plan chosen by ``auto``, measured in turns. Prints one
+line per strategy, then median error, rank correlation, how far the chosen plan is from the measured
+best, its speed-up over equal batches and over the fastest node beside the sum of speeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from placewright.capturing.source import ModelSource, load_model
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import PlacewrightError
+from placewright.layers.execution.measured_problem import measured_problem
+from placewright.layers.execution.refusals import demand_executable
+from placewright.layers.execution.session import LayerSession, step_s
+from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.judge import judge
+from placewright.layers.plan import LayerPlan
+from placewright.layers.problem import LayerProblem
+from placewright.layers.run import alone_s, equal_batches, executable, fastest_alone
+from placewright.planning.solving import solve
+from placewright.runtime.engines.engine import open_engine
+
+ROUNDS = 3
+MODELS = (
+    ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
+    ("zoo:alexnet", 6),
+)
+CLUSTERS = {
+    "duo, 10 Gbit/s": ((0.8, 0.4), 1.25e9, 1e-4),
+    "trio, 1 Gbit/s": ((0.6, 0.4, 0.2), 1.25e8, 2e-4),
+    "quad, 100 Mbit/s": ((0.5, 0.4, 0.3, 0.2), 1.25e7, 5e-4),
+}
+"""Shares of a core, bytes per second and seconds between all nodes."""
+
+
+def cluster_of(name: str) -> Cluster:
+    """One single-core device per node, all linked to all."""
+    speeds, bandwidth, latency_s = CLUSTERS[name]
+    names = [f"node-{k}" for k in range(len(speeds))]
+    devices = tuple(
+        Device(n, node=n, speed=s, memory_bytes=2 << 30) for n, s in zip(names, speeds, strict=True)
+    )
+    pairs = [(a, b) for a in names for b in names if a != b]
+    links = tuple(Link(a, b, bandwidth, latency_s) for a, b in pairs)
+    return Cluster(devices, links, name.partition(",")[0])
+
+
+def plans(problem: LayerProblem, model: TracedModel) -> dict[str, LayerPlan]:
+    """Strategies that can be executed, and the choice of ``auto``."""
+    demand = partial(demand_executable, model, workers=problem.w, exact=False)
+    found: dict[str, LayerPlan | None] = {
+        "fastest alone": fastest_alone(problem),
+        "equal batches": equal_batches(problem),
+    }
+    for name in ("data", "tensor", "pipeline"):
+        try:
+            found[name] = solve(problem, name, time_limit_s=10.0).plan
+        except PlacewrightError:
+            continue
+    kept = {}
+    for name, plan in found.items():
+        try:
+            if plan is not None and judge(problem, plan).feasible:
+                demand(plan)
+                kept[name] = plan
+        except PlacewrightError:
+            continue
+    kept["chosen"] = executable(problem, "auto", demand, time_limit_s=10.0).plan
+    return kept
+
+
+def measured(
+    session: LayerSession, chosen: Mapping[str, LayerPlan], steps: int
+) -> dict[str, float]:
+    """Median seconds of a step of every plan, in turns."""
+    different = dict.fromkeys(chosen.values())
+    times: dict[LayerPlan, list[float]] = {plan: [] for plan in different}
+    for k in range(ROUNDS):
+        for plan in list(different) if k % 2 == 0 else list(reversed(different)):
+            session.load(plan)
+            session.train(1)
+            times[plan] += [step_s(t) for t in session.train(steps)]
+    return {name: statistics.median(times[plan]) for name, plan in chosen.items()}
+
+
+def pair(source: ModelSource, cluster: Cluster, steps: int) -> list[dict[str, Any]]:
+    """Rows of one model on one cluster."""
+    model = TracedModel(source)
+    with (
+        open_engine("testbed", cluster) as engine,
+        LayerSession(model, cluster, engine, optimizer="sgd", lr=0.01) as session,
+    ):
+        problem = measured_problem(session)
+        chosen = plans(problem, model)
+        found = measured(session, chosen, steps)
+    speeds = alone_s(problem)
+    return [
+        {
+            "model": source.name,
+            "cluster": cluster.name,
+            "strategy": name,
+            "predicted_s": judge(problem, plan).value,
+            "measured_s": found[name],
+            "limit": sum(min(speeds) / s for s in speeds),
+        }
+        for name, plan in chosen.items()
+    ]
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """What the rows come to."""
+    single = [r for r in rows if r["strategy"] != "chosen"]
+    errors = [abs(r["predicted_s"] / r["measured_s"] - 1) for r in single]
+    rank = spearmanr([r["predicted_s"] for r in single], [r["measured_s"] for r in single])
+    lines = [
+        f"{len(single)} pairs: median error {statistics.median(errors):.1%}, "
+        f"rank correlation {rank.statistic:.3f}"
+    ]
+    for key in dict.fromkeys((r["model"], r["cluster"]) for r in rows):
+        own = {r["strategy"]: r for r in rows if (r["model"], r["cluster"]) == key}
+        took = own["chosen"]["measured_s"]
+        best = min(r["measured_s"] for r in own.values())
+        gains = [
+            f"{own[other]['measured_s'] / took:.2f}x {other}"
+            for other in ("equal batches", "fastest alone")
+            if other in own
+        ]
+        lines.append(
+            f"{key[0]} on {key[1]}: chosen {took / best - 1:+.1%} from the measured best, "
+            f"{', '.join(gains)}, limit {own['chosen']['limit']:.2f}x"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clusters", type=int, default=len(CLUSTERS))
+    parser.add_argument("--models", type=int, default=len(MODELS))
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in list(CLUSTERS)[: given.clusters]:
+        for path, batch in MODELS[: given.models]:
+            rows += pair(load_model(path, batch, training=True), cluster_of(name), given.steps)
+            for r in rows[-6:]:
+                if (r["model"], r["cluster"]) == (rows[-1]["model"], rows[-1]["cluster"]):
+                    error = r["predicted_s"] / r["measured_s"] - 1
+                    print(
+                        f"{r['model']:10s} {r['cluster']:6s} {r['strategy']:14s} "
+                        f"predicted {r['predicted_s']:.4g} s, measured {r['measured_s']:.4g} s, "
+                        f"{error:+.1%}",
+                        flush=True,
+                    )
+    print(summary(rows))
+    if given.out is not None:
+        given.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
