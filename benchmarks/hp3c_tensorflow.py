@@ -110,16 +110,14 @@ def expert(problem: OperatorProblem) -> list[int]:
 
 def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
     """HP3C, rewarded by the median of measured steps."""
-    from placewright.operators.planners.learned.evaluation import Evaluations
-    from placewright.operators.planners.learned.hp3c import Hp3c
-    from placewright.operators.planners.learned.planner import learned
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright import solve
+    from placewright.deployment.measured import measured_rewards
 
-    evaluations = Evaluations(workload.problem, limit=samples, measure=workload.placement_seconds)
-    proposal = learned(Hp3c(samples=samples, start="nothing"), evaluations)
-    best = [f"{point.evaluations}: {point.value_s * 1e3:.1f} ms" for point in evaluations.curve]
-    print(f"hp3c measured, best step by placements tried: {', '.join(best)}", flush=True)
-    return judged_plan(workload.problem, proposal.plan)
+    choice = {"name": "hp3c", "samples": samples, "reward": "measured", "start": "nothing"}
+    with measured_rewards(workload) as measure:
+        result = solve(workload.problem, choice, time_limit_s=3600.0, measure=measure)
+    print(f"hp3c measured: {result.candidates[0].note}", flush=True)
+    return result
 
 
 def measured(workload: TensorFlowWorkload, result: Result, steps: int) -> dict[str, Any]:

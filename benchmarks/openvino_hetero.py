@@ -24,24 +24,22 @@ import json
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from placewright import Cluster, Context, Device, PlacewrightError, Result, compare, solve
+from placewright import Cluster, Device, PlacewrightError, Result, compare, solve
+from placewright.deployment.measured import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
-    MeasuredPlacements,
     capture_model_file,
     profile_model_file,
 )
+from placewright.errors import UnsupportedError
 from placewright.measurement.speed_up import T_95
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import planners
-from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.planner import learned
-from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.parameters import choose
 from placewright.profiling.table import ProfileTable
 from placewright.report.text import plain_table, seconds
@@ -134,7 +132,7 @@ def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
     for name in problem.device_names:
         found[f"only:{name}"] = compare(problem, [f"only:{name}"])
     found["min-cut"] = solve(problem, "min-cut", time_limit_s=ask.time_limit, seed=ask.seed)
-    reward = MeasuredPlacements(load) if ask.reward == "measured" else None
+    reward = MeasuredPlacements(load.opened) if ask.reward == "measured" else None
     for name in (*(f"{s}(samples={ask.samples})" for s in SEARCHES), *ask.planner):
         try:
             found[name] = planned(load, name, reward, ask)
@@ -154,11 +152,15 @@ def planned(
     planner: Any = choose(planners(load.problem), name)[1]
     if reward is None or not hasattr(planner, "learn"):
         return solve(load.problem, name, time_limit_s=ask.time_limit, seed=ask.seed)
-    began = time.perf_counter()
-    context = Context(deadline_s=began + ask.time_limit, seed=ask.seed)
-    evaluations = Evaluations(load.problem, context, limit=planner.samples, measure=reward)
-    plan = learned(planner, evaluations).plan
-    return judged_plan(load.problem, OperatorPlan(plan.placement))
+    if not hasattr(planner, "reward"):
+        raise UnsupportedError("is rewarded by the judge only", where=name)
+    return solve(
+        load.problem,
+        replace(planner, reward="measured"),
+        time_limit_s=ask.time_limit,
+        seed=ask.seed,
+        measure=reward,
+    )
 
 
 def measured(

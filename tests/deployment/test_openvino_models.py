@@ -17,9 +17,9 @@ from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.files import cluster_from_text, cluster_to_text
 from placewright.cluster.presets import preset
+from placewright.deployment.measured import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
-    MeasuredPlacements,
     capture_model_file,
     profile_model_file,
     unplaced_outputs,
@@ -120,7 +120,7 @@ def test_placements_are_measured_once_and_refusals_are_infinite(
 ) -> None:
     """Placements are measured once, and what OpenVINO refuses costs infinitely much."""
     load = workload(file)
-    reward = MeasuredPlacements(load, warmup=1, most=5)
+    reward = MeasuredPlacements(load.opened, warmup=1, most=5)
     rows = np.array([np.zeros(load.problem.n), np.ones(load.problem.n)], dtype=np.int64)
     first = reward(rows)
     assert (np.isfinite(first) & (first > 0)).all()

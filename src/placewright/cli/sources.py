@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.cluster.cluster import Cluster
+    from placewright.deployment.measured import MeasuredPlacements
+    from placewright.deployment.model_files import FileWorkload
+    from placewright.deployment.tensorflow_models import TensorFlowWorkload
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
     from placewright.profiling.table import ProfileTable
@@ -86,6 +89,32 @@ class Loaded:
     state: Any = None
     weights: Any = None
     file: ModelFile | TensorFlowModel | None = None
+
+    def measuring(self) -> AbstractContextManager[MeasuredPlacements | None]:
+        """What executes placements, for planners that learn from runs; ``None`` without a model."""
+        from placewright.deployment.measured import measured_rewards
+        from placewright.deployment.workload import Workload
+
+        if self.cluster is None:
+            return nullcontext()
+        if self.file is not None:
+            return measured_rewards(self.file_workload())
+        if self.graph is None or self.model is None:
+            return nullcontext()
+        loaded = (self.model, self.graph, self.cluster, self.state, self.problem)
+        return measured_rewards(Workload(*loaded, weights=self.weights or {}))
+
+    def file_workload(self) -> FileWorkload | TensorFlowWorkload:
+        """The model of another runtime on its cluster."""
+        from placewright.capturing.tensorflow.model import TensorFlowModel
+        from placewright.deployment.model_files import FileWorkload
+        from placewright.deployment.tensorflow_models import TensorFlowWorkload
+
+        assert self.file is not None
+        assert self.cluster is not None
+        if isinstance(self.file, TensorFlowModel):
+            return TensorFlowWorkload(self.file, self.cluster, self.problem)
+        return FileWorkload(self.file, self.cluster, self.problem)
 
 
 def find_cluster(spec: str | None) -> Cluster:

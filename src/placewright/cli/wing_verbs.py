@@ -8,9 +8,10 @@ that; other verbs of its own declare all their parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,9 +61,23 @@ def plan(
 
     loaded = load()
     title, unit = f"planning {loaded.problem.name}", wing_of(loaded.problem).unit
-    with console.meter(title, unit=unit) as meter:
-        result = solve(loaded.problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
+    with console.meter(title, unit=unit) as meter, measuring(loaded) as measure:
+        result = solve(
+            loaded.problem,
+            planner,
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=meter,
+            measure=measure,
+        )
     print_result(console, result, report=report, trace=trace, graph=loaded.graph)
+
+
+def measuring(loaded: Any) -> AbstractContextManager[Any]:
+    """What executes plans while planners learn; ``None`` where nothing can be executed."""
+    opened = getattr(loaded, "measuring", nullcontext)
+    found: AbstractContextManager[Any] = opened()
+    return found
 
 
 def compare(
@@ -82,9 +97,14 @@ def compare(
 
     loaded = load()
     title, unit = f"comparing planners on {loaded.problem.name}", wing_of(loaded.problem).unit
-    with console.meter(title, unit=unit) as meter:
+    with console.meter(title, unit=unit) as meter, measuring(loaded) as measure:
         result = run_all(
-            loaded.problem, planner or (), time_limit_s=time_limit, seed=seed, progress=meter
+            loaded.problem,
+            planner or (),
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=meter,
+            measure=measure,
         )
     table = partial(compare_table, result)
     print_result(console, result, report=report, trace=trace, graph=loaded.graph, table=table)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.turns import in_turns
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import IntArray
 from placewright.operators.measuring import execution_order
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -135,6 +134,13 @@ class FileWorkload:
         device = dict(zip(names, placement.tolist(), strict=True))
         return _opened(FilePlacement(self.file, self.cluster, device, order))
 
+    @contextmanager
+    def opened(self, placement: IntArray) -> Iterator[Callable[[int], list[float]]]:
+        """Load a placement; executes so many inferences and returns their seconds."""
+        inputs = self.file.random_inputs()
+        with self.placed_at(placement) as placed:
+            yield lambda steps: [_timed(placed.infer, inputs) for _ in range(steps)]
+
     def _placement(self, result: Result, emulate: bool) -> FilePlacement:
         problem = result.problem
         if problem.operator_names != self.file.graph.operator_names:
@@ -231,55 +237,6 @@ class FileWorkload:
             files = export_onnx(placement, target)
             made = run_exported(files[0], inputs)
         return files, self._compared(made, inputs)
-
-
-@dataclass(slots=True, eq=False)
-class MeasuredPlacements:
-    """Measured seconds of placements: a reward for planners that learn; each is measured once.
-
-    Attributes
-    ----------
-    warmup, most
-        Steps that do not count, and steps at most.
-    narrow
-        Measuring ends when the 95 % interval of the mean is within this share of the median.
-    known
-        Seconds by placement (its bytes); ``inf`` for one that the runtime does not take.
-    refused
-        Why, by placement.
-    """
-
-    workload: FileWorkload
-    warmup: int = 3
-    most: int = 30
-    narrow: float = 0.03
-    known: dict[bytes, float] = field(default_factory=dict)
-    refused: dict[bytes, str] = field(default_factory=dict)
-
-    def __call__(self, placements: IntArray) -> FloatArray:
-        """Shape (k,): seconds of each row of shape (k, operators)."""
-        return np.array([self._seconds(np.asarray(row)) for row in np.atleast_2d(placements)])
-
-    def _seconds(self, place: IntArray) -> float:
-        key = place.astype(np.int64).tobytes()
-        if key not in self.known:
-            try:
-                self.known[key] = self._measured(place)
-            except UnsupportedError as error:
-                self.known[key], self.refused[key] = math.inf, error.by or error.what
-        return self.known[key]
-
-    def _measured(self, place: IntArray) -> float:
-        inputs = self.workload.file.random_inputs()
-        with self.workload.placed_at(place) as placed:
-            found = _steps(placed, inputs, self.warmup, 0)
-            while len(found) < self.most:
-                found.append(_timed(placed.infer, inputs))
-                if len(found) >= 5:
-                    half = 2.0 * float(np.std(found, ddof=1)) / math.sqrt(len(found))
-                    if half <= self.narrow * median(found):
-                        break
-        return median(found)
 
 
 def _opened(placement: FilePlacement) -> PlacedFile:

@@ -180,6 +180,7 @@ def deploy(
 
     See `place` for the parameters. The workers are closed where it fails.
     """
+    from placewright.deployment.measured import on_workers
     from placewright.deployment.planning import judged, measured_interference, planned, tried
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.problem import Objective
@@ -193,7 +194,14 @@ def deploy(
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
         else:
-            results = planned(known, planner, time_limit_s=time_limit_s, seed=seed, monitor=monitor)
+            results = planned(
+                known,
+                planner,
+                time_limit_s=time_limit_s,
+                seed=seed,
+                monitor=monitor,
+                measure=on_workers(workload, workers),
+            )
         result = results[0]
         streamed = workload.problem.objective is Objective.THROUGHPUT
         if trials and not local and not streamed and len(results) > 1:

@@ -23,6 +23,7 @@ from placewright.report.text import seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placewright.deployment.measured import MeasuredPlacements
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
@@ -87,6 +88,7 @@ def planned(
     time_limit_s: float | None,
     seed: int,
     monitor: Monitor,
+    measure: MeasuredPlacements | None = None,
 ) -> tuple[Result, ...]:
     """Plans made with interference, best first; with `auto` the best single device is one.
 
@@ -99,7 +101,14 @@ def planned(
     with monitor.meter(f"planning {problem.name}, at most {limit_s:g} s") as meter:
 
         def solved(limit_s: float) -> Result:
-            return solve(problem, planner, time_limit_s=limit_s, seed=seed, progress=meter)
+            return solve(
+                problem,
+                planner,
+                time_limit_s=limit_s,
+                seed=seed,
+                progress=meter,
+                measure=measure,
+            )
 
         result = solved(LEAST_S if staged else limit_s)
         longer_s = min(limit_s, STEPS * (result.value - result.lower_bound))

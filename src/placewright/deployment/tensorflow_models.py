@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
-from placewright.errors import InputError, UnsupportedError, WorkerError
+from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Role, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.speed_up import SpeedUp, speed_up
@@ -142,19 +142,14 @@ class TensorFlowWorkload:
     def _steps(self, plan: OperatorPlan | None, warmup: int, steps: int) -> list[float]:
         return self.step_seconds(plan, warmup + steps)[warmup:]
 
-    def placement_seconds(
-        self, placements: IntArray, *, steps: int = 5, warmup: int = 2
-    ) -> FloatArray:
-        """Median measured step of each row of an array of placements, shape (rows,).
-
-        ``inf`` where TensorFlow cannot run one: a measured reward for planners that learn.
-        """
-        found = np.full(len(placements), np.inf)
-        for k, row in enumerate(placements):
-            with suppress(WorkerError):
-                found[k] = median(self._steps(OperatorPlan(row), warmup, steps))
+    @contextmanager
+    def opened(self, placement: IntArray) -> Iterator[Callable[[int], list[float]]]:
+        """Take a placement; executes so many steps and returns their seconds."""
+        plan = OperatorPlan(placement)
+        try:
+            yield lambda steps: self.step_seconds(plan, steps)
+        finally:
             self.forget()
-        return found
 
     def forget(self) -> None:
         """Close the sessions of all placements, which hold a copy of the weights each."""

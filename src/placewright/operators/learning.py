@@ -18,7 +18,8 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.checkpoint import load_parameters, save_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations, Point
-from placewright.operators.planners.learned.planner import learned
+from placewright.operators.planners.learned.measured import learn_from_runs
+from placewright.operators.planners.learned.planner import by_runs, learned
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import (
     Context,
@@ -194,6 +195,8 @@ def compare_learned(
     chosen = [choose(known, choice) for choice in (choices or [*usual, *extra])]
     for label, planner in chosen:
         reason = planner.unsupported_reason(problem)
+        if by_runs(planner):
+            reason = "learns from measured runs, and a comparison here is by the judge"
         if reason is not None:
             raise UnsupportedError(reason, where=f"planner {label!r}, {problem.name}")
     bound = max(bounds(problem).values(), default=0.0)
@@ -367,6 +370,7 @@ def train(
     time_limit_s: float = math.inf,
     seed: int = 0,
     progress: Progress = silent,
+    measure: Any = None,
 ) -> Training:
     """Train a planner on a problem and keep its parameters; after Ctrl-C those so far.
 
@@ -380,6 +384,8 @@ def train(
         Start from the parameters in it. A seed of its own draws other samples than before.
     evaluations
         By default the planner's own number of samples.
+    measure
+        Executes plans, for planners with ``reward="measured"``.
 
     Raises
     ------
@@ -404,10 +410,16 @@ def train(
         before = int(facts.get("evaluations", 0))
     deadline = time.perf_counter() + time_limit_s
     bound = max(bounds(problem).values(), default=0.0)
-    context = Context(seed=seed, deadline_s=deadline, bound=bound, progress=progress)
+    context = Context(
+        seed=seed, deadline_s=deadline, bound=bound, progress=progress, measure=measure
+    )
     limit = trainable.samples if evaluations is None else evaluations
-    run = Evaluations(problem, context, limit=limit, parameters=parameters)
-    proposal = learned(trainable, run)
+    if by_runs(trainable):
+        found = learn_from_runs(trainable, problem, context, limit=limit, parameters=parameters)
+        run, proposal = found.evaluations, found.proposal
+    else:
+        run = Evaluations(problem, context, limit=limit, parameters=parameters)
+        proposal = learned(trainable, run)
     judgement = judge(problem, proposal.plan)
     if not run.parameters:
         raise UnsupportedError(

@@ -133,6 +133,9 @@ class Context:
         The best plan so far that fits, for planners that start from one.
     bound
         No plan is better than this; a planner that reaches it may stop.
+    measure
+        Executes plans and times them, for planners that learn from measured runs; ``None`` where
+        nothing can be executed.
     """
 
     seed: int = 0
@@ -141,6 +144,7 @@ class Context:
     progress: Progress = silent
     incumbent: Any = None
     bound: float = 0.0
+    measure: Any = None
 
     def remaining_s(self) -> float:
         """Seconds until the deadline."""

@@ -176,12 +176,24 @@ def _of_text(planners: Mapping[str, Planner], text: str) -> tuple[str, dict[str,
         key = str(keyword.arg)
         if key in given:
             raise _no_call(where, f"{key} is given twice")
+        if isinstance(keyword.value, ast.Name):  # reward=measured
+            given[key] = _Word(keyword.value.id)
+            continue
         try:
             given[key] = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, RecursionError, MemoryError):
-            by = f"the value of {key} is no number, quoted text, True, False, None or list of these"
-            raise _no_call(where, by) from None
+            raise _no_call(where, _no_literal(key)) from None
     return name, given
+
+
+class _Word(str):
+    """A text without quotes: taken where a parameter is one of some texts."""
+
+    __slots__ = ()
+
+
+def _no_literal(key: str) -> str:
+    return f"the value of {key} is no number, quoted text, True, False, None or list of these"
 
 
 def _no_call(where: str, by: str) -> InputError:
@@ -203,9 +215,11 @@ def _with(
     defaults, where = _defaults(planner), f"planner {name!r}"
     listed = ", ".join(f"{key}={value!r}" for key, value in defaults.items()) or "none"
     types = _types(planner)
-    for key in given:
+    for key, value in given.items():
         if key not in defaults:
             raise UnknownNameError("parameter", key, defaults, where=where, by=f"it has: {listed}")
+        if isinstance(value, _Word) and get_origin(types.get(key)) is not Literal:
+            raise _no_call(where, _no_literal(key))
     checked = {key: _value(types.get(key, Any), given[key], key, where) for key in given}
     try:
         made: Planner = replace(planner, **checked)  # type: ignore[type-var]

@@ -42,11 +42,12 @@ numbers that have searched to their end state their own resolution."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When planning began, how long it may take, and its seed."""
+    """When planning began, how long it may take, its seed, and what measures plans if any does."""
 
     start: float
     time_limit_s: float
     seed: int
+    measure: Any = None
 
     def deadline_s(self, clock: CompileClock, left: int, kept_s: float = 0.0) -> float:
         """When the next of `left` planners must be done: each gets an equal share of what is left.
@@ -352,7 +353,12 @@ def run_portfolio(
             deadline_s = limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s)
             inner = _under_its_name(progress, name, p, limits.start)
             context = Context(
-                limits.seed, deadline_s, planning.judge, inner, bound=p.direction.unproved
+                limits.seed,
+                deadline_s,
+                planning.judge,
+                inner,
+                bound=p.direction.unproved,
+                measure=limits.measure,
             )
             if p.best is not None and context.remaining_s() <= 0:
                 p.leave_out(name, Outcome.NOT_RUN, "time limit reached")

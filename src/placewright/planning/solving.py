@@ -39,6 +39,7 @@ def solve(
     time_limit_s: float = 60.0,
     seed: int = 0,
     progress: Progress = silent,
+    measure: Any = None,
 ) -> Result:
     """The best plan that `planner` finds, with a bound.
 
@@ -55,6 +56,9 @@ def solve(
         No planner is started after it and anytime planners stop at it.
     progress
         Called as the search goes on.
+    measure
+        Executes plans, for planners with ``reward="measured"``: see
+        `placewright.deployment.measured.measured_rewards`.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def solve(
         chosen = [(name, known[name]) for name in planning.portfolio(problem)]
     else:
         chosen = [choose(known, choice)]
-    limits = Limits(time.perf_counter(), time_limit_s, seed)
+    limits = Limits(time.perf_counter(), time_limit_s, seed, measure)
     return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
 
 
@@ -82,6 +86,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     progress: Progress = silent,
+    measure: Any = None,
 ) -> Result:
     """Every planner of the wing (or those named, as in `solve`), judged alike; the best's Result.
 
@@ -92,7 +97,7 @@ def compare(
     asked = [planners] if isinstance(planners, str) else planners
     usual = [(name, planner) for name, planner in known.items() if not on_request(planner)]
     chosen = [choose(known, choice) for choice in asked] or usual
-    limits = Limits(time.perf_counter(), time_limit_s, seed)
+    limits = Limits(time.perf_counter(), time_limit_s, seed, measure)
     return _run(wing, problem, chosen, limits, progress, tolerant=not asked)
 
 

@@ -127,10 +127,15 @@ def train(
 
     Ctrl-C keeps those so far. [cyan]--planner 'post(checkpoint="FILE")'[/cyan] starts from them.
     """
+    from placewright.cli.wing_verbs import measuring
     from placewright.operators.learning import train as run
 
-    problem = load().problem
-    with console.meter(f"training on {problem.name}") as meter:
+    loaded = load()
+    problem = loaded.problem
+    with (
+        console.meter(f"training on {problem.name}") as meter,
+        measuring(loaded) as measure,
+    ):
         found = run(
             problem,
             planner,
@@ -140,6 +145,7 @@ def train(
             time_limit_s=time_limit,
             seed=seed,
             progress=meter,
+            measure=measure,
         )
     if found.interrupted:
         console.note("interrupted: the parameters so far were kept")

@@ -16,8 +16,6 @@ from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
-    from placewright.deployment.model_files import FileWorkload
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload
 
 LIMIT_S = 10.0
 """Seconds of planning where none are given."""
@@ -58,15 +56,20 @@ def run_model_file(
     from placewright.planning.fixed_plan import judged_plan
     from placewright.planning.solving import solve
 
-    workload, problem = _workload(loaded), loaded.problem
+    workload, problem = loaded.file_workload(), loaded.problem
     refuse_for_files(problem.name, refused)
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
         limit_s = LIMIT_S if options.time_limit_s is None else options.time_limit_s
-        with console.meter(f"planning {problem.name}") as meter:
+        with console.meter(f"planning {problem.name}") as meter, loaded.measuring() as measure:
             result = solve(
-                problem, options.planner, time_limit_s=limit_s, seed=options.seed, progress=meter
+                problem,
+                options.planner,
+                time_limit_s=limit_s,
+                seed=options.seed,
+                progress=meter,
+                measure=measure,
             )
     with console.meter(f"running {problem.name}") as meter:
         measured = workload.measure(
@@ -123,22 +126,10 @@ def export(
             hint="give a FILE.onnx, FILE.xml or GRAPH.pb; `operators plan -o` saves any plan",
         )
     loaded = load(SourceOptions(source, on, training, batch, method="analytic"), console)
-    workload, result = _workload(loaded), judged_plan(loaded.problem, plan)
+    workload, result = loaded.file_workload(), judged_plan(loaded.problem, plan)
     files, check = workload.export(result, folder)
     data = {"files": [str(path) for path in files], "check": check.as_json()}
     lines = [f"wrote {files[0]} and {len(files) - 1} files beside it", str(check)]
     console.show(lambda: data, lambda: "\n".join(lines))
     console.keep(lambda: data)
     check.demand()
-
-
-def _workload(loaded: Loaded) -> FileWorkload | TensorFlowWorkload:
-    from placewright.capturing.tensorflow.model import TensorFlowModel
-    from placewright.deployment.model_files import FileWorkload
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload
-
-    assert loaded.file is not None
-    assert loaded.cluster is not None
-    if isinstance(loaded.file, TensorFlowModel):
-        return TensorFlowWorkload(loaded.file, loaded.cluster, loaded.problem)
-    return FileWorkload(loaded.file, loaded.cluster, loaded.problem)

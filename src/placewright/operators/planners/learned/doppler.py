@@ -83,6 +83,9 @@ class Doppler:
     ----------
     samples
         Evaluations allowed, trivial plans and teachers included.
+    reward, rehearsal
+        ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
+        many evaluations of the judge; `samples` are then measured ones.
     batch
         Episodes per update; 1 in ``as_published``.
     imitation
@@ -97,6 +100,8 @@ class Doppler:
     on_request: ClassVar[bool] = True
     samples: int = 500
     profile: Literal["as_published", "repaired"] = "repaired"
+    reward: Literal["judge", "measured"] = "judge"
+    rehearsal: int = 500
     batch: int = 8
     learning_rate: float = 2e-3
     hidden: int = 32

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.planners import (
@@ -111,8 +111,11 @@ class Evaluations:
     def room(self, wanted: int) -> int:
         """How many of `wanted` evaluations the budget still has; 0 ends a search."""
         at_bound = self.best.score.over_bytes == 0 and self.best.score.value_s <= self._bound()
-        if at_bound or self.context.remaining_s() <= 0:
+        left_s = self.context.remaining_s()
+        if at_bound or left_s <= 0:
             return 0
+        if self.measure is not None and self.count:  # a batch of runs must end in time
+            wanted = min(wanted, max(1, int(left_s * self.count / max(self.seconds(), 1e-9))))
         return max(0, int(min(wanted, self.limit - self.count)))
 
     def costs(self, placements: IntArray) -> FloatArray:
@@ -124,6 +127,10 @@ class Evaluations:
             Shape (k, n), device indices that keep groups, pins and refusals.
         """
         rows = self._repaired(placements) if self.repairs else np.atleast_2d(placements)
+        return self._evaluated(rows)[0]
+
+    def _evaluated(self, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Costs of rows, and which of them can run; the good ones are kept."""
         if self.measure is not None:
             values, over = self.measure(rows), np.zeros(len(rows), dtype=np.int64)
         else:
@@ -132,13 +139,20 @@ class Evaluations:
         penalised = self._penalised(rows, values, over)
         fits = (over == 0) & np.isfinite(values)
         for k in np.argsort(penalised, kind="stable").tolist():
-            if not self._keep(rows[k], penalised[k], bool(fits[k]), float(over[k])):
+            apart = float(over[k]) if np.isfinite(values[k]) else max(float(over[k]), 1.0)
+            if not self._keep(rows[k], penalised[k], bool(fits[k]), apart):
                 break
         self._show()
-        return penalised
+        return penalised, fits
 
     def offer(self, plan: OperatorPlan) -> float:
-        """Judge one plan with its own order; the cost, ``inf`` where it cannot be simulated."""
+        """Judge one plan with its own order; the cost, ``inf`` where it cannot be simulated.
+
+        Measured where placements are: the order is then the engine's.
+        """
+        if self.measure is not None:
+            cost, fits = self._evaluated(np.array(plan.placement)[None])
+            return float(cost[0]) if fits[0] else math.inf
         self.count += 1
         try:
             start = score_plan(self.judge, plan)
@@ -174,7 +188,7 @@ class Evaluations:
         if not found:
             return None
         teacher = min(found, key=lambda pair: pair[0])[1]
-        if teacher.order is not None and self.room(2) == 2:
+        if self.measure is None and teacher.order is not None and self.room(2) == 2:
             plain = self.offer(OperatorPlan(teacher.placement))
             if self.offer(OperatorPlan(teacher.placement, teacher.order)) < plain:
                 self.order = np.array(teacher.order)
@@ -204,26 +218,21 @@ class Evaluations:
         """Single devices, devices in turn, and what was known before."""
         trivial: list[Planner] = [*(Single(d) for d in self.problem.device_names), RoundRobin()]
         worst = 0.0
+        if self.measure is not None:
+            self.reference_s = 1.0  # of placements that cannot run, until one can
         for planner in trivial:
             try:
                 plan = proposal_of(planner(self.problem, self.context)).plan
             except InfeasibleError:
                 continue
-            value = self._offer_plain(plan)
+            value = self.offer(plan)
             worst = max(worst, value if math.isfinite(value) else 0.0)
-        if self.context.incumbent is not None and self.measure is None:
+        if self.context.incumbent is not None:
             self.offer(self.context.incumbent)
         finite = np.where(np.isfinite(self.problem.compute_s), self.problem.compute_s, 0.0)
         self.reference_s = worst or float(finite.max(axis=1).sum()) or 1.0
         self.trivial_s = self.curve[-1].value_s if self.curve else self.reference_s
         self.trivial_s = self.trivial_s or 1.0
-
-    def _offer_plain(self, plan: OperatorPlan) -> float:
-        if self.measure is None:
-            return self.offer(plan)
-        self.reference_s = 1.0
-        self.costs(np.array(plan.placement)[None])
-        return self.best.score.value_s
 
     def _penalised(self, rows: IntArray, values: FloatArray, over: Any) -> FloatArray:
         """Values, with penalties that grow with the bytes over or with the missing links."""

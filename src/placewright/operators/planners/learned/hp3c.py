@@ -64,6 +64,9 @@ class Hp3c:
     ----------
     samples
         Evaluations allowed, trivial plans and teachers included.
+    reward, rehearsal
+        ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
+        many evaluations of the judge; `samples` are then measured ones.
     start
         ``lists``: imitate the best list schedule first; `repaired` only.
     groups, hidden, batch, learning_rate
@@ -77,6 +80,8 @@ class Hp3c:
     on_request: ClassVar[bool] = True
     samples: int = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
+    reward: Literal["judge", "measured"] = "judge"
+    rehearsal: int = 1200
     start: Literal["lists", "nothing"] = "lists"
     groups: int | None = None
     hidden: int | None = None

@@ -78,6 +78,9 @@ class Hsdag:
     ----------
     samples
         Evaluations allowed, trivial plans and teachers included.
+    reward, rehearsal
+        ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
+        many evaluations of the judge; `samples` are then measured ones.
     window, discount, learning_rate, hidden, dropout
         Of the paper, which draws 25 windows.
     entropy, elite
@@ -90,6 +93,8 @@ class Hsdag:
     on_request: ClassVar[bool] = True
     samples: int = 500
     profile: Literal["as_published", "repaired"] = "repaired"
+    reward: Literal["judge", "measured"] = "judge"
+    rehearsal: int = 500
     window: int = 20
     discount: float = 0.95
     learning_rate: float = 1e-3

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.measured import learn_from_runs
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal
 
@@ -52,15 +53,30 @@ def propose(
     planner: LearnedPlanner, problem: OperatorProblem, context: Context
 ) -> Proposal[OperatorPlan]:
     """Run a planner within its own budget; after Ctrl-C the best plan so far."""
+    if by_runs(planner):
+        given = given_parameters(planner, problem)
+        limit = planner.samples
+        return learn_from_runs(planner, problem, context, limit=limit, parameters=given).proposal
     evaluations = Evaluations(problem, context, limit=planner.samples)
     return learned(planner, evaluations)
 
 
+def by_runs(planner: object) -> bool:
+    """Whether a planner is rewarded by measured runs instead of the judge."""
+    return getattr(planner, "reward", "judge") == "measured"
+
+
+def given_parameters(planner: LearnedPlanner, problem: OperatorProblem) -> dict[str, Any]:
+    """Those of its checkpoint; none without one."""
+    if not planner.checkpoint:
+        return {}
+    return load_parameters(planner.checkpoint, planner.schema(problem))[0]
+
+
 def learned(planner: LearnedPlanner, evaluations: Evaluations) -> Proposal[OperatorPlan]:
     """Let a planner learn within a given budget, from its checkpoint if it has one."""
-    if planner.checkpoint and not evaluations.parameters:
-        wanted = planner.schema(evaluations.problem)
-        evaluations.parameters = load_parameters(planner.checkpoint, wanted)[0]
+    if not evaluations.parameters:
+        evaluations.parameters = given_parameters(planner, evaluations.problem)
     interrupted = False
     try:
         planner.learn(evaluations)

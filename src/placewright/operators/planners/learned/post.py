@@ -48,6 +48,9 @@ class Post:
     ----------
     samples
         Evaluations allowed, the trivial plans and teachers included.
+    reward, rehearsal
+        ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
+        many evaluations of the judge; `samples` are then measured ones.
     parts
         Which of the two parts learn, for ablation.
     start
@@ -60,6 +63,8 @@ class Post:
     on_request: ClassVar[bool] = True
     samples: int = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
+    reward: Literal["judge", "measured"] = "judge"
+    rehearsal: int = 2400
     parts: Literal["both", "ppo", "cross-entropy"] = "both"
     start: Literal["lists", "uniform"] | None = None
     grouping: How = "modules"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class RandomSearch:
     ----------
     samples
         Evaluations allowed, trivial plans included.
+    reward
+        ``measured``: placements are executed and timed (`measured.learn_from_runs`).
     groups, grouping
         At most, and how operators are grouped.
     """
@@ -33,7 +35,9 @@ class RandomSearch:
     name: ClassVar[str] = "random-search"
     on_request: ClassVar[bool] = True
     checkpoint: ClassVar[str] = ""
+    rehearsal: ClassVar[int] = 0
     samples: int = 2400
+    reward: Literal["judge", "measured"] = "judge"
     grouping: How = "modules"
     groups: int = 128
     batch: int = 64
