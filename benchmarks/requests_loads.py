@@ -5,7 +5,7 @@ deadlines 35 % U(40, 90), 40 % U(90, 220), 25 % U(220, 600) ms; minimum accuracy
 none, 0.75, 0.80 for 50, 30, 20 %; 5 % noise. Load 1 is the rate whose cheapest acceptable variants,
 alone, use all servers.
 
-    python benchmarks/requests_loads.py [--seeds 5] [--duration 60] [--load 0.8 ...]
+    python benchmarks/requests_loads.py [--seeds 5] [--duration 60] [--load 0.8] [--kind poisson]
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ BATCH = (16, 16, 8, 4)
 ALONE_S = np.array([0.008, 0.020, 0.050])
 ACCURACY = (0.70, 0.76, 0.82)
 FLOORS, SHARES = (0.0, 0.75, 0.80), (0.5, 0.3, 0.2)
+LOADS = (0.5, 0.8, 1.1, 1.5)
 FULL_RATE = float(SPEED.sum() / (np.array(SHARES) @ ALONE_S))
 PLANNERS = (
     "round-robin(variant='largest')",
@@ -45,6 +46,7 @@ PLANNERS = (
     "edf-fastest-batch",
     "slack-fit",
     "rolling",
+    "auto",
 )
 
 
@@ -90,10 +92,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--duration", type=float, default=60.0)
     parser.add_argument("--load", type=float, action="append", default=[])
+    parser.add_argument("--kind", action="append", default=[], help="poisson, mmpp, azure")
     given = parser.parse_args()
     rows = []
-    for kind in ("poisson", "mmpp", *(["azure"] if TRACE.exists() else [])):
-        for load in given.load or (0.5, 0.8, 1.1, 1.5):
+    every = ("poisson", "mmpp", *(["azure"] if TRACE.exists() else []))
+    for kind in given.kind or every:
+        for load in given.load or LOADS:
             tried = [problem(kind, load, s, given.duration) for s in range(given.seeds)]
             bound = float(np.mean([min(fluid(p), alone(p)) for p in tried]))
             cells, value = [], 0.0
@@ -105,7 +109,7 @@ def main() -> None:
             rows.append(
                 (f"{kind} {load:g}", *cells, f"{bound:.3f}", f"{100 * value / bound:.1f} %")
             )
-    header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "rolling / bound")
+    header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "auto / bound")
     print("success % / effective accuracy")
     print(plain_table(header, rows, " " + "r" * (len(header) - 1)))
 

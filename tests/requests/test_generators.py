@@ -57,3 +57,9 @@ def test_wrong_numbers_are_refused() -> None:
     ):
         with pytest.raises(InputError):
             wrong()
+
+
+def test_too_many_counted_requests_are_refused() -> None:
+    """Before anything of that size is drawn."""
+    with pytest.raises(InputError, match="too many requests"):
+        counted(np.random.default_rng(0), [10**9] * 5, 1.0)

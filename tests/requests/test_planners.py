@@ -20,3 +20,7 @@ class TestEdf(PlannerConformance):
 
 class TestLeastCompletion(PlannerConformance):
     named, wing = "least-completion", WING
+
+
+class TestSelected(PlannerConformance):
+    named, wing = "selected", WING

@@ -40,7 +40,16 @@ def poisson(rng: np.random.Generator, rate_per_s: float, duration_s: float) -> F
 
 
 def counted(rng: np.random.Generator, counts: Sequence[int], step_s: float) -> FloatArray:
-    """``counts[i]`` arrivals at uniform times of step i."""
+    """``counts[i]`` arrivals at uniform times of step i.
+
+    Raises
+    ------
+    InputError
+        There would be too many requests.
+    """
+    if sum(counts) > MOST:
+        by = f"{sum(counts):.3g}, at most {MOST}"
+        raise InputError("too many requests", where="counts", by=by)
     parts = [np.sort(rng.random(n)) * step_s + k * step_s for k, n in enumerate(counts)]
     return np.concatenate(parts)
 

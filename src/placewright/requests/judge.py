@@ -41,10 +41,7 @@ class RequestJudgement:
     @cached_property
     def succeeded(self) -> BoolArray:
         """Shape (requests,)."""
-        stream, answers = self.problem.stream, self.answers
-        accurate = self.problem.service.accuracy[answers.variant] >= stream.min_accuracy
-        kept: BoolArray = (answers.end_s <= stream.due_s) & accurate & (answers.server >= 0)
-        return kept
+        return self.answers.succeeded(self.problem)
 
     @cached_property
     def earned(self) -> FloatArray:

@@ -13,6 +13,7 @@ from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.slack_fit import SlackFit
 from placewright.requests.policies.thesis import TwoSteps
 from placewright.requests.problem import RequestProblem
+from placewright.requests.selection import Selected
 
 ENTRY_POINTS = "placewright.requests.planners"
 """Group under which other distributions offer planners: classes that take no arguments."""
@@ -22,7 +23,7 @@ BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 
 
 AUTO = "rolling"
-"""The policy of ``auto``: choosing by what the judge counts would look ahead into the arrivals."""
+"""The policy of ``auto`` where no stream is known that it could be chosen for: a server's."""
 
 
 def planners(problem: RequestProblem) -> Mapping[str, Planner]:
@@ -40,10 +41,11 @@ def planners(problem: RequestProblem) -> Mapping[str, Planner]:
         ModelSwitching(),
         SlackFit(),
         Rolling(),
+        Selected(),
     ]
     return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
 
 
 def portfolio(problem: RequestProblem) -> Sequence[str]:
-    """One policy."""
-    return [AUTO]
+    """One planner: choosing by what the judge counts would look ahead into the arrivals."""
+    return [Selected.name]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import RunError
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.requests.policy import Dispatch, Policy
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
@@ -63,6 +63,12 @@ class Answers:
             np.full(n, np.inf),
             np.full(n, np.inf),
         )
+
+    def succeeded(self, problem: RequestProblem) -> BoolArray:
+        """Shape (requests,): answered in time, with the accuracy that was asked for at least."""
+        accurate = problem.service.accuracy[self.variant] >= problem.stream.min_accuracy
+        kept: BoolArray = (self.end_s <= problem.stream.due_s) & accurate & (self.server >= 0)
+        return kept
 
 
 def noise_factors(problem: RequestProblem) -> FloatArray:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from placewright.errors import InputError
+from placewright.io.stored import read_data, write_data
 from placewright.requests.policies.edf import Edf
-from placewright.requests.readers.serving import serving_problem
+from placewright.requests.readers.serving import serving_catalogue, serving_problem
 from placewright.requests.simulation import simulate
 from tests.published import published
 
@@ -40,3 +44,24 @@ def test_plain_baselines_reach_their_published_values(
     kept = answers.end_s <= problem.stream.due_s
     accuracy = np.where(kept, problem.service.accuracy[answers.variant], 0.0)
     assert (kept.mean().round(6), accuracy.mean().round(6)) == (success, effective)
+
+
+def test_a_catalogue_has_what_a_scenario_lacks() -> None:
+    """All three kinds of server, and the scenario's own at the same places."""
+    path = published("serving/proteus_a.json")
+    own, every = serving_problem(path, "medium_3").service, serving_catalogue(path, "medium_3")
+    assert every.server_names[: own.servers] == own.server_names
+    assert {name.rsplit("-", 1)[0] for name in every.server_names} == {
+        "cpu",
+        "gpu-ampere",
+        "gpu-pascal",
+    }
+    assert set(own.variant_names) <= set(every.variant_names)
+
+
+def test_tables_that_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    """10,000 servers of 4,096 batch sizes."""
+    data, _ = read_data(published("serving/proteus_a.json"))
+    data["scenarios"]["medium_3"] |= {"servers": {"cpu": 10_000}, "max_batch": 4096}
+    with pytest.raises(InputError, match="too many latencies"):
+        serving_problem(write_data(data, tmp_path / "p.json"), "medium_3")

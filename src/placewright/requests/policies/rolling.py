@@ -70,6 +70,7 @@ def _fill(
     accuracy: FloatArray,
     price: FloatArray,
     knob: float,
+    wait: float,
     surcharge: FloatArray,
     scale: float,
     sizes: IntArray,
@@ -150,6 +151,7 @@ def _fill(
                         continue
                     gain = accuracy[v] - (price[i] + surcharge[i] * scale) * took_s / b
                     gain -= SOONER * (end_s[i] + took_s - now_s)
+                    gain -= wait * (end_s[i] - now_s) / (due_s[head] - now_s)
                     if gain > best:
                         best, b_server, b_variant, b_size, b_most = gain, i, v, b, most
                         chosen_here = True
@@ -222,12 +224,20 @@ class Rolling(Specification):
         Standard deviations of noise that are planned for.
     memory_s
         Over which the rate of arrivals is averaged.
+    wait
+        Accuracy that it costs to plan a batch after the whole of its first request's slack: above
+        0 it prefers idle servers, since requests that come later may push back what is planned.
+    hold
+        Whether a batch may wait on an idle server for more requests. Few servers with short and
+        long deadlines keep more of the short ones without.
     """
 
     price: float = 1.0
     reserve: float = 1.2
     quantile: float = 1.0
     memory_s: float = 1.0
+    wait: float = 0.0
+    hold: bool = True
     policy: ClassVar[str] = "rolling"
 
     def start(self, service: Service, seed: int = 0) -> RollingHorizon:
@@ -235,8 +245,9 @@ class Rolling(Specification):
         for key in ("price", "memory_s"):
             if not 0 < getattr(self, key) < np.inf:
                 raise InputError(f"{key} must be above 0", where="rolling")
-        if not 0 <= self.reserve < np.inf:
-            raise InputError("reserve must be a number >= 0", where="rolling")
+        for key in ("reserve", "wait"):
+            if not 0 <= getattr(self, key) < np.inf:
+                raise InputError(f"{key} must be a number >= 0", where="rolling")
         return RollingHorizon(service, self)
 
 
@@ -316,6 +327,7 @@ class RollingHorizon:
                 self.accuracy,
                 price,
                 self.options.price,
+                self.options.wait,
                 self.surcharge,
                 scale,
                 self.sizes,
@@ -334,7 +346,9 @@ class RollingHorizon:
         server_of, variant_of = kept[0][:count], kept[1][:count]
         starts = (server_of >= 0) & (kept[2][:count] <= now_s) & ~servers.busy[server_of]
         dispatches = grouped(order[:count], np.where(starts, server_of, -1), variant_of)
-        dispatches, wake_s = self._held(now_s, dispatches, queue, price)
+        wake_s = np.inf
+        if self.options.hold:
+            dispatches, wake_s = self._held(now_s, dispatches, queue, price)
         for batch in dispatches:
             self.load.used_s += self.planned_s[batch.server, batch.variant, len(batch.slots)]
         refused = self._refused(now_s, queue, servers) if lost else order[:0]

@@ -22,6 +22,9 @@ from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import Stream, stream_of
 
+MOST_ENTRIES = 50_000_000
+"""Servers x variants x batch sizes."""
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -159,6 +162,10 @@ def _service(file: ServingFile, entry: ScenarioEntry) -> Service:
         for v, known in file.families[f].items()
         if v in allowed and any(file.latency_s[kind].get(v) for kind in kinds)
     ]
+    entries = len(kinds) * len(variants) * (entry.max_batch + 1)
+    if entries > MOST_ENTRIES:
+        by = f"{len(kinds)} servers x {len(variants)} variants x {entry.max_batch} sizes"
+        raise InputError("too many latencies", by=f"{by}, at most {MOST_ENTRIES} in all")
     names = [f"{kind}-{number}" for kind, count in entry.servers.items() for number in range(count)]
     tables = {kind: _table(file, kind, variants, entry.max_batch) for kind in set(kinds)}
     return service_of(

@@ -1,0 +1,133 @@
+"""The planner behind ``auto``: tries policies on generated arrivals and keeps the best one.
+
+Of the problem's stream it takes what an operator would declare: the mean rate, and how families,
+deadlines, minimum accuracies, sensitivities and sizes are mixed. It does not look at when requests
+arrive: policies are tried on arrivals of its own, Poisson and bursty (MMPP) of the same rate.
+
+*Central EDF* (`edf-fastest`) sets the success rate that must be kept on each of these streams. If
+`rolling` keeps it, and no policy of earliest deadlines earns clearly more accuracy, `rolling` is
+the answer; else the policy with the highest effective accuracy of those that keep it, among them
+`rolling` with dearer machine time, a price of waiting and no held batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, final
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Context
+from placewright.requests.generators import mmpp, poisson
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
+from placewright.requests.policies.edf import Edf
+from placewright.requests.policies.rolling import Rolling
+from placewright.requests.policies.specification import Specification
+from placewright.requests.problem import RequestProblem
+from placewright.requests.simulation import simulate
+from placewright.requests.stream import Stream
+
+REQUESTS = 4000
+"""Of a generated stream."""
+
+SEED = 0x5E1EC7
+"""Of generated streams; apart from those of problems, which are small numbers."""
+
+CLEARLY = 0.005
+"""Share of the effective accuracy by which another policy must be above `rolling`."""
+
+SAFER: tuple[Specification, ...] = (
+    Rolling(wait=0.02, hold=False),
+    Rolling(price=2.0, wait=1.0, hold=False),
+    Rolling(price=3.0, wait=1.0, hold=False),
+    Rolling(price=5.0, wait=3.0, hold=False),
+    Rolling(price=10.0, wait=10.0, hold=False),
+)
+"""`Rolling` with more and more weight on success."""
+
+
+MARGIN = 0.0005
+"""About half a standard error of the difference on a generated stream."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """`rolling`, or the policy that keeps central EDF's success rate with the most accuracy.
+
+    Parameters
+    ----------
+    requests
+        Of each of the two generated streams.
+    margin
+        Success rate by which other policies must be above central EDF on a generated stream; at
+        most half of what central EDF fails.
+    """
+
+    requests: int = REQUESTS
+    margin: float = MARGIN
+    name: ClassVar[str] = "selected"
+
+    def unsupported_reason(self, problem: RequestProblem) -> str | None:
+        """Every problem is supported."""
+        return None
+
+    def __call__(self, problem: RequestProblem, context: Context) -> RequestPlan:
+        """The plan of the policy that was chosen."""
+        streams = _generated(problem, self.requests)
+        central, batching, usual = Edf("fastest"), Edf("fastest", batching=True), Rolling()
+        first = _tried(central, streams, context)
+        least = first.success
+        needed = least + np.minimum(self.margin, (1.0 - least) / 2.0)
+        trials: dict[Specification, _Trial] = {
+            policy: _tried(policy, streams, context) for policy in (batching, usual)
+        }
+        trials = {policy: t for policy, t in trials.items() if (t.success >= needed).all()}
+        trials[central] = first
+        most = max(trial.value for trial in trials.values())
+        if usual in trials and trials[usual].value >= (1.0 - CLEARLY) * most:
+            return usual(problem, context)
+        for policy in SAFER:
+            trial = _tried(policy, streams, context)
+            if (trial.success >= needed).all():
+                trials[policy] = trial
+        best = max(trials, key=lambda policy: trials[policy].value)
+        return best(problem, context)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """Success rate on each generated stream, and mean effective accuracy."""
+
+    success: FloatArray
+    value: float
+
+
+def _tried(policy: Specification, streams: list[RequestProblem], context: Context) -> _Trial:
+    success, value = [], []
+    for problem in streams:
+        answers = simulate(problem, start(policy(problem, context), problem.service))
+        kept = answers.succeeded(problem)
+        success.append(float(kept.mean()))
+        value.append(float(problem.service.accuracy[answers.variant[kept]].sum()) / len(kept))
+    return _Trial(np.array(success), float(np.mean(value)))
+
+
+def _generated(problem: RequestProblem, requests: int) -> list[RequestProblem]:
+    """Streams of the problem's rate and mix, whose times are drawn here."""
+    count = min(requests, max(200, len(problem.stream)))
+    rate = len(problem.stream) / problem.duration_s
+    made = []
+    for k, process in enumerate((poisson, mmpp)):
+        rng = np.random.default_rng([SEED, k])
+        arrival_s = process(rng, rate, count / rate)
+        picked = np.random.default_rng([SEED, k, 1]).integers(
+            0, len(problem.stream), len(arrival_s)
+        )
+        s = problem.stream
+        columns = {item.name: getattr(s, item.name)[picked] for item in fields(s)}
+        stream = Stream(**columns | {"arrival_s": arrival_s})
+        made.append(problem.replace(stream=stream, duration_s=count / rate, noise_seed=SEED + k))
+    return made

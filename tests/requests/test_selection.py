@@ -1,0 +1,42 @@
+"""`auto` keeps central EDF's success and looks at no arrival times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.planning.contract import Context
+from placewright.requests.conformance import two_servers
+from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies.edf import Edf
+from placewright.requests.problem import RequestProblem
+from placewright.requests.selection import Selected
+from placewright.requests.stream import stream_of
+
+
+def problem(arrival_s: np.ndarray) -> RequestProblem:
+    """Deadlines of which some allow only the fastest variant."""
+    deadline_s = np.random.default_rng(1).uniform(0.02, 0.3, len(arrival_s))
+    return RequestProblem(two_servers(), stream_of(arrival_s, deadline_s), 10.0)
+
+
+def chosen(arrival_s: np.ndarray) -> RequestPlan:
+    """By a short trial."""
+    return Selected(requests=400)(problem(arrival_s), Context())
+
+
+def test_arrival_times_are_not_looked_at() -> None:
+    """Requests of the same mix that all arrive in one second, or evenly, get the same plan."""
+    even, burst = np.linspace(0.0, 9.9, 300), np.linspace(0.0, 1.0, 300)
+    assert chosen(even) == chosen(burst)
+
+
+def test_success_is_kept_at_every_load() -> None:
+    """On arrivals that the choice has not seen, up to the noise of 1,500 requests."""
+    for rate in (30, 90, 180):
+        rng = np.random.default_rng(rate)
+        tried = problem(np.sort(rng.uniform(0.0, 10.0, 10 * rate)))
+        own = judge(tried, Selected(requests=1000)(tried, Context()))
+        central = judge(tried, Edf("fastest")(tried, Context()))
+        assert own.success_rate >= central.success_rate - 0.015
+        assert own.value >= central.value - 0.01
