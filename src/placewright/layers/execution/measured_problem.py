@@ -172,7 +172,8 @@ def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], I
         if a != b or len(first[a]) > 1
     ]
     ranks = tuple((source, target) for _, _, source, target in pairs)
-    answers = session.group.order_all("time_messages", ranks, MESSAGE_BYTES)
+    throttled = session.engine.name == "testbed"
+    answers = session.group.order_all("time_messages", ranks, MESSAGE_BYTES, throttled)
     links = [INSIDE]
     index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
     for k, (a, b, source, _) in enumerate(pairs):

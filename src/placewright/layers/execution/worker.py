@@ -35,7 +35,7 @@ from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
-MESSAGES = 5
+MESSAGES = 7
 """Timed ones of each size."""
 
 
@@ -175,12 +175,17 @@ class LayerWorker(WorkerProgram):
 
     @order("timing messages")
     def time_messages(
-        self, pairs: tuple[tuple[int, int], ...], sizes: tuple[int, ...]
+        self, pairs: tuple[tuple[int, int], ...], sizes: tuple[int, ...], throttled: bool
     ) -> list[tuple[float, ...]]:
-        """Seconds of messages from the first to the second of each pair, as the first sees them."""
-        return [self._message_s(a, b, sizes) for a, b in pairs]
+        """Seconds of messages from the first to the second of each pair, as the first sees them.
 
-    def _message_s(self, a: int, b: int, sizes: tuple[int, ...]) -> tuple[float, ...]:
+        The least of several, for other load on the machine can only add time; under a CPU quota
+        the median, for there a message may have to wait for the next period.
+        """
+        taken = MESSAGES // 2 if throttled else 0
+        return [self._message_s(a, b, sizes, taken) for a, b in pairs]
+
+    def _message_s(self, a: int, b: int, sizes: tuple[int, ...], taken: int) -> tuple[float, ...]:
         dist.barrier()
         if self.rank not in (a, b):
             return ()
@@ -196,7 +201,7 @@ class LayerWorker(WorkerProgram):
                     dist.recv(message, a)
                     dist.send(tiny, a)
                 times.append(time.perf_counter() - start)
-            found.append(sorted(times)[MESSAGES // 2])
+            found.append(sorted(times)[taken])
         answer_s = found[0] / 2
         return tuple(max(t - answer_s, answer_s) for t in found[1:])
 
