@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import InputError
 from placewright.measurement.measurement import Measurement
 from placewright.planning.contract import Progress
-from placewright.planning.monitor import STEPS, Monitor, monitor_of
+from placewright.planning.monitor import Monitor, monitor_of
 from placewright.planning.result import Result, Status
 
 if TYPE_CHECKING:
@@ -309,11 +309,17 @@ class PlacedModel:
             )
         if snapshots is not None and not adapt:
             raise InputError("snapshots are for runs that adapt", hint="add adapt=True")
+        from placewright.deployment.measuring import measured_steps
+        from placewright.operators.run import best_single
+
         monitor = self._monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
-            self.measurement = self._measured(
+            self.measurement = measured_steps(
+                self.workload,
                 workers,
+                self.result,
+                best_single(self.interference.alone),
                 monitor,
                 steps=min(steps, MEASURED_STEPS) if adapt else steps,
                 warmup=warmup,
@@ -335,20 +341,6 @@ class PlacedModel:
                     monitor=monitor,
                 )
         return self.measurement
-
-    def _measured(self, workers: Workers, monitor: Monitor, **settings: Any) -> Measurement:
-        """Measure the plan and the best single device that fits, in turns on the same workers."""
-        from placewright.operators.run import Runner, best_single
-
-        single = best_single(self.interference.alone)
-        with ExitStack() as up:
-            with monitor.meter("starting workers"):
-                session = workers.session(self.workload.graph, self.workload.values)
-                runner = Runner(up.enter_context(session))
-            beside = "" if single is None else f" and {single.planner} in turns"
-            with monitor.meter(f"running the plan{beside}", STEPS) as meter:
-                meter.step("first steps")
-                return runner.measure(self.result, beside=single, progress=meter, **settings)
 
     def measure_stream(
         self,
@@ -379,27 +371,19 @@ class PlacedModel:
         WorkerError
             A worker died or raised.
         """
+        from placewright.deployment.measuring import measured_stream
         from placewright.operators.run import best_single
-        from placewright.operators.streaming.run import measure_stream
 
-        monitor = self._monitor if progress is None else monitor_of(progress)
-        single = best_single(self.interference.alone)
-        with ExitStack() as up:
-            with monitor.meter("starting workers"):
-                session = up.enter_context(
-                    self.workers.session(self.workload.graph, self.workload.values)
-                )
-            beside = "" if single is None else f" and {single.planner} in turns"
-            with monitor.meter(f"streaming samples through the plan{beside}", STEPS) as meter:
-                found = measure_stream(
-                    session,
-                    self.result,
-                    beside=single,
-                    samples=samples,
-                    seed=self._seed if seed is None else seed,
-                    check=self.workload.source if check else None,
-                    progress=meter,
-                )
+        found = measured_stream(
+            self.workload,
+            self.workers,
+            self.result,
+            best_single(self.interference.alone),
+            self._monitor if progress is None else monitor_of(progress),
+            samples=samples,
+            seed=self._seed if seed is None else seed,
+            check=self.workload.source if check else None,
+        )
         self.measurement = found.measurement
         return found
 
