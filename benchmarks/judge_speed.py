@@ -24,7 +24,7 @@ from ceft_pbqp import captured
 from placewright.operators.instances import random_placement, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
-from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
@@ -125,7 +125,7 @@ def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
 def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     """A cool walk of the in-order decoder."""
     plan = HEFT_CONTENDED(problem, Context())
-    sequence = played_sequence(Judge(problem)(plan))
+    sequence = start_order(Judge(problem)(plan))
     orders = OrderSearch(problem, groups_of(problem))
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 

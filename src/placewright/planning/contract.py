@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -149,6 +149,11 @@ class Context:
     def remaining_s(self) -> float:
         """Seconds until the deadline."""
         return self.deadline_s - time.perf_counter()
+
+    def part(self, share: float) -> Context:
+        """The same, with this share of the time to the deadline."""
+        now = time.perf_counter()
+        return replace(self, deadline_s=now + (self.deadline_s - now) * share)
 
 
 @dataclass(frozen=True, slots=True)

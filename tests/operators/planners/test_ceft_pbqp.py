@@ -17,7 +17,7 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.pricing.candidates import LISTED
+from placewright.operators.planners.pricing.candidates import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context, Planner, proposal_of
@@ -76,7 +76,7 @@ def test_never_worse_than_its_starts() -> None:
             found = score(problem, QUICK(problem, Context()).plan)
         except InfeasibleError:
             continue
-        for planner in LISTED:
+        for planner in LIST_SCHEDULERS:
             try:
                 assert found <= score(problem, proposal_of(planner(problem, Context())).plan), (
                     seed,

@@ -14,7 +14,7 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.sequences.decode import start_state
-from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.planners.sequences.state import VALUE
 from placewright.operators.planners.sequences.window_model import solve_window
 from placewright.operators.problem import Links, OperatorProblem
@@ -66,7 +66,7 @@ def test_a_window_leaves_the_rest_alone(links: Links) -> None:
         problem = random_problem(seed, most_operators=30, links=links)
         place = random_placement(problem, np.random.default_rng(seed))
         orders = OrderSearch(problem, groups_of(problem))
-        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        sequence = start_order(judge(problem, OperatorPlan(place)))
         state = start_state(orders.instance, problem.t, orders.channels, sequence, place, 0)
         before, low = float(state.score[VALUE]), problem.n // 4
         high = min(problem.n - 1, low + 8)

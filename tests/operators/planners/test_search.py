@@ -18,7 +18,7 @@ from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.moves import anneal_windows
-from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VALUE, SequenceState
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
@@ -69,7 +69,7 @@ def test_the_decoder_is_the_judge(links: Links) -> None:
     for seed in range(60):
         problem = random_problem(seed, most_operators=30, links=links)
         place = random_placement(problem, np.random.default_rng(seed))
-        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        sequence = start_order(judge(problem, OperatorPlan(place)))
         found = OrderSearch(problem, groups_of(problem)).improve(
             sequence, place, moves=300, heat=0.5, seed=seed
         )
@@ -106,7 +106,7 @@ def test_windows_forget_what_was_not_taken(links: Links) -> None:
 def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
     """A random placement, decoded in the order in which it is played."""
     place = random_placement(problem, np.random.default_rng(0))
-    sequence = played_sequence(judge(problem, OperatorPlan(place)))
+    sequence = start_order(judge(problem, OperatorPlan(place)))
     orders = OrderSearch(problem, groups_of(problem))
     field = orders.instance
     return orders, start_state(field, problem.t, orders.channels, sequence, place, 0)

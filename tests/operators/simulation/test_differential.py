@@ -29,7 +29,7 @@ from placewright.operators.instances import (
 from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners.sequences.search import OrderSearch, played_sequence
+from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
 from placewright.operators.simulation import reference
 from placewright.operators.simulation.fast.memory import bytes_over
@@ -250,7 +250,7 @@ def test_the_decoder_of_sequences(links: Links) -> None:
     for seed in range(60):
         problem = random_problem(seed, most_operators=30, links=links)
         place = random_placement(problem, np.random.default_rng(seed))
-        sequence = played_sequence(judge(problem, OperatorPlan(place)))
+        sequence = start_order(judge(problem, OperatorPlan(place)))
         orders = OrderSearch(problem, groups_of(problem))
         found = orders.improve(sequence, place, moves=300, heat=0.5, seed=seed)
         plan = OperatorPlan(found.place, found.sequence, Dispatch.IN_ORDER)

@@ -36,12 +36,12 @@ DISTANCE = 0.03
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CeftPbqpState:
-    """What a re-solve starts from.
+    """State that `resolve` starts from.
 
     Attributes
     ----------
     problem, plan
-        The last ones.
+        Of the last solve.
     graph
         Groups and the tensors between them; holds as long as operators and tensors do.
     factors
@@ -57,13 +57,13 @@ class CeftPbqpState:
 @final
 @dataclass(frozen=True, slots=True)
 class CeftPbqp:
-    """The critical path on CEFT's devices, the rest by PBQP, then moves that the judge likes.
+    """The critical path on CEFT's devices, the rest by PBQP, then judged local moves.
 
     After Huang, Fu, Hsu, SAMOS 2019 (doi 10.1007/978-3-030-27562-4_4), who combine CEFT (arXiv
     1701.08800) and PBQP for device placement; how they combine them is not public. Ours:
 
     - V0 fixes the critical path to CEFT's devices and lets PBQP place the rest.
-    - V1 prices device time: solve, judge, make busy devices dearer, repeat.
+    - V1 prices device time: solve, judge, raise prices of busy devices, repeat.
     - V2 is slack-aware: options that lengthen the longest path pay for it, transfers where there
       is slack count for less.
     - V4 repeats V0 with the paths of mean, least and largest costs.
@@ -151,7 +151,7 @@ class CeftPbqp:
             places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
-        scored = score_all(d.judge, [p for p in places if _open(d, p)])
+        scored = score_all(d.judge, [p for p in places if _allowed(d, p)])
         first = min(_kept_starts(d, state.plan) + scored, key=lambda s: s.score)
         moves = self._moves(problem, self.resolve_effort)
         best = improve(
@@ -169,9 +169,9 @@ class CeftPbqp:
         return pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
 
     def _plans(self, d: PricingContext, context: Context) -> Iterator[tuple[Start, FloatArray]]:
-        """Ever better plans, with the prices of device time."""
+        """Improving plans, each with its prices of device time."""
         begun, factors = time.perf_counter(), np.ones(d.problem.m)
-        first = score_all(d.judge, [p for p in simple_placements(d) if _open(d, p)])
+        first = score_all(d.judge, [p for p in simple_placements(d) if _allowed(d, p)])
         if context.incumbent is not None:
             first.append(score_plan(d.judge, context.incumbent))
         best = min(first, key=lambda s: s.score, default=None)
@@ -216,7 +216,7 @@ class CeftPbqp:
             places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
-        scored = score_all(d.judge, [p for p in places if _open(d, p)])
+        scored = score_all(d.judge, [p for p in places if _allowed(d, p)])
         return sorted(first + scored + list_starts(d, context), key=lambda s: s.score), factors
 
     def _byte_priced(self, d: PricingContext, context: Context) -> list[Start]:
@@ -284,8 +284,8 @@ def _distinct(candidates: list[Start], most: int) -> list[Start]:
 
 
 def _kept_starts(d: PricingContext, plan: OperatorPlan) -> list[Start]:
-    """The last plan, with its order and without, where it can still be carried out."""
-    if not _open(d, plan.placement):
+    """The last plan, with its order and without, where it is still feasible."""
+    if not _allowed(d, plan.placement):
         return []
     try:
         return [score_plan(d.judge, p) for p in (plan, OperatorPlan(plan.placement))]
@@ -293,7 +293,7 @@ def _kept_starts(d: PricingContext, plan: OperatorPlan) -> list[Start]:
         return []
 
 
-def _open(d: PricingContext, place: IntArray) -> bool:
+def _allowed(d: PricingContext, place: IntArray) -> bool:
     """Whether every operator is on a device that its group may use."""
     groups = d.graph.groups
     return bool(groups.allowed[groups.group, place].all())

@@ -49,15 +49,15 @@ class LinearisedDp:
 
 
 def best_line(
-    c: Contraction, deadline_s: float = float("inf"), *, whatever_it_takes: bool = True
+    c: Contraction, deadline_s: float = float("inf"), *, always_one: bool = True
 ) -> Chain:
     """The best cut of the lines; only the first one where time is short.
 
-    `whatever_it_takes`: whether the first line is cut even if that takes longer.
+    `always_one`: whether the first line is cut even beyond the deadline.
     Raises `InfeasibleError`: no cut fits, or none was found in time.
     """
     best: Chain | None = None
-    first_s = float("inf") if whatever_it_takes else deadline_s
+    first_s = float("inf") if always_one else deadline_s
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
         raise InfeasibleError("there are too many kinds of devices for dynamic programming")
     for last_first in (True, False):
@@ -94,12 +94,10 @@ def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | N
     return best_chain(c, line, np.inf, deadline_s)
 
 
-def line_or_none(
-    c: Contraction, deadline_s: float, *, whatever_it_takes: bool = True
-) -> Chain | None:
+def line_or_none(c: Contraction, deadline_s: float, *, always_one: bool = True) -> Chain | None:
     """The best cut of the lines, where one fits and is found; see `best_line`."""
     try:
-        return best_line(c, deadline_s, whatever_it_takes=whatever_it_takes)
+        return best_line(c, deadline_s, always_one=always_one)
     except InfeasibleError:
         return None
 

@@ -128,7 +128,7 @@ class Deployable:
     """The plan with the least `Complexity` among those found within `tolerance` of the best.
 
     Begins with the plans given, and with the layer splits of `ChainDp` over every subset of the
-    best devices. Each is simplified by steps that are kept where the judge finds them within
+    best devices. Each is simplified by steps that are kept where their judged value stays within
     the tolerance and the complexity is less: a device is emptied, its connected parts go to the
     devices that they exchange most with; small connected parts (an ``arange`` away from its
     reader, a tensor that goes out and back) go to their neighbours; a module on several devices

@@ -66,7 +66,7 @@ class Exact:
     What a solver claims is scored again. CP-SAT counts in whole numbers, 2**25 of them up to the
     start's value, and rounds down: its bound holds, and is below its optimum by less than a unit
     for each term of a load (some 1e-6 of the value). Where it has searched to its end, the plan
-    says so by `Proposal.resolution`. SCIP counts in floating point (bound lowered by 1e-7 of
+    states that as `Proposal.resolution`. SCIP counts in floating point (bound lowered by 1e-7 of
     the start's value).
 
     The same seed gives the same plan where the search ends before the deadline.
@@ -129,7 +129,7 @@ class Exact:
                 plan = c.plan(chain.stage, chain.kinds)
                 return best_of(problem, [plan], proved(chain, problem.n))
         if not installed():
-            return _instead(c, start)
+            return _line_plan(c, start)
         if start is not None:  # with clusters, or pass by pass, the line counts otherwise
             value = load_of(problem, c.plan(start.stage, start.kinds))
             start = replace(start, value_s=value)
@@ -144,7 +144,7 @@ class Exact:
     def _free(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """From the best contiguous plan."""
         try:
-            first = self._contiguous(problem, _sooner(context, 0.25))
+            first = self._contiguous(problem, context.part(0.25))
         except InfeasibleError:  # what lies on a cycle need not be together here
             first = None
         c = contract(problem, contiguous=False)
@@ -159,7 +159,7 @@ class Exact:
     def _from(
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> Proposal[OperatorPlan]:
-        """The best of all that is met on the way, added to `plans`; Ctrl-C ends it anywhere."""
+        """Improve by annealing and SCIP; adds every better plan to `plans`, Ctrl-C stops it."""
         try:
             bound, stopped = self._improve(problem, context, c, plans)
         except KeyboardInterrupt:
@@ -176,10 +176,10 @@ class Exact:
         Adds to `plans`, which holds the first one; returns a bound and whether Ctrl-C came.
         """
         small, solve = problem.pipeline.plain, ENGINES[self.engine]
-        early, until = (_sooner(context, share).deadline_s for share in (0.15, 0.75))
+        early, until = (context.part(share).deadline_s for share in (0.15, 0.75))
         slot = slots_of(c, plans[0]) if plans else None
 
-        def worth(slot: IntArray) -> float:
+        def value_of(slot: IntArray) -> float:
             return load_of(problem, plan_of(c, slot))
 
         def trios(slot: IntArray, deadline_s: float) -> tuple[IntArray, bool]:
@@ -190,15 +190,15 @@ class Exact:
             return better, stopped
 
         if slot is not None and small:
-            slot, stopped = annealed(c, slot, worth, seed=context.seed, deadline_s=early)
+            slot, stopped = annealed(c, slot, value_of, seed=context.seed, deadline_s=early)
             plans.append(plan_of(c, slot))
             if not stopped:
                 slot, stopped = trios(slot, early)
             if stopped:
                 return 0.0, True
-        value, aside = c.most_s if slot is None else worth(slot), None
+        value, aside = c.most_s if slot is None else value_of(slot), None
         if small and slot is not None:
-            aside = beside(c, slot, worth, seed=context.seed + len(HEATS))
+            aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
         until = context.deadline_s if aside is None else until
         with aside or nullcontext() as walks:
             found, bound, stopped = best_cuts(
@@ -209,23 +209,17 @@ class Exact:
         plans += [] if found is None else [plan_of(c, found)]
         if small and found is not None and not stopped and time.perf_counter() >= until:
             best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
-            with beside(c, best, worth, seed=seed) as walks:
+            with beside(c, best, value_of, seed=seed) as walks:
                 _, stopped = trios(best, context.deadline_s)
                 plans.append(plan_of(c, walks()))
         return bound, stopped
 
 
-def _instead(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:
-    """The line's plan where no solver is installed."""
+def _line_plan(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:
+    """The best cut of one line of operators, for use without a solver."""
     if start is None:
         raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
     return Proposal(c.plan(start.stage, start.kinds), note=f"{MISSING}: the line's plan")
-
-
-def _sooner(context: Context, share: float) -> Context:
-    """Less time."""
-    now = time.perf_counter()
-    return replace(context, deadline_s=now + (context.deadline_s - now) * share)
 
 
 def load_of(problem: OperatorProblem, plan: OperatorPlan) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
@@ -41,7 +41,7 @@ class ExactLatency:
     """Labels on ideals: which calls and CPU blocks follow each other (see `calls.labels`).
 
     The model is that of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5.1; the
-    algorithm is ours. They give a mixed-integer program, whose relaxation says next to nothing
+    algorithm is ours. They give a mixed-integer program, whose relaxation is nearly useless
     where accelerators are many and small. Ideals (sets closed under predecessors) are few in
     neural networks, and between two ideals a call has one length.
 
@@ -62,7 +62,7 @@ class ExactLatency:
     coarse_ideals
         The most in a graph whose chains were joined.
     beam
-        Labels that go on from each ideal in all passes but the last.
+        Labels that are extended from each ideal in all passes but the last.
     operators
         Larger problems are not taken: reachability is a table of operators x tensors.
     """
@@ -143,7 +143,7 @@ class CallSearch:
 
     def _from_single_calls(self) -> None:
         """With one call each, which is no better, and on a copy per call, which is no worse."""
-        fewer = CallSearch(self.problem.replace(calls=1), self._share(0.2), self.effort)
+        fewer = CallSearch(self.problem.replace(calls=1), self.context.part(0.2), self.effort)
         try:
             fewer.run()
         finally:
@@ -154,19 +154,13 @@ class CallSearch:
 
     def _from_copies(self) -> None:
         """On a copy per call."""
-        more = CallSearch(one_call_each(self.problem), self._share(0.5), self.effort)
+        more = CallSearch(one_call_each(self.problem), self.context.part(0.5), self.effort)
         more.run()
         if call_graph(self.problem, np.zeros(self.problem.n, dtype=np.bool_)).exact:
             self.bound_s = max(self.bound_s, more.bound_s)
         plan = None if more.best is None else packed(self.problem, more.best)
         if plan is not None:
             self._offer(plan)
-
-    def _share(self, part: float) -> Context:
-        """A context that ends after this part of the time left."""
-        left = self.context.remaining_s()
-        end = time.perf_counter() + part * left if math.isfinite(left) else math.inf
-        return replace(self.context, deadline_s=end)
 
     def _explore(self, without: BoolArray) -> None:
         """One line of ideals; few, around the plan known; all with a beam; all."""

@@ -57,7 +57,7 @@ class ExactLinks:
     contiguous ones are tried first.
 
     The program knows what lives on a device, not the tensors of one sample that pass through it.
-    Where the judge finds that those do not fit, the program is solved again with that much less
+    Where the judged peaks do not fit, the program is solved again with that much less
     memory; the bound is always that of the first program, which every plan that fits obeys.
 
     Parameters
@@ -84,7 +84,7 @@ class ExactLinks:
         """The plan, with what was proved; raises `InfeasibleError`: no plan fits the memories."""
         tried, bound = _Tried(problem), 0.0
         if context.incumbent is not None and not problem.contiguous:
-            context = _sooner(context, 0.5)
+            context = context.part(0.5)
         try:
             at_hand = [] if context.incumbent is None else [context.incumbent.placement]
             tried.start(_share_of(context.deadline_s, STARTS), context.seed, self.moves, at_hand)
@@ -156,12 +156,7 @@ def _contiguous_first(tried: _Tried, context: Context, engine: BackEnd) -> None:
     """A fifth of the time for plans that are contiguous too."""
     chain = tried.problem.replace(contiguous=True)
     with suppress(InfeasibleError):  # what lies on a cycle need not be together here
-        _solve(contract_pairs(chain, contiguous=True), tried, _sooner(context, 0.2), engine)
-
-
-def _sooner(context: Context, share: float) -> Context:
-    """Less time."""
-    return replace(context, deadline_s=_share_of(context.deadline_s, share))
+        _solve(contract_pairs(chain, contiguous=True), tried, context.part(0.2), engine)
 
 
 def _share_of(deadline_s: float, share: float) -> float:
@@ -176,7 +171,7 @@ def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArr
         c = contract(star_stand_in(problem).replace(pipeline=PLAIN), contiguous=True)
     except InfeasibleError:
         return []
-    found = line_or_none(c, deadline_s, whatever_it_takes=False)
+    found = line_or_none(c, deadline_s, always_one=False)
     return [] if found is None else [c.plan(found.stage, found.kinds).placement]
 
 

@@ -37,10 +37,10 @@ class ExactSchedule:
     """Optimal latency of some tens of operators, by CP-SAT (see `sequences.schedule_model`).
 
     The start is the plan at hand, or the best of HEFT and single devices. The solver's placement is
-    played in the order of its starts, in every dispatch, and the judge picks. Where links are
-    contended, they are taken for free first: no plan is worse then. With free links and
-    room for every tensor an in-order play is no later than the solver's schedule, so a proof of
-    the solver is a proof for the plan. With contended links the judge sends as soon as it can,
+    simulated in the order of its starts under every dispatch rule, and the best is kept. Where
+    links are contended, they are taken for free first: no plan is worse then. With free links and
+    room for every tensor an in-order simulation is no later than the solver's schedule, so a proof
+    of the solver is a proof for the plan. With contended links the judge sends as soon as it can,
     where the solver may have meant to wait, and where memory is short the plan may not fit: then
     the bound holds, and the plan may be above it.
 
@@ -81,9 +81,9 @@ class ExactSchedule:
         left = context.remaining_s() * (0.5 if context.incumbent is not None else 1.0)
         until = time.perf_counter() + left
         bound, stopped = 0.0, False
-        for asked, share in _relaxations(problem):
+        for relaxed, share in _relaxations(problem):
             until_now = time.perf_counter() + share * (until - time.perf_counter())
-            best, claim, stopped = self._solve(asked, problem, best, context.seed, until_now)
+            best, claim, stopped = self._solve(relaxed, problem, best, context.seed, until_now)
             bound = max(bound, claim)
             if stopped or bound >= best[1].value * (1 - ENOUGH):
                 break
@@ -91,17 +91,17 @@ class ExactSchedule:
 
     def _solve(
         self,
-        asked: OperatorProblem,
+        relaxed: OperatorProblem,
         problem: OperatorProblem,
         best: tuple[OperatorPlan, OperatorJudgement],
         seed: int,
         deadline_s: float,
     ) -> tuple[tuple[OperatorPlan, OperatorJudgement], float, bool]:
-        """A better plan of the problem, if there is one; a bound; whether Ctrl-C came."""
-        plan, played = best
+        """A better plan if one is found, a lower bound, and whether Ctrl-C interrupted it."""
+        plan, judgement = best
         groups = groups_of(problem)
-        m = schedule_model(asked, groups, played.value)
-        hint(m, groups, plan.placement, (played.op_start_s, played.op_end_s))
+        m = schedule_model(relaxed, groups, judgement.value)
+        hint(m, groups, plan.placement, (judgement.op_start_s, judgement.op_end_s))
         answer = run_cp_sat(
             m.model, seed=seed, deadline_s=deadline_s, workers=self.workers, gap=ENOUGH
         )
@@ -113,21 +113,21 @@ class ExactSchedule:
 
 
 def _relaxations(problem: OperatorProblem) -> list[tuple[OperatorProblem, float]]:
-    """What to solve in turn, and the share of the time that is left for each."""
+    """Problems to solve one after another, with the share of the remaining time of each."""
     if problem.links is Links.FREE:
         return [(problem, 1.0)]
     return [(problem.replace(links=Links.FREE), 0.4), (problem, 1.0)]
 
 
 def _where(row: list[Any], values: Any) -> int:
-    """The device that was chosen."""
+    """The device that the solver chose for a group."""
     return next(d for d, x in enumerate(row) if x is not None and values(x))
 
 
 def _start(
     problem: OperatorProblem, context: Context
 ) -> tuple[OperatorPlan, OperatorJudgement] | None:
-    """The plan at hand, or the best of some quick ones that fit."""
+    """The incumbent, or the best feasible plan of some quick planners."""
     quick: list[Planner] = [HEFT, HEFT_CONTENDED, *map(Single, problem.device_names)]
     plans = [] if context.incumbent is None else [context.incumbent]
     for planner in quick if not plans else ():
@@ -136,13 +136,13 @@ def _start(
                 plans.append(proposal_of(planner(problem, context)).plan)
             except InfeasibleError:
                 continue
-    return min(_played(problem, plans), key=lambda entry: entry[1].value, default=None)
+    return min(_judged(problem, plans), key=lambda entry: entry[1].value, default=None)
 
 
-def _played(
+def _judged(
     problem: OperatorProblem, plans: list[OperatorPlan]
 ) -> list[tuple[OperatorPlan, OperatorJudgement]]:
-    """Those that fit, judged."""
+    """Feasible plans with their judgements."""
     found = []
     for plan in plans:
         try:
@@ -160,7 +160,7 @@ def _better(
     place: IntArray,
     start: IntArray,
 ) -> tuple[OperatorPlan, OperatorJudgement]:
-    """The best of the start and the solver's schedule, played in every dispatch."""
+    """The best of `best` and the solver's schedule, simulated under every dispatch rule."""
     rank = np.empty(problem.n, dtype=np.int64)
     rank[problem.topology.order] = np.arange(problem.n)
     order = np.lexsort((rank, start))
@@ -169,7 +169,7 @@ def _better(
         OperatorPlan(place, order),
         OperatorPlan(place),
     ]
-    tried = [best, *_played(problem, plans)]
+    tried = [best, *_judged(problem, plans)]
     return min(tried, key=lambda entry: entry[1].value)
 
 

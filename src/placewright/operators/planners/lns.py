@@ -14,7 +14,7 @@ from placewright.operators.planners.sequences.moves import list_critical
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
     fully_linked,
-    played_sequence,
+    start_order,
 )
 from placewright.operators.planners.sequences.search_state import (
     SearchState,
@@ -43,7 +43,7 @@ class Lns:
     time as in job-shop scheduling; the model of a window is ours (`sequences.window_model`):
     devices and order of its operators, transfers on their channels, heads from what comes before,
     longest ways from what comes after. A window that looks better is decoded and judged in every
-    dispatch; it stays if decoding says that it is no worse. Starts from `Context.incumbent` or the
+    dispatch; it is kept if the decoder finds it no worse. Starts from `Context.incumbent` or the
     best list schedule.
 
     The work is fixed by CP-SAT's deterministic time with one worker: the same seed gives the same
@@ -77,7 +77,7 @@ class Lns:
         return pairwise_only(problem) or orders_by_plan(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan met.
+        """The best plan found.
 
         Raises `InfeasibleError` (no start has a link for every tensor) or `MissingDependencyError`
         (OR-tools is not installed).
@@ -115,7 +115,7 @@ class Lns:
             idle = 0 if state.score[VALUE] < before else idle + 1
             if better is not None:
                 _offer(search_state, state)
-            search_state.tell(f"window {w}")
+            search_state.report(f"window {w}")
 
     def _window(
         self,
@@ -134,7 +134,7 @@ class Lns:
 
 
 def _state_of(search_state: SearchState, orders: OrderSearch) -> SequenceState:
-    sequence = played_sequence(search_state.judge(search_state.best.plan()))
+    sequence = start_order(search_state.judge(search_state.best.plan()))
     return start_state(
         orders.instance,
         search_state.problem.t,

@@ -19,7 +19,7 @@ SCALE = 1_000_000
 
 
 LEAST_DUE = 0.5
-"""Groups that a device's share must be worth; METIS complains aloud of parts without a vertex."""
+"""Least share of a device, in groups; METIS prints warnings about parts without a vertex."""
 
 
 @final

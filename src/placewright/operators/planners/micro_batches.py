@@ -33,7 +33,7 @@ class MicroBatches:
     K devices and u units; PipeDream, doi 10.1145/3341301.3359646). The plan that is there is one
     more candidate.
 
-    Order: by default a device goes on with the oldest micro-batch that it can (rule O4), which
+    Order: by default a device continues with the oldest micro-batch that it can (rule O4), which
     fills memory with as many as there are. Where that does not fit, and where it may be slower, a
     schedule with at most w in flight is judged for every w: operator i of micro-batch j stands at
 

@@ -111,8 +111,8 @@ class MinCut:
                 if judgement.feasible or context.remaining_s() <= 0:
                     return
                 prices = raised_prices(d, prices, judgement)
-                dear = costs.compute_s + d.group_bytes[:, None] * prices
-                for choice in self._cheaper(d, replace(costs, compute_s=dear), context):
+                priced_s = costs.compute_s + d.group_bytes[:, None] * prices
+                for choice in self._cheaper(d, replace(costs, compute_s=priced_s), context):
                     place = d.place(choice)
                     yield place
 

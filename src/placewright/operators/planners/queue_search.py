@@ -78,7 +78,7 @@ class QueueSearch:
         return None if first_come else "plans order operators: use search"
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best placement met; raises `InfeasibleError`: a group that no device can run."""
+        """The best placement found; raises `InfeasibleError`: a group that no device can run."""
         islands = _Islands(problem, context)
         rounds = max(1, round(self.effort / (problem.n * self.length * ISLANDS)))
         try:
@@ -133,7 +133,7 @@ class _Islands:
         return value <= self.context.bound * (1 + 1e-12)
 
     def round(self, r: int, length: int, heats: list[float]) -> None:
-        """One walk per island; some go on from the best plan, or begin at another start, now."""
+        """One walk per island; some restart from the best plan or from another start."""
         if r % 3 == 0:
             self.own[:2] = [self.best, self.best]
         if r and r % 8 == 0:

@@ -12,7 +12,7 @@ from typing import ClassVar, final
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.placements.search import improve, score_plan
-from placewright.operators.planners.sequences.search import Sequenced, played_sequence
+from placewright.operators.planners.sequences.search import Sequenced, start_order
 from placewright.operators.planners.sequences.search_state import (
     SearchState,
     dispatches,
@@ -26,7 +26,7 @@ ENOUGH = 200
 """Moves per operator from which a walk begins at full temperature; a shorter one begins cooler."""
 
 LONGEST = 20_000
-"""Moves of a walk per operator; more of them is worth less than another walk."""
+"""Most moves of a walk per operator; beyond them another walk gains more."""
 
 FEW = 200
 """Operators up to which windows solved by CP-SAT gain as much as annealing."""
@@ -38,7 +38,7 @@ ROUNDS = 20
 @final
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Simulated annealing that never forgets the best plan, and never trusts a surrogate.
+    """Simulated annealing on sequences and placements; the best judged plan is kept.
 
     Starts from `Context.incumbent` or, without one, from the best list schedule. Rounds grow
     and alternate hot and cool. In each, sequences are annealed first (`sequences.moves`: one
@@ -67,7 +67,7 @@ class Search:
     patience
         Rounds without a better plan after which it ends.
     left_to_lns
-        Share of the time to the deadline that is left to `Lns`, which goes on from its plan in
+        Share of the time to the deadline that is left to `Lns`, which continues from its plan in
         ``auto``; less of it above `FEW` operators, of which a window is a small part.
     """
 
@@ -87,7 +87,7 @@ class Search:
         return pairwise_only(problem) or orders_by_plan(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan met; raises `InfeasibleError`: no start has a link for every tensor."""
+        """The best plan found; raises `InfeasibleError`: no start has a link for every tensor."""
         left_s, relayed = context.remaining_s(), context.incumbent is not None
         if (
             relayed
@@ -109,13 +109,13 @@ class Search:
                 idle = 0 if search_state.best.score < before else idle + 1
                 budget -= max(done, self.effort / ROUNDS)
                 size, r = max(size, min(size, done) * self.growth), r + 1
-                search_state.tell(f"round {r}")
+                search_state.report(f"round {r}")
         except KeyboardInterrupt:
             return Proposal(search_state.best.plan(), interrupted=True)
         return Proposal(search_state.best.plan())
 
     def _round(self, search_state: SearchState, work: float, r: int) -> float:
-        """Sequences first where that makes sense, then placements on the judge; the work done."""
+        """Anneal sequences where that applies, then placements on the judge; the work done."""
         heats = [self.heats[(2 * r + k) % len(self.heats)] for k in range(2)]
         done, on_judge = work, work / search_state.problem.n
         if search_state.orders is not None:
@@ -129,16 +129,17 @@ class Search:
 def _anneal_sequences(search_state: SearchState, work: float, heats: list[float], r: int) -> float:
     """Walks over sequences from the best plan; their ends are judged in every dispatch.
 
-    Returns the work of one walk: less than asked for where it would be longer than is worth it.
+    Returns the work of one walk: less than `work` where it would exceed `LONGEST` moves per
+    operator.
     """
     orders, stop = search_state.orders, Event()
     assert orders is not None
     n = search_state.problem.n
-    asked = orders.moves(work)
-    moves = min(asked, LONGEST * n)
+    wanted = orders.moves(work)
+    moves = min(wanted, LONGEST * n)
     warmth = min(1.0, moves / (ENOUGH * n))
     sequence, place = (
-        played_sequence(search_state.judge(search_state.best.plan())),
+        start_order(search_state.judge(search_state.best.plan())),
         search_state.best.place,
     )
 
@@ -164,7 +165,7 @@ def _anneal_sequences(search_state: SearchState, work: float, heats: list[float]
     ]
     if min(scores).over_bytes > 0 and search_state.best.score.over_bytes == 0:
         search_state.orders = None
-    return work * moves / asked
+    return work * moves / wanted
 
 
 def _anneal_placements(search_state: SearchState, moves: int, heat: float, r: int) -> None:

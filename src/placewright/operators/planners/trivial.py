@@ -1,4 +1,4 @@
-"""Trivial plans, which every other has to beat: one device, devices in turn, any device."""
+"""Trivial plans: one device, round robin, random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placewright.planning.contract import Context
 @final
 @dataclass(frozen=True, slots=True)
 class Single:
-    """Everything on one device: the plan that every other has to beat.
+    """Everything on one device, the baseline of every other plan.
 
     O(n). Operators that the device cannot run, or that are pinned elsewhere, make the plan
     infeasible: a single device is one device.

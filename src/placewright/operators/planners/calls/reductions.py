@@ -16,7 +16,7 @@ from placewright.operators.simulation.star.latency import accelerators, units
 def coarser(
     graph: CallGraph, without: BoolArray, apart: BoolArray, most: int
 ) -> tuple[CallGraph, list[int]] | None:
-    """Join links of chains, dearest transfers first, until there are at most `most` ideals.
+    """Join links of chains, most expensive transfers first, until there are at most `most` ideals.
 
     A link joins a block that has one reader to that reader, if it reads nothing else; joining
     them makes no cycle.

@@ -26,7 +26,7 @@ from placewright.operators.planners.placements.search import Score
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
     fully_linked,
-    played_sequence,
+    start_order,
 )
 from placewright.operators.planners.sequences.search_state import dispatches
 from placewright.operators.planners.trivial import Single
@@ -258,7 +258,7 @@ class Decoder:
             return
         orders = OrderSearch(problem, self.setup.groups)
         end = orders.improve(
-            played_sequence(self.judge(start)),
+            start_order(self.judge(start)),
             np.array(start.placement),
             moves=orders.moves(work),
             heat=heat,

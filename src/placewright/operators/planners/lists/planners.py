@@ -270,7 +270,7 @@ class EarliestTask:
     and its output is not considered. Ties by mean upward rank, then input order.
 
     Departures: devices may be heterogeneous; transfers do not wait for each other; without room
-    anywhere, memory is passed over (and the judge says by how much).
+    anywhere, memory is passed over (and the judge reports by how much).
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ class EarliestTask:
         m-SCT, section 3.3 there, after Hanen, Munier 1995: each operator has at most one favourite
         child, each child at most one parent whose favourite it is; while the child is ready, others
         get that parent's device only if nothing else can start. Departure: they take favourites
-        from a relaxed linear program; here the dearest transfers are matched first.
+        from a relaxed linear program; here the most expensive transfers are matched first.
     """
 
     name: str = "m-etf"
@@ -300,7 +300,7 @@ class EarliestTask:
 
 
 def favourite_children(setup: Setup) -> IntArray:
-    """Favourite consumer of every operator, -1 for none: dearest mean transfers matched first."""
+    """Favourite consumer of every operator, -1 for none: longest mean transfers matched first."""
     problem = setup.problem
     uses = np.diff(problem.consumer_offsets)
     parent = np.repeat(problem.tensor_producer, uses)

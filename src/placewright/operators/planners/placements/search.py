@@ -1,4 +1,4 @@
-"""Drives the local moves: chunks, cooling, deadline."""
+"""Local search on placements: chunks of moves, cooling schedule, deadline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Start:
 
 
 def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
-    """The judge's word on placements without an order."""
+    """Judge placements without an order; best first."""
     if not places:
         return []
     values, over = judge.many(np.stack(places))
@@ -66,7 +66,7 @@ def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
 
 
 def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
-    """The judge's word on a plan, its order included.
+    """Judge a plan with its order.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def improve(
     seed: int,
     deadline_s: float = math.inf,
 ) -> Start:
-    """The best placement met on a walk of about `moves` moves from `start`.
+    """The best placement found on a walk of about `moves` moves from `start`.
 
     Parameters
     ----------
@@ -103,10 +103,10 @@ def improve(
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
     cooling = COLDEST ** (1.0 / max(1, moves))
     while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
-        played = int(walk.counts[EVALUATED])
+        done = int(walk.counts[EVALUATED])
         list_critical(scene, board, walk)
-        wander(scene, *board, walk, min(CHUNK, moves - played), cooling)
-        if walk.counts[EVALUATED] <= played + 1:
+        wander(scene, *board, walk, min(CHUNK, moves - done), cooling)
+        if walk.counts[EVALUATED] <= done + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
     return Start(walk.best.copy(), best, start.order, start.dispatch)

@@ -2,9 +2,9 @@
 
 The Lagrangian of the PBQP under memory limits: each byte on device d costs ``price[d]``. A price
 that is high enough makes the plan fit, the least such price keeps most on the fast device; the
-judge says what fits, since what tensors hold at the peak depends on the schedule. One price moves
-a uniform chain as a whole, all or nothing; tilted prices cut it: bytes cost more towards the end of
-the graph, or towards its beginning.
+judge decides what fits, since what tensors hold at the peak depends on the schedule. One price
+moves a uniform chain as a whole, all or nothing; tilted prices cut it: bytes cost more towards the
+end of the graph, or towards its beginning.
 """
 
 from __future__ import annotations

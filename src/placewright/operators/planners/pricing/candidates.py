@@ -78,7 +78,7 @@ def in_stretches(
 MEMORY_ROUNDS = 4
 """How often the price of bytes is raised for one variant."""
 
-LISTED: tuple[Planner, ...] = (
+LIST_SCHEDULERS: tuple[Planner, ...] = (
     CEFT,
     CEFT_CPOP,
     HEFT,
@@ -134,9 +134,9 @@ def slack_aware(d: PricingContext, deadline_s: float) -> list[IntArray]:
 
 
 def list_starts(d: PricingContext, context: Context) -> list[Start]:
-    """Plans of `LISTED`, with their own order and with the judge's."""
+    """Plans of `LIST_SCHEDULERS`, with their own order and with the judge's."""
     found = []
-    for planner in LISTED:
+    for planner in LIST_SCHEDULERS:
         try:
             plan = planner(d.problem, context)
             shown = [plan] if plan.order is None else [plan, OperatorPlan(plan.placement)]

@@ -36,7 +36,7 @@ PRICE_LIMIT = 1e3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricingContext:
-    """What every priced solve of one problem needs.
+    """Inputs that all priced solves of one problem share.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def within_memory(
     scale: FloatArray | None = None,
     deadline_s: float = np.inf,
 ) -> Iterator[PbqpSolution]:
-    """Solve, and raise the price of bytes where the judge sees too many, until the plan fits.
+    """Solve, and raise prices of bytes where judged peaks exceed the memory, until the plan fits.
 
     One solution per round: the first is without prices, the last the one that fits if any does
     before the deadline.
@@ -142,7 +142,7 @@ def within_memory(
 def raised_prices(
     d: PricingContext, prices: FloatArray, judgement: OperatorJudgement
 ) -> FloatArray:
-    """Prices per byte after a look at the peaks: up where they are over, down where far under."""
+    """New prices per byte: higher where the peak exceeds the memory, lower where far below it."""
     memory = d.problem.memory_bytes
     if not np.isfinite(memory).any():
         return prices
@@ -160,7 +160,7 @@ def by_load(
     factors: FloatArray,
     deadline_s: float,
 ) -> tuple[list[IntArray], FloatArray]:
-    """Repeat: solve with run times times ``1 + factor``, judge, make busy devices dearer.
+    """Repeat: solve with run times times ``1 + factor``, judge, raise prices of busy devices.
 
     `factors`: shape (m,), where the prices start.
     Returns one placement per round, and the prices after the last.

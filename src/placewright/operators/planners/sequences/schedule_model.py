@@ -5,7 +5,7 @@ starts no earlier than its tensor's arrival, for each pair of devices that its m
 on. With contended links transfers are intervals as well, which do not overlap on their channel and
 come in the order in which their makers end.
 
-Every schedule that the judge plays keeps these rules, whatever the dispatch: so the least makespan
+Every simulated schedule keeps these rules, under any dispatch: so the least makespan
 is a lower bound on all plans. Times are whole numbers, durations rounded down: with starts rounded
 down too, a - b >= d gives floor(a) - floor(b) >= floor(d), so that the bound stays one; ends are
 known to 2 units then, by which the order on a channel is relaxed. Memory over time is not in the
@@ -197,7 +197,7 @@ def _in_turn(m: ScheduleModel, moves: list[tuple[Any, Any, Any, Any]]) -> None:
 def hint(
     m: ScheduleModel, groups: Groups, place: IntArray, spans: tuple[FloatArray, FloatArray]
 ) -> None:
-    """Tell the solver of a schedule: where groups are, when operators start and end."""
+    """Give the solver a schedule as a hint: where groups are, when operators start and end."""
     for g, i in enumerate(groups.first.tolist()):
         for d, x in enumerate(m.on[g]):
             if x is not None:

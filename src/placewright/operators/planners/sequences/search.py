@@ -38,7 +38,7 @@ IN_WINDOW = 512
 """Moves in one window."""
 
 MOST_TAILS = 100_000
-"""Operators up to which the least time to the end is worth computing."""
+"""Most operators for which the least time to the end is computed."""
 
 DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
@@ -53,8 +53,8 @@ class Sequenced:
     value_s: float
 
 
-def played_sequence(judgement: OperatorJudgement) -> IntArray:
-    """Operators by the time at which they started: topological."""
+def start_order(judgement: OperatorJudgement) -> IntArray:
+    """Operators by simulated start time, which is a topological order."""
     problem = judgement.problem
     position = np.empty(problem.n, dtype=np.int64)
     position[problem.topology.order] = np.arange(problem.n)
@@ -86,7 +86,7 @@ class OrderSearch:
         deadline_s: float = math.inf,
         stop: Event | None = None,
     ) -> Sequenced:
-        """The best state met on a walk of `moves` moves.
+        """The best state found on a walk of `moves` moves.
 
         `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
         `stop`: set by another thread to end the walk.
@@ -111,7 +111,7 @@ class OrderSearch:
         return max(1, int(both / windows + (both / whole if self.spread else 0)))
 
     def _chunk(self, state: SequenceState, left: int, cooling: float) -> int:
-        """Some moves; how many."""
+        """One chunk of moves; the number tried."""
         n = self.problem.n
         if n <= WHOLE:
             moves = min(left, CHUNK)
@@ -134,7 +134,7 @@ def _window_work(n: int) -> float:
 
 
 def _spread(problem: OperatorProblem, groups: Groups) -> bool:
-    """Whether there are groups that reach farther than a window."""
+    """Whether some colocation group spans more positions than a window."""
     position = np.empty(problem.n, dtype=np.int64)
     position[problem.topology.order] = np.arange(problem.n)
     first, last = np.full(len(groups.first), problem.n), np.zeros(len(groups.first), dtype=np.int64)
@@ -182,7 +182,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
 
 
 def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:
-    """Least seconds between an operator's end and the end of all, whatever the placement."""
+    """Lower bound on the seconds from an operator's end to the makespan, over all placements."""
     least = problem.compute_s.min(axis=1)
     tail = np.zeros(problem.n)
     if problem.n > MOST_TAILS:

@@ -1,4 +1,4 @@
-"""What a search that judges its finds knows: the problem laid out and the best plan so far."""
+"""State of a search on sequences: prepared problem, best plan, deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.placements.search import Score, Start, score_plan
-from placewright.operators.planners.pricing.candidates import LISTED
+from placewright.operators.planners.pricing.candidates import LIST_SCHEDULERS
 from placewright.operators.planners.sequences.search import OrderSearch, fully_linked
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import Objective, OperatorProblem, Overlap
@@ -40,19 +40,19 @@ class SearchState:
     begun_s: float = field(default_factory=time.perf_counter)
 
     def done(self) -> bool:
-        """Out of time, or nothing better exists."""
+        """Whether the deadline has passed or the bound is reached."""
         closed = self.best.score.over_bytes == 0 and (self.best.score.value_s <= self.context.bound)
         return closed or self.context.remaining_s() <= 0
 
     def offer(self, plan: OperatorPlan) -> Score:
-        """Judge a plan, keep it if it is better."""
+        """Judge a plan; it becomes the best one if its value is lower."""
         start = score_plan(self.judge, plan)
         if start.score < self.best.score:
             self.best = start
         return start.score
 
-    def tell(self, what: str) -> None:
-        """Progress."""
+    def report(self, what: str) -> None:
+        """Report progress with the best value so far."""
         self.context.progress(
             what=what,
             value=self.best.score.value_s if self.best.score.over_bytes == 0 else math.inf,
@@ -80,7 +80,10 @@ def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
     """The incumbent, or the best of the list schedules and single devices."""
     if context.incumbent is not None:
         return score_plan(judge, context.incumbent)
-    planners: list[Planner] = [*LISTED, *(Single(device) for device in problem.device_names)]
+    planners: list[Planner] = [
+        *LIST_SCHEDULERS,
+        *(Single(device) for device in problem.device_names),
+    ]
     found = []
     for planner in planners:
         if planner.unsupported_reason(problem) is not None:
@@ -97,7 +100,7 @@ def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
 
 
 def dispatches(place: IntArray, sequence: IntArray) -> list[OperatorPlan]:
-    """In order, by priority, and as the judge would have it."""
+    """A sequence under every dispatch rule: in order, by priority, and the default order."""
     return [
         OperatorPlan(place, sequence, Dispatch.IN_ORDER),
         OperatorPlan(place, sequence),

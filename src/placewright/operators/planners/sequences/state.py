@@ -72,7 +72,7 @@ class SequenceState(NamedTuple):
     ----------
     sequence, position, place
         Operators by position, positions by operator, devices; `best_sequence` and `best_place` are
-        those of the best state met.
+        those of the best state found.
     end_s
         When operators end; right for the first ``counts[VALID]`` of the sequence.
     free_s, latest_s

@@ -11,7 +11,7 @@ Where all links of a tensor take the same time, what goes in and what goes out a
     out[k, d] <= min(m - 1, |R|) x[a, d],  out[k, d] >= x[a, d] - x[r, d].
 
 In whole x these are the transfers of the judge. Where passes do not mix, each has loads of its own
-and a largest one, and their sum is minimised. Devices that could change places are told apart
+and a largest one, and their sum is minimised. Symmetric devices are ordered
 by pivots: the i-th pivot node may use the first i of them only; the heaviest nodes of the start's
 devices are pivots. Where plans must be contiguous, position s of the chain is a device (pos[s, d]),
 node v is at position s (at[v, s]), and for an edge (u, v) and every j

@@ -3,8 +3,8 @@
 x[v, d]: node v is on device d. A hyperedge costs device d where some of its members are there and
 some are not: cut[e, d] >= x[u, d] - x[v, d] for its members u, v, in both directions. Loads are
 in percent of the start's value, so that the solver's tolerances are relative. Devices of a kind are
-told apart by pivots: the i-th pivot node may use the first i of them only; the heaviest nodes of
-the start's devices are pivots, since they tend to be on different devices anyway.
+ordered by pivots to break symmetry: the i-th pivot node may use the first i of them only; the
+heaviest nodes of the start's devices are pivots, since they tend to be on different devices anyway.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def best_cuts(
 ) -> tuple[IntArray | None, float, bool]:
     """Slots of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
-    `start`, `value_s`: a plan that fits, slots of the nodes, and what it is worth.
-    `among`: only nodes on these slots move, and only among them; then the bound says nothing about
+    `start`, `value_s`: a plan that fits, slots of the nodes, and its value.
+    `among`: only nodes on these slots move, and only among them; then the bound does not hold for
     the whole. By default everything moves.
     """
     if value_s <= 0.0:

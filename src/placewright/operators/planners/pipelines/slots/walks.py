@@ -42,7 +42,7 @@ def annealed(
 
     Beside it, whether Ctrl-C came.
 
-    `value`: what slots of the nodes are worth.
+    `value`: objective of slots of the nodes.
     `halt`: shape (1,); another thread ends the walk by writing a one.
     """
     first, best, least, idle = slot, slot, value(slot), 0
@@ -75,7 +75,7 @@ def beside(
 ) -> Iterator[Callable[[], IntArray]]:
     """Walks in another thread until the block ends, or until what is yielded is called.
 
-    That ends the walks and answers with the best slots met.
+    That ends the walks and returns the best slots found.
     """
     halt = np.zeros(1, dtype=np.int64)
     with ThreadPoolExecutor(1) as pool:
