@@ -9,16 +9,37 @@ import numpy as np
 import pytest
 
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
+from placewright.samples.data.images import Images, images
+from placewright.samples.data.shards import Shard
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
-from placewright.samples.training.recipe import Recipe
-from placewright.samples.training.train import train, train_alone
+from placewright.samples.training.learner import Learner
+from placewright.samples.training.recipe import Recipe, parts, steps_of
+from placewright.samples.training.train import Trained, train
+from placewright.samples.training.trainer import Epoch
 from tests.samples.tiny import tiny
 
 torch = pytest.importorskip("torch")
 
 RECIPE = Recipe(epochs=2, batch=16, seed=3, precise=True)
+
+
+def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
+    """One node, the same batches: in every step the union of what the nodes would take."""
+    learner = Learner(recipe)
+    held = [np.array(shard.samples(), dtype=np.int64) for shard in shards]
+    learner.load({s: shard.read(s) for shard in shards for s in shard.samples()})
+    steps = steps_of(sum(map(len, held)), recipe.batch)
+    epochs = []
+    for number in range(recipe.epochs):
+        loss, count = 0.0, 0
+        split = [parts(own, steps, recipe.seed, number) for own in held]
+        for k in range(steps):
+            union = np.concatenate([parts_of_node[k] for parts_of_node in split])
+            loss, count = loss + learner.gradients(union), count + len(union)
+            learner.step_alone(len(union))
+        epochs.append(Epoch(0.0, loss / count, *learner.tested(test)))
+    return Trained(tuple(epochs), learner.parameters(), np.full(len(shards), np.nan))
 
 
 def test_together_is_one_node_on_the_union(tmp_path: Path) -> None:

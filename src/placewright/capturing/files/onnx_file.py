@@ -11,9 +11,6 @@ from placewright.errors import InputError, MissingDependencyError, UnsupportedEr
 
 CONTROL = "an operator with a graph of its own"
 
-IR_LIMIT = 2**31
-"""Protocol buffers end here; larger models have their weights in files beside."""
-
 
 def read_onnx(path: Path, batch: int | None = None) -> Any:
     """The ``onnx.ModelProto`` with shapes of all values and unique node names.

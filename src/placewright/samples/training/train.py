@@ -1,4 +1,4 @@
-"""Train on all nodes together, one process each; and alone on the union of their batches."""
+"""Train on all nodes together, one process each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.learner import Learner
-from placewright.samples.training.recipe import Recipe, parts, steps_of
+from placewright.samples.training.recipe import Recipe, steps_of
 from placewright.samples.training.trainer import Epoch, NodeTraining, TrainingOrder
 
 LONGEST_S = 600.0
@@ -31,7 +30,6 @@ class Trained:
         Shape (n,): as measured, in the run's own time; ``nan`` where a node visited nothing.
     spans_s
         Shape (n, steps, 3): when each step began, had its own gradients, ended; the first at 0.
-        Empty of one node alone.
     """
 
     epochs: tuple[Epoch, ...]
@@ -143,21 +141,3 @@ def training_orders(
         )
         for i in range(problem.n)
     ]
-
-
-def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
-    """One node, the same batches: in every step the union of what the nodes would take."""
-    learner = Learner(recipe)
-    held = [np.array(shard.samples(), dtype=np.int64) for shard in shards]
-    learner.load({s: shard.read(s) for shard in shards for s in shard.samples()})
-    steps = steps_of(sum(map(len, held)), recipe.batch)
-    epochs = []
-    for number in range(recipe.epochs):
-        loss, count = 0.0, 0
-        split = [parts(own, steps, recipe.seed, number) for own in held]
-        for k in range(steps):
-            union = np.concatenate([parts_of_node[k] for parts_of_node in split])
-            loss, count = loss + learner.gradients(union), count + len(union)
-            learner.step_alone(len(union))
-        epochs.append(Epoch(0.0, loss / count, *learner.tested(test)))
-    return Trained(tuple(epochs), learner.parameters(), np.full(len(shards), np.nan))

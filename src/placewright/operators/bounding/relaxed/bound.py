@@ -26,13 +26,6 @@ MUCH = 20.0
 """Branching begins where so many of the slowest linear programs would still fit the time."""
 
 
-def relaxed_bound(
-    problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
-) -> float:
-    """The last of `relaxed_bounds`, 0 where there is none."""
-    return max(relaxed_bounds(problem, bound_s, value_s, deadline_s), default=0.0)
-
-
 def relaxed_bounds(
     problem: OperatorProblem, bound_s: float, value_s: float, deadline_s: float
 ) -> Iterator[float]:
