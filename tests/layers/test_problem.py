@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.layers.costs import state_bytes, worker_bytes
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal
@@ -105,3 +106,19 @@ def test_a_refused_strategy_is_named_with_its_reason() -> None:
     with pytest.raises(UnsupportedError, match=r"layer 'a' cannot be tensor.*3 heads"):
         p.demand(0, Strategy.TENSOR, 2)
     assert p.refusal(0, Strategy.DATA) == ""
+
+
+def test_the_optimizer_may_need_more_memory_than_the_passes() -> None:
+    """The largest parameter's update comes when activations are gone; ZeRO divides it."""
+    kept, update = np.full((2, 2), 5.0), [[30.0, 15.0], [1000.0, 500.0]]
+    p = two_layers(activation_bytes=kept, update_bytes=update)
+    one = Stage(0, 1, (Replica((0,), 2),))
+    assert worker_bytes(p, plan(one))[0] == pytest.approx(state_bytes(p, one) + 1000.0)
+    without = p.replace(update_bytes=np.zeros((2, 2)))
+    assert worker_bytes(without, plan(one))[0] == pytest.approx(state_bytes(p, one) + 20.0)
+    unknown = p.replace(activation_bytes=np.full((2, 2), math.nan))
+    assert math.isnan(worker_bytes(unknown, plan(one))[0])
+    both = (Replica((0,), 1), Replica((1,), 1))
+    for zero, needs in ((0, 1000.0), (1, 500.0)):
+        stage = Stage(0, 1, both, zero_stage=zero)
+        assert worker_bytes(p, plan(stage))[0] == pytest.approx(state_bytes(p, stage) + needs)

@@ -427,8 +427,9 @@ def in_flight(plan: LayerPlan, s: int) -> int:
 def stage_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
     """Shape (replicas,): bytes that a worker of each replica holds for a stage at its peak.
 
-    Weights, gradients, optimizer states and buffers, activations of the micro-batches in flight
-    and what the largest layer's backward pass needs. NaN where activations are not known.
+    Weights, gradients, optimizer states and buffers; beside them activations of the micro-batches
+    in flight and what the largest layer's backward pass needs, or, when these are gone, what the
+    optimizer needs for the largest parameter. NaN where activations are not known.
     """
     stage, flight = plan.stages[s], in_flight(plan, s)
     found = np.zeros(len(stage.replicas))
@@ -442,7 +443,7 @@ def stage_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
 
 
 def _replica_bytes(p: LayerProblem, stage: Stage, degree: int, share: int, flight: int) -> float:
-    kept, working = 0.0, 0.0
+    kept, working, update = 0.0, 0.0, 0.0
     for layer in stage.layers:
         strategy = stage.strategy(layer)
         split = strategy in (Strategy.DATA, Strategy.SHARDED)
@@ -455,7 +456,10 @@ def _replica_bytes(p: LayerProblem, stage: Stage, degree: int, share: int, fligh
             work, own = work + own, min(own, inputs)
         kept += samples * own
         working = max(working, samples * work)
-    return state_bytes(p, stage, degree) + flight * kept + working
+        shards = _state_shards(stage, strategy)
+        update = max(update, float(p.update_bytes[layer, t]) / shards)
+    passes = flight * kept + working
+    return state_bytes(p, stage, degree) + (passes if math.isnan(passes) else max(passes, update))
 
 
 def state_bytes(p: LayerProblem, stage: Stage, degree: int = 0) -> float:

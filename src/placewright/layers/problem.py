@@ -156,6 +156,9 @@ class LayerProblem:
     working_bytes
         Shape (n, T): what a layer's backward pass needs on one worker beside what was kept, per
         sample: gradients of its largest intermediates.
+    update_bytes
+        Shape (n, T): what the optimizer needs beside its states while it updates the layer's
+        largest parameter on one worker.
     tensor_bytes
         Shape (n, 2): bytes per sample that a tensor-parallel layer all-reduces in its forward and
         in its backward pass over the workers of a replica, and that are not in the tables yet.
@@ -206,6 +209,7 @@ class LayerProblem:
     sizes: FloatArray = field(default_factory=lambda: np.ones(1))
     activation_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     working_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    update_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     tensor_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     flops: FloatArray = field(default_factory=lambda: np.zeros(0))
     edge_source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -238,6 +242,7 @@ class LayerProblem:
             "layer_kinds": ("layer",) * n,
             "activation_bytes": np.full(shape, math.nan),
             "working_bytes": np.zeros(shape),
+            "update_bytes": np.zeros(shape),
             "tensor_bytes": np.zeros((n, 2)),
             "flops": np.full(n, math.nan),
             "worker_kind": np.zeros(w),
@@ -357,6 +362,7 @@ FLOATS = (
     "output_bytes",
     "activation_bytes",
     "working_bytes",
+    "update_bytes",
     "sizes",
     "forward_s",
     "backward_s",

@@ -64,6 +64,9 @@ def measured_problem(session: LayerSession, *, exact: bool = False) -> LayerProb
     adam = session.optimizer != "sgd"
     held = float(np.where(np.isfinite(parameters[:, 0]), parameters[:, 0], 0).sum())
     outputs = _output_bytes(model)
+    # A layer that is split at a degree holds the part of its weights that its elements say.
+    whole = np.isfinite(parameters) & (parameters > 0)
+    divided = np.where(whole, parameters[:, :1] / np.where(whole, parameters, 1.0), 1.0)
     return LayerProblem(
         name=f"{model.source.name} on {cluster.name}",
         layer_names=tuple(layer.name for layer in model.layers),
@@ -73,6 +76,8 @@ def measured_problem(session: LayerSession, *, exact: bool = False) -> LayerProb
         forward_s=tables.forward_s,
         backward_s=tables.backward_s,
         activation_bytes=tables.saved,
+        working_bytes=np.repeat(_working_bytes(model)[:, None], len(degrees), axis=1),
+        update_bytes=_update_bytes(model)[:, None] / divided if adam else np.zeros_like(divided),
         tensor_bytes=tables.tensor_bytes,
         flops=np.array([_flops(model, layer) for layer in model.layers]),
         sizes=np.array(sizes, dtype=np.float64),
@@ -191,6 +196,37 @@ def _output_bytes(model: TracedModel) -> FloatArray:
         size = sum(math.prod(s.shape) * _item_bytes(s.dtype) for s in specs)
         found.append(size / model.batch)
     return np.array([*found, 0.0])
+
+
+def _working_bytes(model: TracedModel) -> FloatArray:
+    """Shape (n,): per sample, two gradients of a layer's largest value.
+
+    A backward operation holds the gradient that it was given and the one that it computes.
+    """
+    step, found = model.step, []
+    for layer in model.layers:
+        names = {n for i in step.instructions[layer.first : layer.end] for n in i.results if n}
+        sizes = [_value_bytes(model, name) for name in sorted(names | set(layer.inputs))]
+        found.append(2 * max(sizes, default=0.0) / model.batch)
+    return np.array(found)
+
+
+def _update_bytes(model: TracedModel) -> FloatArray:
+    """Shape (n,): what Adam holds beside its states while it updates a layer's largest parameter.
+
+    ``exp_avg_sq.sqrt() / correction`` has two results of the parameter's size at once
+    (`torch.optim.adam`, one parameter after another, as on CPUs).
+    """
+    step, found = model.step, []
+    for layer in model.layers:
+        held = [v for v, name in step.parameters.items() if name in layer.parameters]
+        found.append(2 * max((_value_bytes(model, v) for v in held), default=0.0))
+    return np.array(found)
+
+
+def _value_bytes(model: TracedModel, name: str) -> float:
+    spec = model.step.specs.get(name)
+    return 0.0 if spec is None else float(math.prod(spec.shape) * _item_bytes(spec.dtype))
 
 
 def _flops(model: TracedModel, layer: Layer) -> float:

@@ -8,7 +8,7 @@ waits a period, so that the wall time of one call says nothing. On a GPU they ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,13 +97,14 @@ class LayerTimer:
         for r in range(ROUNDS + 1):  # the first round warms up, and counts bytes
             counting = r == 0
             values: dict[str, Tensor] = {}
+            counted: set[int] = set()  # memory of `values` that an earlier layer keeps already
             for k, module in enumerate(modules):
                 given = [values[v].detach() for v in programs[k].inputs]
                 for x in given:
                     if x.is_floating_point():
                         x.requires_grad_()
                 peers.sent, peers.backward = [0.0, 0.0], False
-                with _Saved(module) as kept:
+                with _Saved(module, counted) as kept:
                     began = self._clock()
                     made = module(*given, feeds=feeds)
                     took = self._clock() - began
@@ -112,6 +113,8 @@ class LayerTimer:
                 else:
                     forward[r - 1, k] = took
                 values.update(zip(programs[k].outputs, made, strict=True))
+                ends_of = (x.untyped_storage().data_ptr() for x in (*given, *made))
+                counted |= {at for at in ends_of if at in kept.seen}
                 ends = [m for m in made if m.requires_grad]
                 gradients = [torch.ones_like(m) for m in ends]
                 peers.backward = True
@@ -171,10 +174,13 @@ class LayerTimer:
 
 
 class _Saved:
-    """Bytes that autograd keeps for a layer's backward pass, each memory once."""
+    """Bytes that autograd keeps for a layer's backward pass, each memory once.
 
-    def __init__(self, module: nn.Module) -> None:
-        self.own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    What an earlier layer keeps, such as the output of a ReLU, is not counted again by the next.
+    """
+
+    def __init__(self, module: nn.Module, counted: Set[int] = frozenset()) -> None:
+        self.own = {p.untyped_storage().data_ptr() for p in module.parameters()} | counted
         self.seen: dict[int, int] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda x: x)
 

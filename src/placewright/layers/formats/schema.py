@@ -80,6 +80,7 @@ class LayerFile(FileModel):
     output_bytes: Matrix
     activation_bytes: Matrix = Field(default_factory=list)
     working_bytes: Matrix = Field(default_factory=list)
+    update_bytes: Matrix = Field(default_factory=list)
     sizes: Row
     forward_s: Tables
     backward_s: Tables
