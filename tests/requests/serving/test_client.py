@@ -121,3 +121,14 @@ def test_a_client_that_fails_is_an_error() -> None:
     """Its last line of output is in the message."""
     with pytest.raises(RunError, match="load client ended early"):
         send(schedule_of("http://nowhere:none", np.zeros(1), [b"x"], [b"y"], [0]))
+
+
+def test_a_chunked_refusal_is_read_to_its_end() -> None:
+    """Other servers refuse so; what is left of it would be taken for the next answer."""
+    head = b"HTTP/1.1 408 Request Timeout\r\nTransfer-Encoding: chunked\r\n\r\n"
+    refusal = [head, b"4\r\nlate\r\n", b"0\r\n\r\n"]
+    whole = [answer(json.dumps(HEAD).encode())]
+    heads = [b"0123456789"[:9] + b"%d" % k for k in range(4)]
+    with server(lambda request: refusal if request[-1:] in b"02" else whole) as url:
+        found = send(schedule_of(url, [0.0, 0.2, 0.4, 0.6], heads, [b""], [0] * 4))
+    assert found.status.tolist() == [408, 200, 408, 200]

@@ -301,6 +301,23 @@ def test_a_worker_that_is_continued_answers_once(running: Running) -> None:
     assert sum(slot.restarts for slot in slots) > restarts
 
 
+def test_a_worker_that_dies_while_it_starts_is_started_once_more(running: Running) -> None:
+    """Lost twice in a row, a server has one process in the end, and one task that starts it."""
+    slot = running.dispatcher.fleet.slots[0]
+    tasks = running.dispatcher.fleet._tasks
+    restarts, lost = slot.restarts, slot.process.pid
+    os.kill(lost, signal.SIGKILL)  # type: ignore[arg-type]
+    until(lambda: slot.process.pid not in (lost, None) and not slot.up)
+    with suppress(ProcessLookupError):
+        os.kill(slot.process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+    while not slot.up:
+        assert len(tasks) <= 1
+        time.sleep(0.01)
+    assert slot.restarts >= restarts + 1
+    assert not slot.restarting
+    assert infer(running, body(30_000))[0] == 200
+
+
 def test_servers_come_and_go(running: Running) -> None:
     """A server is added and another removed under load, and nobody notices."""
     with ThreadPoolExecutor(1) as pool:

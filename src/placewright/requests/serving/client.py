@@ -139,11 +139,12 @@ def _read(kind: type, file: Any) -> dict[str, Any]:
 class _Answer:
     """A connection, the request that it carries, and what has come of its answer."""
 
-    __slots__ = ("data", "link", "request", "size")
+    __slots__ = ("chunked", "data", "link", "request", "size")
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
         self.request, self.size, self.data = -1, 0, bytearray()
+        self.chunked = False
 
     def fileno(self) -> int:
         return self.link.fileno()
@@ -158,7 +159,11 @@ class _Answer:
             end = self.data.find(b"\r\n\r\n")
             if end < 0:
                 return False
-            self.size = end + 4 + _header(bytes(self.data[:end]).lower(), LENGTH, 0)
+            head = bytes(self.data[:end]).lower()
+            self.chunked = b"\ntransfer-encoding: chunked" in head
+            self.size = end + 4 + _header(head, LENGTH, 0)
+        if self.chunked:  # other servers' refusals; ours and answers have a length
+            return self.data.endswith(b"0\r\n\r\n")
         return len(self.data) >= self.size
 
 

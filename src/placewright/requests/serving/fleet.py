@@ -52,6 +52,8 @@ class Slot:
         It takes batches now.
     failures
         In a row.
+    restarting
+        A task starts it again, and goes on where it is lost meanwhile.
     """
 
     process: ServerProcess
@@ -62,6 +64,7 @@ class Slot:
     served: int = 0
     busy_s: float = 0.0
     restarts: int = 0
+    restarting: bool = False
 
 
 class Fleet:
@@ -271,28 +274,35 @@ class Fleet:
         slot.up = False
         event("server-lost", server=slot.process.name, reason=reason, rows=len(slot.rows))
         self._on_loss(server, reason)
-        if slot.active and not self._closed:
+        if slot.active and not slot.restarting and not self._closed:
+            slot.restarting = True
             self._task(self._restart(server))
 
     async def _restart(self, server: int) -> None:
         slot = self.slots[server]
-        while slot.active:
-            await asyncio.sleep(RESTART_S[min(slot.failures, len(RESTART_S) - 1)])
-            slot.failures += 1
-            slot.restarts += 1
-            try:
-                await slot.process.start(dict(self._models))
-                await self._time_missing(server)
-            except RunError:
+        try:
+            while slot.active and not await self._started_again(server):
                 slot.process.close()
-                continue
-            if not slot.active:
-                slot.process.close()
-            slot.up = slot.active
-            name, pid = slot.process.name, slot.process.pid
-            event("server-restarted", server=name, restarts=slot.restarts, pid=pid)
-            self._on_state()
-            return
+        finally:
+            slot.restarting = False
+
+    async def _started_again(self, server: int) -> bool:
+        slot = self.slots[server]
+        await asyncio.sleep(RESTART_S[min(slot.failures, len(RESTART_S) - 1)])
+        slot.failures += 1
+        slot.restarts += 1
+        try:
+            await slot.process.start(dict(self._models))
+            await self._time_missing(server)
+        except RunError:
+            return False
+        if not slot.active:
+            slot.process.close()
+        slot.up = slot.active
+        name, pid = slot.process.name, slot.process.pid
+        event("server-restarted", server=name, restarts=slot.restarts, pid=pid)
+        self._on_state()
+        return True
 
     async def _time_missing(self, server: int) -> None:
         """Time variants that were added while the server was down."""
