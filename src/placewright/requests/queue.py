@@ -102,6 +102,11 @@ class Queue:
     input_bytes: FloatArray
 
     @property
+    def total(self) -> int:
+        """Requests ever added."""
+        return self._total
+
+    @property
     def by_deadline(self) -> IntArray:
         """Shape (count,): slots, the earliest deadline first; changes with the queue."""
         return self._by_deadline[: self.count]

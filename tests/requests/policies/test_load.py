@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.requests.policies.load import Load, seconds_per_request
+from placewright.requests.policies.load import QUANTILES, Load, quantiles, seconds_per_request
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue
@@ -71,3 +71,12 @@ def test_seconds_per_request_as_by_definition() -> None:
         batched = np.where(tables_s[:, :, 1:] <= limit_s * 0.8, per, np.inf).min(axis=2)
         alone = np.where(tables_s[:, :, 1] <= limit_s, tables_s[:, :, 1], np.inf)
         assert np.array_equal(found, np.minimum(batched, alone))
+
+
+def test_quantiles_are_numpys() -> None:
+    """To the last bit, for one value, ties and random ones."""
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 3, 17, 128):
+        for values in (rng.uniform(0.04, 0.6, n), rng.integers(1, 4, n) * 0.1):
+            expected = np.quantile(values, QUANTILES)
+            assert quantiles(values, QUANTILES).tolist() == expected.tolist()

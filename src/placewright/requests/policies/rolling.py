@@ -176,6 +176,72 @@ def _fill(
 
 
 @lean
+def _now(
+    now_s: float,
+    busy: BoolArray,
+    up: BoolArray,
+    expected_s: FloatArray,
+    free_s: FloatArray,
+    kind: IntArray,
+    prices: FloatArray,
+    factor: float,
+    pressure: float,
+    price: FloatArray,
+) -> None:
+    """Write when each server is free, ``inf`` where it is down, and what its seconds cost."""
+    for i in range(len(busy)):
+        free_s[i] = max(expected_s[i], now_s) if busy[i] else now_s
+        if not up[i]:
+            free_s[i] = np.inf
+        price[i] = prices[kind[i]] * factor * pressure
+
+
+@lean
+def _starting(
+    now_s: float,
+    count: int,
+    server_of: IntArray,
+    variant_of: IntArray,
+    start_s: FloatArray,
+    busy: BoolArray,
+    found: IntArray,
+) -> int:
+    """Put the positions that start now into `found`; how many."""
+    starting = 0
+    for q in range(count):
+        if server_of[q] >= 0 and start_s[q] <= now_s and not busy[server_of[q]]:
+            found[starting] = q
+            starting += 1
+    return starting
+
+
+@lean
+def _until(
+    now_s: float,
+    b: int,
+    due_s: float,
+    planned_s: FloatArray,
+    server: int,
+    variant: int,
+    price: float,
+    rate: float,
+) -> float:
+    """Until when a batch of `b` requests should wait for more; `now_s`: not at all."""
+    largest = planned_s.shape[2] - 1
+    if b >= largest or price <= 0 or rate <= 0:
+        return now_s
+    least = np.inf
+    for size in range(b + 1, min(b + LOOKED_AT, largest) + 1):
+        gap_s, took_s = (size - b) / rate, planned_s[server, variant, size]
+        if now_s + 1.5 * gap_s + took_s <= due_s:
+            least = min(least, price * (took_s + gap_s) / size)
+    if price * planned_s[server, variant, b] / b - least < WORTH_WAITING:
+        return now_s
+    until_s: float = due_s - planned_s[server, variant, b + 1]
+    return until_s
+
+
+@lean
 def _hopeless(
     now_s: float,
     order: IntArray,
@@ -285,7 +351,7 @@ class RollingHorizon:
         self.surcharge = np.divide(
             runs.sum(axis=1), total_s, out=np.zeros(s.servers), where=total_s > 0
         )
-        self.growth = np.arange(1, s.max_batch + 1)
+        self.free_s, self.price = np.zeros(s.servers), np.zeros(s.servers)
         self.most = max(PLANNED, 4 * s.servers)
 
     def _scratch(self, size: int) -> None:
@@ -303,10 +369,20 @@ class RollingHorizon:
         if len(order) > self.size:
             self._scratch(2 * len(order))
         count = min(len(order), self.most)
-        free_s = np.where(servers.busy, np.maximum(servers.free_s, now_s), now_s)
-        free_s[~servers.up] = np.inf
-        price = self.load.prices[self.kind] * (self.options.price * self.load.trim)
-        price *= self.load.pressure(queue.count)
+        factor, pressure = self.options.price * self.load.trim, self.load.pressure(queue.count)
+        free_s, price = self.free_s, self.price
+        _now(
+            now_s,
+            servers.busy,
+            servers.up,
+            servers.free_s,
+            free_s,
+            self.kind,
+            self.load.prices,
+            factor,
+            pressure,
+            price,
+        )
         value, kept, other = -np.inf, self.plans[0], self.plans[1]
         lost = True
         for scale in SURCHARGES:
@@ -343,9 +419,8 @@ class RollingHorizon:
                 value, kept, other, lost = made, other, kept, left_out > 0
             if not left_out:
                 break
-        server_of, variant_of = kept[0][:count], kept[1][:count]
-        starts = (server_of >= 0) & (kept[2][:count] <= now_s) & ~servers.busy[server_of]
-        dispatches = grouped(order[:count], np.where(starts, server_of, -1), variant_of)
+        starting = _starting(now_s, count, *kept, servers.busy, self.found)
+        dispatches = grouped(order, self.found[:starting], kept[0], kept[1])
         wake_s = np.inf
         if self.options.hold:
             dispatches, wake_s = self._held(now_s, dispatches, queue, price)
@@ -372,18 +447,17 @@ class RollingHorizon:
         return tuple(kept), wake_s
 
     def _worth_waiting(self, now_s: float, batch: Dispatch, queue: Queue, price: float) -> float:
-        b, table_s = len(batch.slots), self.planned_s[batch.server, batch.variant]
         rate = self.load.rate_of(int(self.family[batch.variant]))
-        if b + 1 >= len(table_s) or price <= 0 or rate <= 0:
-            return now_s
-        size = self.growth[b : b + LOOKED_AT]
-        gap_s = (size - b) / rate
-        due_s = queue.deadline_s[batch.slots[0]]
-        cost = price * (table_s[size] + gap_s) / size
-        cost[now_s + 1.5 * gap_s + table_s[size] > due_s] = np.inf
-        if price * table_s[b] / b - cost.min() < WORTH_WAITING:
-            return now_s
-        return float(due_s - table_s[b + 1])
+        return _until(
+            now_s,
+            len(batch.slots),
+            float(queue.deadline_s[batch.slots[0]]),
+            self.planned_s,
+            batch.server,
+            batch.variant,
+            price,
+            rate,
+        )
 
     def _refused(self, now_s: float, queue: Queue, servers: Servers) -> IntArray:
         found = _hopeless(
