@@ -85,10 +85,14 @@ class MeasuredPlacements:
             self._refuse(key, error)
         return self.known[key]
 
-    def in_turns(self, placements: Sequence[IntArray], rounds: int) -> list[list[float]]:
+    def in_turns(
+        self, placements: Sequence[IntArray], rounds: int, deadline_s: float = math.inf
+    ) -> list[list[float]]:
         """Median step of each placement in every round: a b c, c b a, ..."""
         times: list[list[float]] = [[] for _ in placements]
         for turn in range(rounds):
+            if turn and time.perf_counter() >= deadline_s:
+                break
             forth = range(len(placements))
             for k in forth if turn % 2 == 0 else reversed(forth):
                 with self.open(placements[k]) as steps:

@@ -43,7 +43,9 @@ class Engine:
             found.append(self.known[key].median_s)
         return np.array(found)
 
-    def in_turns(self, placements: Sequence[IntArray], rounds: int) -> list[list[float]]:
+    def in_turns(
+        self, placements: Sequence[IntArray], rounds: int, deadline_s: float = 0.0
+    ) -> list[list[float]]:
         """Without luck."""
         self.turns += rounds
         return [[self.seconds(place)] * rounds for place in placements]

@@ -56,8 +56,13 @@ class Measured(Protocol):
         """Median seconds of each row of shape (k, operators)."""
         ...
 
-    def in_turns(self, placements: Sequence[IntArray], rounds: int) -> list[list[float]]:
-        """Median step of each placement in every round; rounds go forwards, then backwards."""
+    def in_turns(
+        self, placements: Sequence[IntArray], rounds: int, deadline_s: float = math.inf
+    ) -> list[list[float]]:
+        """Median step of each placement in every round; rounds go forwards, then backwards.
+
+        No round but the first begins after the deadline (of ``time.perf_counter()``).
+        """
         ...
 
 
@@ -170,7 +175,7 @@ def _chosen(
     own = next(k for k, row in enumerate(rows) if np.array_equal(row, trivial))
     if len(rows) == 1 or context.remaining_s() <= 0:
         return run.best.place, ""
-    times = measure.in_turns(rows, ROUNDS)
+    times = measure.in_turns(rows, ROUNDS, context.deadline_s)
     best = min(range(len(rows)), key=lambda k: (mean(times[k]), k != own))
     ratio = mean(a / b for a, b in zip(times[own], times[best], strict=True))
     return rows[best], f", {ratio:.3f} times as fast as the best trivial plan in turns"
