@@ -129,7 +129,7 @@ class Doppler:
         """Imitate, then draw episodes and learn from them; teachers before torch is imported."""
         if self.profile == "repaired":
             _offer_teachers(evaluations)
-        with torch_session(self.name, evaluations.context.seed):
+        with torch_session(self.name, evaluations):
             training = _Training(self, evaluations)
             if self.profile == "as_published":
                 training.as_published()

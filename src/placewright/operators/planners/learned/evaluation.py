@@ -115,7 +115,8 @@ class Evaluations:
         if at_bound or left_s <= 0:
             return 0
         if self.measure is not None and self.count:  # a batch of runs must end in time
-            wanted = min(wanted, max(1, int(left_s * self.count / max(self.seconds(), 1e-9))))
+            fitting = left_s * self.count / max(self.seconds(), 1e-9)
+            wanted = max(1, int(min(wanted, fitting)))
         return max(0, int(min(wanted, self.limit - self.count)))
 
     def costs(self, placements: IntArray) -> FloatArray:

@@ -107,7 +107,7 @@ class Hp3c:
 
     def learn(self, evaluations: Evaluations) -> None:
         """Draw groupings and placements, reinforce, repeat."""
-        with torch_session(self.name, evaluations.context.seed):
+        with torch_session(self.name, evaluations):
             _Run(self, evaluations).learn()
 
     def group_count(self, problem: OperatorProblem) -> int:

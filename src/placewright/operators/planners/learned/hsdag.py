@@ -120,7 +120,7 @@ class Hsdag:
 
     def learn(self, evaluations: Evaluations) -> None:
         """Draw windows of placements, and learn from each."""
-        with torch_session(self.name, evaluations.context.seed):
+        with torch_session(self.name, evaluations):
             _Training(self, evaluations).run()
 
 

@@ -67,7 +67,7 @@ class Placeto:
 
     def learn(self, evaluations: Evaluations) -> None:
         """Episode after episode, each from the best placement so far."""
-        with torch_session(self.name, evaluations.context.seed):
+        with torch_session(self.name, evaluations):
             self._learn(evaluations)
 
     def _learn(self, evaluations: Evaluations) -> None:

@@ -64,7 +64,7 @@ class RnnPlacer:
 
     def learn(self, evaluations: Evaluations) -> None:
         """Sample a batch, reinforce, repeat."""
-        with torch_session(self.name, evaluations.context.seed):
+        with torch_session(self.name, evaluations):
             self._learn(evaluations)
 
     def _learn(self, evaluations: Evaluations) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from placewright.operators.planners.learned.evaluation import Evaluations
 
 
 def softmax(logits: FloatArray, allowed: BoolArray) -> FloatArray:
@@ -45,27 +50,31 @@ class MovingAverage:
 
 
 @contextmanager
-def torch_session(planner: str, seed: int, threads: int = 1) -> Iterator[None]:
+def torch_session(planner: str, evaluations: Evaluations, threads: int = 1) -> Iterator[None]:
     """Seed torch and limit its threads; both are restored afterwards.
 
-    Networks here are so small that more threads cost more than they bring.
+    Networks here are so small that more threads cost more than they bring. What importing torch
+    takes is added to the deadline: it is no planning.
 
     Raises
     ------
     MissingDependencyError
         Torch is not installed.
     """
+    began = time.perf_counter()
     try:
         import torch
     except ImportError:
         raise MissingDependencyError(
             "torch", extra="torch", purpose=f"the planner {planner}"
         ) from None
+    context, took_s = evaluations.context, time.perf_counter() - began
+    evaluations.context = replace(context, deadline_s=context.deadline_s + took_s)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(context.seed)
             yield
     finally:
         torch.set_num_threads(before)
