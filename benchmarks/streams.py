@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -29,12 +30,12 @@ from placewright import (
     solve,
     zoo_models,
 )
-from placewright.operators.judge import judge
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.run import SINGLE
-from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.copies import DEALT, predicted, whole_copies
 from placewright.operators.streaming.run import StreamRounds, single_device_limit
 from placewright.planning.contract import silent
+from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
 from placewright.runtime.engines.engine import open_engine
 from placewright.runtime.session import Session
@@ -75,6 +76,8 @@ def plans(problem: OperatorProblem, time_limit_s: float) -> Iterator[Result]:
         if key not in seen:
             seen.add(key)
             yield result
+    for plan in whole_copies(problem):
+        yield replace(judged_plan(problem.replace(pipeline=DEALT), plan), planner="whole-copies")
 
 
 def rows_of(name: str, cluster: Cluster, asked: argparse.Namespace) -> list[Row]:
@@ -84,7 +87,7 @@ def rows_of(name: str, cluster: Cluster, asked: argparse.Namespace) -> list[Row]
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state).replace(objective="throughput")
     results = list(plans(problem, asked.time_limit))
-    predictions = [predict(judge(problem, r.plan)) for r in results]
+    predictions = [predicted(r.problem, r.plan) for r in results]
     with (
         open_engine(asked.engine, cluster) as engine,
         Session(graph, cluster, state, engine) as session,
@@ -92,15 +95,15 @@ def rows_of(name: str, cluster: Cluster, asked: argparse.Namespace) -> list[Row]
         rounds = StreamRounds(session, results, predictions)
         rounds.measure(asked.samples, silent)
     found: list[Row] = []
-    for k, (result, predicted) in enumerate(zip(results, predictions, strict=True)):
+    for k, (result, expected) in enumerate(zip(results, predictions, strict=True)):
         found.append(
             {
                 "cluster": cluster.name,
                 "model": name,
                 "plan": result.planner,
-                "segments": len(predicted.segments.device),
-                "in_flight": predicted.window,
-                "predicted_s": predicted.period_s,
+                "segments": len(expected.segments.device),
+                "in_flight": expected.window,
+                "predicted_s": expected.period_s,
                 "measured_s": float(rounds.measurement(k).measured_s),
                 "latency_s": float(np.median(rounds.latency_s[k])),
                 "limit": single_device_limit(problem),

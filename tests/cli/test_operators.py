@@ -186,6 +186,28 @@ def test_a_user_model_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFix
     assert set(said.data["plan"]["devices"]) == {"board-a", "board-b"}
 
 
+def test_micro_batches_are_planned_kept_and_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The graph's file says the same; too many, and those of inference, are refused."""
+    cut = ("tests.cli.models:tower", "--training", "--micro-batches", 2)
+    on, (graph, plan) = ("--on", "edge-duo"), (tmp_path / "g.json", tmp_path / "plan.json")
+    assert speak(capsys, "capture", *cut, "-o", graph).code == 0
+    kept = speak(capsys, "operators", "plan", graph, *on, "-f", "json").data
+    said = speak(capsys, "operators", "plan", *cut, *on, "-o", plan, "-f", "json").data
+    assert set(said["plan"]["placement"]) == set(kept["plan"]["placement"])
+    ran = speak(capsys, "operators", "run", *cut, plan, *on, "--steps", 1, "--check", "-f", "json")
+    assert (ran.data["micro_batches"], ran.data["max_abs_error"]) == (2, 0.0)
+    for refused, why in (
+        (("--micro-batches", 2), "--micro-batches is for training steps"),
+        (("--training", "--micro-batches", 5), "4 rows, 5 micro-batches"),
+    ):
+        told = speak(capsys, "operators", "plan", cut[0], *on, *refused)
+        assert (told.code, why in told.err) == (1, True)
+    told = speak(capsys, "operators", "plan", graph, *on, "--micro-batches", 2)
+    assert "--micro-batches is for models" in told.err
+
+
 def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
     """``dag:`` files have free links unless told otherwise, and contention never helps one plan."""
     source = f"dag:{published('dag/layered_n100_ccr1.0_s0.json')}"

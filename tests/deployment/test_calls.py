@@ -222,6 +222,22 @@ def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
         assert model(X, 100) is not None
 
 
+def test_memory_of_a_plan_is_seen_again_after_a_run() -> None:
+    """A run loads and measures other plans; what a plan needs does not depend on what came before.
+
+    64 MB of weights, of which the process has had as many before: they are counted again.
+    """
+    big = nn.Linear(4096, 4096)
+    x = torch.ones(2, 4096)
+    with placewright.place(big, x, TRIO, planner="only:b", method="analytic") as model:
+        before = model(x)
+        model.run(steps=1, warmup=0, check=True)
+        for _ in range(2):
+            found = model.memory()["b"]
+            assert found.measured_bytes > 0.9 * found.predicted_bytes > 60e6
+        assert torch.equal(model(x), before)
+
+
 def test_a_closed_model_is_not_called() -> None:
     """And says what to do."""
     with placed(net()) as model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import placewright
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.streaming.copies import copied_devices
 from tests.deployment.test_calls import starve
 from tests.operators.adaptive.jobs import TRIO
 
@@ -84,6 +86,54 @@ def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None
             os.kill(session.group.processes[1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
     assert len(found) == len(batches)
     assert all(torch.equal(y, model(x)) for x, y in zip(batches, found, strict=True))
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
+    """Devices of three speeds have the whole model each; one that is killed loses no batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    devices = [replace(d, speed=1.0 / (k + 1)) for k, d in enumerate(TRIO.devices)]
+    cluster = replace(TRIO, devices=tuple(devices))
+    batches, found = [torch.randn(16, 64) for _ in range(30)], []
+    with placewright.place(
+        model, batches[0], cluster, method="analytic", objective="throughput", time_limit_s=0.5
+    ) as placed:
+        assert placed.result.planner == "whole-copies"
+        assert copied_devices(placed.plan) == [0, 1, 2]
+        for output in placed.stream(iter([*batches, batches[0][:3]])):
+            found.append(output)
+            if len(found) == 9 and lost is not None:
+                session = placed.workers.up
+                assert session is not None
+                os.kill(session.group.processes[lost].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        if lost is None:
+            measured = placed.measure_stream(3, check=True)
+            assert measured.measurement.max_abs_error == 0
+            assert measured.measurement.baseline is not None
+    assert len(found) == 31
+    wanted = [model(x) for x in [*batches, batches[0][:3]]]
+    assert all(torch.equal(y, w) for y, w in zip(found, wanted, strict=True))
+
+
+def test_models_that_keep_state_are_not_copied() -> None:
+    """Samples that draw random numbers are one sequence: dropout that is never switched off."""
+    model = nn.Sequential(nn.Linear(64, 64), _Noise()).eval()
+    with placewright.place(
+        model,
+        torch.randn(16, 64),
+        TRIO,
+        method="analytic",
+        objective="throughput",
+        time_limit_s=0.5,
+    ) as placed:
+        assert placed.result.planner != "whole-copies"
+
+
+class _Noise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds another number each time."""
+        return x + torch.rand_like(x)
 
 
 def test_a_batch_that_cannot_be_taken_ends_the_stream_after_those_before_it(

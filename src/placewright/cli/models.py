@@ -11,6 +11,7 @@ from placewright.cli.console import Console
 from placewright.cli.options import (
     BatchOption,
     LinksOption,
+    MicroBatchesOption,
     Model,
     ObjectiveOption,
     OnOption,
@@ -34,6 +35,7 @@ def capture(
     model: Model,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    micro_batches: MicroBatchesOption = None,
 ) -> None:
     """Turn a model into a graph of operators and tensors, without computing anything.
 
@@ -48,7 +50,8 @@ def capture(
     from placewright.cli.sources import SourceOptions, captured_graph
     from placewright.graph.files import graph_json, write_graph
 
-    graph = captured_graph(SourceOptions(model, training=training, batch=batch), console)
+    ask = SourceOptions(model, training=training, batch=batch, micro_batches=micro_batches)
+    graph = captured_graph(ask, console)
     console.show(lambda: graph_json(graph), lambda: repr(graph))
     if console.output is not None:
         console.kept(write_graph(graph, console.output))
@@ -60,6 +63,7 @@ def profile(
     on: OnOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    micro_batches: MicroBatchesOption = None,
     objective: ObjectiveOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
@@ -81,7 +85,16 @@ def profile(
     from placewright.operators.formats.writing import problem_json
 
     ask = SourceOptions(
-        source, on, training, batch, objective, links, overlap, method=method, table=table
+        source,
+        on,
+        training,
+        batch,
+        objective,
+        links=links,
+        overlap=overlap,
+        method=method,
+        table=table,
+        micro_batches=micro_batches,
     )
     problem = load(ask, console).problem
     console.show(lambda: problem_json(problem), lambda: repr(problem))

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
 
+MEMORY_STEPS = 2
+"""After which no step needs more memory than those before."""
+
 
 class PlacedModel:
     """A model with a plan for its operators, and workers that execute it.
@@ -532,14 +535,20 @@ class PlacedModel:
         return plain_module(self.workload.source.model, self._weights())
 
     def memory(self) -> dict[str, MemoryComparison]:
-        """What each device's calls have needed so far, beside what the judge predicted.
+        """What each device has needed since the plan was loaded, beside what the judge predicted.
 
-        Forms of arguments that came after the example need memory of their own.
+        Forms of arguments that came after the example need memory of their own. Where nothing has
+        been executed since, for one after a `run` that measured other plans in turns, two steps
+        are.
         """
         from placewright.deployment.workload import MemoryComparison
 
         predicted = self.result.judgement.peak_bytes.tolist()
         with self.calling() as session:
+            if not session.executed:
+                session.run(MEMORY_STEPS)
+                if any(item.mutated for item in self.workload.graph.program.inputs):
+                    self._loaded = None  # those steps have changed the state; calls must not see it
             measured = session.memory_peaks()
             names = session.cluster.device_names
         pairs = zip(names, predicted, measured, strict=True)

@@ -182,6 +182,7 @@ def deploy(
     """
     from placewright.deployment.measured import on_workers
     from placewright.deployment.planning import judged, measured_interference, planned, tried
+    from placewright.deployment.streams import can_be_copied
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.problem import Objective
 
@@ -201,6 +202,7 @@ def deploy(
                 seed=seed,
                 monitor=monitor,
                 measure=on_workers(workload, workers),
+                copies=can_be_copied(workload),
             )
         result = results[0]
         streamed = workload.problem.objective is Objective.THROUGHPUT

@@ -89,11 +89,17 @@ def planned(
     seed: int,
     monitor: Monitor,
     measure: MeasuredPlacements | None = None,
+    copies: bool = False,
 ) -> tuple[Result, ...]:
     """Plans made with interference, best first; with `auto` the best single device is one.
 
     Without a time limit the effort follows the size of the problem, and what is left to gain after
     the first second.
+
+    Parameters
+    ----------
+    copies
+        With `auto` and throughput, look at copies of the whole model too.
     """
     problem, auto = known.together, auto_of(opened(planner))
     limit_s = size_limit_s(problem) if time_limit_s is None else time_limit_s
@@ -120,16 +126,16 @@ def planned(
     result = _of_its_kind(known, result)
     single = None if auto is None else best_single(known.alone)
     if single is None:
-        return (result,) if auto is None else _for_its_objective(known, (result,), seed)
+        return (result,) if auto is None else _for_its_objective(known, (result,), seed, copies)
     # The page compares with what a device takes alone, not beside others.
     others = (c for c in result.candidates if not c.planner.startswith(SINGLE))
     result = replace(result, candidates=(*others, *single.candidates))
     found = (single, result) if single.value < result.value else (result, single)
-    return _for_its_objective(known, found, seed)
+    return _for_its_objective(known, found, seed, copies)
 
 
 def _for_its_objective(
-    known: InterferenceProfile, results: tuple[Result, ...], seed: int
+    known: InterferenceProfile, results: tuple[Result, ...], seed: int, copies: bool
 ) -> tuple[Result, ...]:
     """Results of `auto`: those of a stream with the shortest predicted period first."""
     stopped = any(result.status is Status.INTERRUPTED for result in results)
@@ -137,7 +143,7 @@ def _for_its_objective(
         return results
     from placewright.deployment.stream_plans import by_period
 
-    return tuple(by_period(known, results, seed))
+    return tuple(by_period(known, results, seed, copies=copies))
 
 
 def size_limit_s(problem: OperatorProblem) -> float:

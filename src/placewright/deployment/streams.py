@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.adaptive.survivors import cluster_of, problem_of
 from placewright.operators.carried_plan import carried_placement
-from placewright.operators.judge import judge
+from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.copies import DEALT, copied_devices, predicted
 from placewright.operators.streaming.run import cut_of
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
@@ -124,13 +124,13 @@ class PlacedStream:
         while (first := self._item(0, source)) is not None:
             form, graph = first.form, first.form.program.graph
             problem, plan = self._placed(graph)
-            predicted = predict(judge(problem, plan))
+            expected = predicted(problem, plan)
             stream = SampleStream(
                 session,
-                cut_of(problem, plan.placement, predicted),
+                cut_of(problem, plan, expected),
                 graph=graph,
                 seed=self.seed,
-                expected_s=predicted.period_s,
+                expected_s=expected.period_s,
             )
             with stream:
                 yield from self._through(stream, form, source)
@@ -181,7 +181,9 @@ class PlacedStream:
         placement = carried_placement(self.workload.graph, self.plan.placement.tolist(), graph)
         cluster = cluster_of(self.workload.cluster, self.names)
         problem = profile(graph, cluster, method="analytic")
-        return problem, OperatorPlan(np.array(placement, dtype=np.int64))
+        problem = problem.replace(objective="throughput", pipeline=self.problem.pipeline)
+        plan = OperatorPlan(np.array(placement, dtype=np.int64), replica_of=self.plan.replica_of)
+        return problem, plan
 
     def _go_on_without(self, lost: set[str], error: WorkerError) -> None:
         """Plan for the devices that are left.
@@ -196,15 +198,41 @@ class PlacedStream:
         if not lost or not left or _keeps_state(self.workload.graph):
             raise error
         try:
-            self.problem = problem_of(self.problem, left)
-            found = solve(self.problem, time_limit_s=PLANNING_S, seed=self.seed)
+            problem = problem_of(self.problem, left).replace(pipeline=PLAIN)
+            plan, planner = self._copies_left(left), "the copies that are left"
+            if plan is None:
+                found = solve(problem, time_limit_s=PLANNING_S, seed=self.seed)
+                plan, planner = found.plan, found.planner
+            elif copied_devices(plan):
+                problem = problem.replace(pipeline=DEALT)
         except PlacewrightError as reason:
             raise error from reason
-        self.plan, self.names = found.plan, left
+        self.problem, self.plan, self.names = problem, plan, left
         self.monitor.note(
             f"lost {', '.join(sorted(lost))}: {len(self.waiting)} batches that were in flight and "
-            f"those to come go to {', '.join(left)}, planned by {found.planner}"
+            f"those to come go to {', '.join(left)}, planned by {planner}"
         )
+
+    def _copies_left(self, left: Sequence[str]) -> OperatorPlan | None:
+        """The plan without the copies that are lost; ``None`` where there were none."""
+        own = [self.names[d] for d in copied_devices(self.plan)]
+        here = [left.index(name) for name in own if name in left]
+        if not here:
+            return None
+        leader = np.arange(len(left))
+        leader[here] = here[0]
+        return OperatorPlan(np.full(self.problem.n, here[0]), replica_of=leader)
+
+
+def can_be_copied(workload: Workload) -> bool:
+    """Whether samples can be dealt out to copies of the model: each stands alone, on CPUs."""
+    program = workload.graph.program
+    return (
+        isinstance(program, Program)
+        and not program.training
+        and not _keeps_state(workload.graph)
+        and all(device.kind == "cpu" for device in workload.cluster.devices)
+    )
 
 
 def _keeps_state(graph: Graph) -> bool:

@@ -21,6 +21,9 @@ class Pipeline:
     replication
         A stage may be copied to several devices that are alike, each of which takes an equal
         share of the samples.
+    by_speed
+        With `replication`, over links: the devices of a stage may differ, and each takes a share
+        of the samples in proportion to its speed.
     sync_seconds_per_byte
         What copies pay for keeping their weights equal, per resident byte and sample:
         2 (r - 1) / r times this on each of r copies. Zero where nothing is learned.
@@ -41,6 +44,7 @@ class Pipeline:
     sync_seconds_per_byte: float = 0.0
     cluster: tuple[int, ...] = ()
     cluster_seconds_per_byte: tuple[float, ...] = ()
+    by_speed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cluster", tuple(int(x) for x in self.cluster))
@@ -52,6 +56,12 @@ class Pipeline:
                 raise InputError(
                     "seconds per byte must be a number >= 0", where="pipeline", by=f"got {rate}"
                 )
+        if self.by_speed and (not self.replication or self.diffmaxima):
+            raise InputError(
+                "by_speed is about the copies of stages",
+                where="pipeline",
+                hint="add replication, and leave diffmaxima out",
+            )
         if min(self.cluster, default=0) < -1:
             raise InputError("a cluster is a number >= 0, or -1 for none", where="pipeline")
         if len(self.cluster) != len(rates):
@@ -70,7 +80,8 @@ class Pipeline:
         """Text that names the options in use, empty if none is."""
         parts = (
             (self.diffmaxima, "diffmaxima"),
-            (self.replication, "replicated stages"),
+            (self.replication and not self.by_speed, "replicated stages"),
+            (self.by_speed, "replicated stages on devices that differ"),
             (bool(self.cluster), "clusters of accelerators"),
         )
         return ", ".join(words for used, words in parts if used)

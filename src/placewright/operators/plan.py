@@ -8,8 +8,8 @@ from enum import StrEnum
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.numerics.arrays import IntArray, frozen_int
-from placewright.operators.problem import OperatorProblem
+from placewright.numerics.arrays import BoolArray, IntArray, frozen_int
+from placewright.operators.problem import Communication, OperatorProblem
 
 
 class Dispatch(StrEnum):
@@ -135,8 +135,21 @@ def _check_replicas(
         of = int(leader[d])
         if copies[of] or used[d]:
             raise InputError(f"{names[d]!r} cannot be a copy of {names[of]!r}", where=where)
-        if alike[d] != alike[of]:
+        if problem.pipeline.by_speed and problem.communication is Communication.PAIRWISE:
+            _check_copied(problem, d, place == of, where)
+        elif alike[d] != alike[of]:
             raise InputError(f"{names[d]!r} is a copy of {names[of]!r} and unlike it", where=where)
+
+
+def _check_copied(problem: OperatorProblem, d: int, stage: BoolArray, where: str) -> None:
+    """A device that differs from that of a stage can run it, and none of it is pinned."""
+    bad = np.flatnonzero(stage & (~np.isfinite(problem.compute_s[:, d]) | (problem.pinned >= 0)))
+    if len(bad):
+        raise InfeasibleError(
+            f"{problem.operator_names[int(bad[0])]!r} cannot be copied to "
+            f"{problem.device_names[d]!r}",
+            where=where,
+        )
 
 
 def device_kinds(problem: OperatorProblem) -> IntArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +31,12 @@ class MemoryUse:
         self._before = 0
 
     def begin(self) -> None:
-        """Count from here."""
+        """Count from here; what was freed before goes back to the system, so that it counts anew.
+
+        Otherwise a part would reuse the memory that the one before has left in the process, and
+        its peak would not be seen.
+        """
+        return_freed_memory()
         for device in self._devices:
             if device.startswith("cuda"):
                 torch.cuda.reset_peak_memory_stats(device)
@@ -63,6 +70,13 @@ class MemoryUse:
             )
             what = f"{OUT_OF_MEMORY}: held {held} bytes, asked for {asked} more"
             raise RunError(what) from error
+
+
+def return_freed_memory() -> None:
+    """Hand all memory that nothing uses back to the system, where glibc can be asked for it."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def stated(traceback: str) -> tuple[int, int] | None:

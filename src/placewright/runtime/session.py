@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load, load_file, save
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, RunError, WorkerError
+from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
@@ -75,6 +75,11 @@ class Session:
     engine
         Starts the workers; children of this process by default.
 
+    Attributes
+    ----------
+    executed
+        Whether a step or a call was executed since the placement was loaded.
+
     Raises
     ------
     RunError
@@ -105,6 +110,7 @@ class Session:
         self._selected: CallProgram | None = None
         self._step_s = math.nan
         self.serial = self._streamed = self.streaming = False
+        self.executed = False
 
     def __enter__(self) -> Session:
         try:
@@ -143,6 +149,7 @@ class Session:
         graph: Graph | None = None,
         peak_bytes: Sequence[float] = (),
         streamed: bool = False,
+        copies: Sequence[int] = (),
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
 
@@ -161,14 +168,18 @@ class Session:
         streamed
             For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
             through host memory, where several of one kind can be on their way.
+        copies
+            With `streamed`: devices that get the whole program each, one of which `placement`
+            names; none for one program over all devices.
         """
         self.refuse_while_streaming()
         self._step_s, self.serial, self._streamed = step_s, serial, streamed
         self._loaded = self.graph if graph is None else graph
         self._forget_programs()
         self.loads += 1
+        self.executed = False
         self._expected = tuple(peak_bytes)
-        self.parts, given = self._cut(self._loaded, placement, order)
+        self.parts, given = self._cut(self._loaded, placement, order, copies)
         files = zip(given, self._initial, strict=True)
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
@@ -292,6 +303,7 @@ class Session:
         limit_s = limits.steps_s(1, self._step_s)
         given = self._batches(parts, tensors, watched)
         answers = self.order("call", given, limit_s=limit_s)
+        self.executed = True
         record = self._record([logs for logs, _ in answers])
         self._step_s = record.duration_s
         return record, {n: t for _, made in answers for n, t in load(made).items()}
@@ -362,6 +374,7 @@ class Session:
         self.refuse_while_streaming()
         limit_s = limits.steps_s(steps, self._step_s) if limit_s is None else limit_s
         answers = self.order_all("steps", steps, watched, limit_s=limit_s)
+        self.executed = self.executed or steps > 0
         records = [self._record(logs) for logs in zip(*answers, strict=True)]
         if records:
             self._step_s = max(record.duration_s for record in records)
@@ -459,13 +472,32 @@ class Session:
         return {n for n, p in zip(names, self.layout.processes, strict=True) if p in dead}
 
     def _cut(
-        self, graph: Graph, placement: Sequence[int], order: Sequence[int]
+        self,
+        graph: Graph,
+        placement: Sequence[int],
+        order: Sequence[int],
+        copies: Sequence[int] = (),
     ) -> tuple[tuple[Part, ...], list[Share]]:
         """Parts by device and shares by process."""
         devices, layout = len(self.cluster.devices), self.layout
         ways = through_host(layout.ways) if self._streamed else layout.ways
         parts = partition(graph, placement, order, devices, ways)
+        if copies:
+            self._check_copies(copies)
+            every = {d: partition(graph, [d] * len(placement), order, devices) for d in copies}
+            parts = tuple(every[d][d] if d in every else part for d, part in enumerate(parts))
         return parts, shares(parts, order, layout.processes, serial=self.serial)
+
+    def _check_copies(self, copies: Sequence[int]) -> None:
+        """Each copy needs a process of its own: its samples are others."""
+        processes = [self.layout.processes[d] for d in copies]
+        if len(set(processes)) < len(processes):
+            raise UnsupportedError(
+                "copies of a model in one process",
+                where=self.graph.name,
+                by=f"{len(copies)} copies in {len(set(processes))} processes",
+                hint="give every GPU a process of its own: --gpus apart",
+            )
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
         """Answers by process and device, in the cluster's order."""

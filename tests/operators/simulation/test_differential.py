@@ -198,6 +198,23 @@ def test_copies_of_stages_over_links() -> None:
     assert copies > 50
 
 
+def test_copies_on_devices_that_differ() -> None:
+    """Samples dealt out by speed, for stages of any part of the model."""
+    copies = 0
+    for seed in range(40):
+        problem = random_problem(seed, most_operators=4, objective=Objective.THROUGHPUT)
+        finite = np.where(np.isfinite(problem.compute_s), problem.compute_s, 2.0)
+        problem = problem.replace(
+            compute_s=finite,
+            pinned=np.full(problem.n, -1),
+            pipeline=Pipeline(replication=True, by_speed=True, sync_seconds_per_byte=0.3),
+        )
+        for plan in list(all_plans(problem))[::9]:
+            copies += plan.replica_of.tolist() != list(range(problem.m))
+            agree(problem, plan, Seen())
+    assert copies > 50
+
+
 def test_loads_around_host_memory() -> None:
     """Star throughput; infeasible exactly where resident bytes exceed a memory."""
     seen = Seen()

@@ -43,7 +43,7 @@ def test_a_scattered_stream_is_eager_bit_for_bit() -> None:
     predicted = predict(judge(problem, plan), window=3)
     state = initial_state(source, graph.program)
     with Session(graph, WORKERS, state) as session:
-        stream = SampleStream(session, cut_of(problem, plan.placement, predicted))
+        stream = SampleStream(session, cut_of(problem, plan, predicted))
 
         def run(feeds: Iterable[Tensors]) -> list[Delivered]:
             with stream:

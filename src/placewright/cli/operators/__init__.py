@@ -22,6 +22,7 @@ from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
     LinksOption,
+    MicroBatchesOption,
     ObjectiveOption,
     OnOption,
     OverlapOption,
@@ -42,6 +43,7 @@ def load(
     objective: ObjectiveOption = None,
     training: TrainingOption = False,
     batch: BatchOption = None,
+    micro_batches: MicroBatchesOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
     queues: QueuesOption = None,
@@ -57,7 +59,17 @@ def load(
 
     pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
     options = SourceOptions(
-        source, on, training, batch, objective, links, overlap, contiguous, pipeline, queues=queues
+        source,
+        on,
+        training,
+        batch,
+        objective,
+        links=links,
+        overlap=overlap,
+        contiguous=contiguous,
+        pipeline=pipeline,
+        micro_batches=micro_batches,
+        queues=queues,
     )
     return load_source(options, console)
 
@@ -67,6 +79,7 @@ source_verbs: dict[str, Callable[..., None]] = {"compare": compare, "train": tra
 examples = {
     "plan": [
         "zoo:resnet50 --training --on edge-duo -o plan.json",
+        "zoo:alexnet --training --micro-batches 4 --on edge-duo",
         "dag:tasks.json --planner heft -f json",
         "problem.json --report plan.html --trace plan.json.gz",
     ],

@@ -37,6 +37,7 @@ class PipelineEntry(FileModel):
 
     diffmaxima: bool = False
     replication: bool = False
+    by_speed: bool = False
     sync_seconds_per_byte: Amount = 0.0
     cluster: list[Annotated[int, Field(ge=-1, le=MOST)]] = Field(default_factory=list)
     cluster_seconds_per_byte: list[Amount] = Field(default_factory=list)

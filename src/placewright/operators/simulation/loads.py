@@ -75,6 +75,26 @@ def stages(problem: OperatorProblem, plan: OperatorPlan) -> tuple[IntArray, IntA
     return leader, copies
 
 
+def shares(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
+    """Shape (m,): which part of the samples each device of a stage takes (rule L5)."""
+    leader, copies = stages(problem, plan)
+    if not problem.pipeline.by_speed:
+        found: FloatArray = 1.0 / copies
+        return found
+    took = stage_s(problem, plan)
+    speed = np.array([1.0 / s if s > 0 else 1.0 for s in took.tolist()])
+    total = np.bincount(leader, speed, minlength=problem.m)[leader]
+    part: FloatArray = speed / total
+    return part
+
+
+def stage_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
+    """Shape (m,): seconds that each device takes for the operators of its stage."""
+    leader, _ = stages(problem, plan)
+    rows = [problem.compute_s[plan.placement == leader[d], d] for d in range(problem.m)]
+    return np.array([float(np.cumsum(row)[-1]) if len(row) else 0.0 for row in rows])
+
+
 def sync_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
     """Shape (m,): seconds per sample to keep copies equal (rule L5)."""
     leader, copies = stages(problem, plan)
@@ -146,13 +166,19 @@ def pair_loads(
     if late is not None:
         took = np.where(p.is_backward == late, took, 0.0)
         moved &= p.is_backward[p.tensor_producer[tensor]] == late
-    load = (np.bincount(place, took, p.m) / copies)[leader].astype(np.float64)
+    part = shares(p, plan)
+    if p.pipeline.by_speed:
+        load = stage_s(p, plan) * part
+    else:
+        load = (np.bincount(place, took, p.m) / copies)[leader].astype(np.float64)
     for k, a, b in zip(tensor[moved], source[moved], target[moved], strict=True):
         givers, takers = np.flatnonzero(leader == a), np.flatnonzero(leader == b)
         link = np.ix_(givers, takers)
-        share = (p.latency_s[link] + p.tensor_bytes[k] * p.seconds_per_byte[link]) / (
-            len(givers) * len(takers)
-        )
+        share = p.latency_s[link] + p.tensor_bytes[k] * p.seconds_per_byte[link]
+        if p.pipeline.by_speed:
+            share *= part[givers][:, None] * part[takers]
+        else:
+            share /= len(givers) * len(takers)
         load[givers] += share.sum(axis=1)
         load[takers] += share.sum(axis=0)
     return load if late is False else load + sync_s(p, plan)

@@ -296,6 +296,8 @@ def _link_loads(
 ) -> list[float]:
     """Rules L1, L3 and L5."""
     leader, copies = _stages(p, plan)
+    if p.pipeline.by_speed:
+        return _dealt_link_loads(p, place, leader)
     load = [_compute_s(p, place, leader[d], passes) / copies[d] for d in range(p.m)]
     for k in range(p.t):
         a = place[_maker(p, k)]
@@ -310,6 +312,29 @@ def _link_loads(
     if True not in passes:
         return load
     return [load[d] + _sync_s(p, place, leader[d], copies[d]) for d in range(p.m)]
+
+
+def _dealt_link_loads(p: OperatorProblem, place: list[int], leader: list[int]) -> list[float]:
+    """Rules L1, L3 and L5, where samples are dealt out by speed."""
+    own = [[i for i in range(p.n) if place[i] == leader[d]] for d in range(p.m)]
+    took = [_added(float(p.compute_s[i, d]) for i in own[d]) for d in range(p.m)]
+    speed = [1.0 / s if s > 0 else 1.0 for s in took]
+    part = [
+        speed[d] / _added(speed[x] for x in range(p.m) if leader[x] == leader[d])
+        for d in range(p.m)
+    ]
+    load = [took[d] * part[d] for d in range(p.m)]
+    for k in range(p.t):
+        for b in _targets(p, place, k):
+            givers = [d for d in range(p.m) if leader[d] == place[_maker(p, k)]]
+            takers = [d for d in range(p.m) if leader[d] == b]
+            for g in givers:
+                each = (_transfer_s(p, k, g, x) * (part[g] * part[x]) for x in takers)
+                load[g] += _added(each)
+            for x in takers:
+                each = (_transfer_s(p, k, g, x) * (part[g] * part[x]) for g in givers)
+                load[x] += _added(each)
+    return [load[d] + _sync_s(p, place, leader[d], leader.count(leader[d])) for d in range(p.m)]
 
 
 def _star(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> Outcome:

@@ -16,10 +16,11 @@ from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators import run as steps_run
-from placewright.operators.judge import judge
 from placewright.operators.measuring import FEW_ROUNDS
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
-from placewright.operators.streaming.prediction import StreamPrediction, predict
+from placewright.operators.streaming.copies import copied_devices, copies_of, predicted
+from placewright.operators.streaming.prediction import StreamPrediction
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.planning.trace import Trace
@@ -137,18 +138,22 @@ def _rate(period_s: float) -> str:
     return f"{1.0 / period_s:.3g}/s" if period_s else "-"
 
 
-def cut_of(problem: OperatorProblem, placement: Any, prediction: StreamPrediction) -> Cut:
-    """What the workers are told of a plan."""
+def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPrediction) -> Cut:
+    """What the workers execute of a plan."""
     from placewright.runtime.stream.stream import Cut
 
-    s = prediction.segments
-    order = tuple(s.order.tolist())
+    s, copies = prediction.segments, copies_of(problem, plan)
+    order, lengths = tuple(s.order.tolist()), s.lengths(problem.m)
+    if copies:
+        whole = {copy.device for copy in copies}
+        lengths = tuple((problem.n,) if d in whole else () for d in range(problem.m))
     return Cut(
-        tuple(placement.tolist()),
+        tuple(plan.placement.tolist()),
         order,
-        s.lengths(problem.m),
+        lengths,
         prediction.window,
         prediction.peak_bytes,
+        copies,
     )
 
 
@@ -165,7 +170,7 @@ def refuse_what_cannot_stream(problem: OperatorProblem) -> None:
         (problem.communication is Communication.STAR, "devices around host memory"),
         (problem.overlap is Overlap.SERIAL, "one operator or transfer at a time"),
         (pipeline.diffmaxima, "passes that do not mix"),
-        (pipeline.replication, "replicated stages"),
+        (pipeline.replication and not pipeline.by_speed, "replicated stages of equal shares"),
     ):
         if unfit:
             raise UnsupportedError(
@@ -230,7 +235,7 @@ class StreamRounds:
         result, predicted = self.results[k], self.predictions[k]
         return SampleStream(
             self.session,
-            cut_of(result.problem, result.plan.placement, predicted),
+            cut_of(result.problem, result.plan, predicted),
             seed=self.seed,
             deliver=deliver,
             watched=watched,
@@ -357,8 +362,9 @@ def measure_stream(
     refuse_what_cannot_stream(result.problem)
     refuse_training(session.graph)
     same = beside is not None and (beside.plan.placement == result.plan.placement).all()
+    same = same and not copied_devices(result.plan)
     results = [result] if beside is None or same else [result, beside]
-    predictions = [predict(judge(r.problem, r.plan)) for r in results]
+    predictions = [predicted(r.problem, r.plan) for r in results]
     rounds = StreamRounds(session, results, predictions, seed)
     checked = None if check is None else _checked(rounds, check, seed)
     load = rounds.measure(samples, progress)
@@ -383,7 +389,9 @@ def _checked(rounds: StreamRounds, source: ModelSource, seed: int) -> Check:
     from placewright.operators.streaming.check import check_stream
 
     count = rounds.predictions[0].window + CHECKED_BEYOND
-    used = [rounds.session.cluster.devices[d] for d in np.unique(rounds.results[0].plan.placement)]
+    plan = rounds.results[0].plan
+    devices = {*plan.placement.tolist(), *copied_devices(plan)}
+    used = [rounds.session.cluster.devices[d] for d in sorted(devices)]
 
     def run(feeds: Iterable[Any]) -> list[Delivered]:
         with rounds.open(0, deliver=True) as stream:

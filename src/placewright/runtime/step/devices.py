@@ -47,6 +47,13 @@ class PlacedDevices:
         """The same parts, ready to be executed."""
         return self._compiled
 
+    def clear(self) -> None:
+        """Forget every program and its state; their memory is free."""
+        self._programs, self._selected = {}, 0
+        self._share, self._compiled = Share((), ()), CompiledShare((), (), ())
+        self._stored, self._fed = {}, {}
+        self.exchange.expect(())
+
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
         """Take parts and the initial state that lives here; other programs are forgotten.
 

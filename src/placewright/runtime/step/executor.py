@@ -80,6 +80,7 @@ class StepExecutor(WorkerProgram):
         RunError
             A file with weights is not there.
         """
+        self.devices.clear()
         self.memory.begin()
         try:
             self.devices.load(share, state_file, weights)

@@ -49,17 +49,17 @@ def shares(
     for device, process in enumerate(processes):
         crews[process].append(device)
     parts = posted(parts, order)
-    home = {step.operator: part.device for part in parts for step in part.steps}
-    found = [_share([parts[d] for d in device_group], order, home) for device_group in crews]
+    found = [_share([parts[d] for d in device_group], order) for device_group in crews]
     if not serial:
         return found
     actions = serial_actions(parts, order, processes)
     return [replace(share, actions=a) for share, a in zip(found, actions, strict=True)]
 
 
-def _share(parts: Sequence[Part], order: Sequence[int], home: dict[int, int]) -> Share:
+def _share(parts: Sequence[Part], order: Sequence[int]) -> Share:
+    home = {step.operator: part.device for part in parts for step in part.steps}
     place = {part.device: k for k, part in enumerate(parts)}
-    turns = (place[home[i]] for i in order if home.get(i) in place)
+    turns = (place[home[i]] for i in order if i in home)
     return Share(tuple(parts), tuple(turns))
 
 

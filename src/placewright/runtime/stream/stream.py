@@ -6,6 +6,10 @@
 
 At most `window` samples are in flight: the next one is taken in when the oldest one is done on
 every worker. What a worker holds is bounded by that.
+
+Where devices have copies of the whole model, a sample goes to one worker, which numbers those that
+it gets from 0; outputs are delivered in the order in which samples were given. Only the worker with
+the oldest sample is waited for.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from placewright.graph.graph import Graph
 from placewright.runtime import limits
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import storable
+from placewright.runtime.stream.dealing import Copy, next_copy
 from placewright.runtime.stream.executor import Finished, Progress, Sample
 
 Tensors = Mapping[str, torch.Tensor]
@@ -48,6 +53,9 @@ class Cut:
     peak_bytes
         By device what it is expected to need with so many: an error says by how much that was
         wrong.
+    copies
+        Devices that have the whole model each, and are dealt samples; none for a pipeline, in
+        which every worker has a part of every sample.
     """
 
     placement: tuple[int, ...]
@@ -55,6 +63,7 @@ class Cut:
     lengths: tuple[tuple[int, ...], ...]
     window: int
     peak_bytes: tuple[float, ...] = ()
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +126,12 @@ class SampleStream:
         self.spans: list[list[tuple[int, int, int, float, float]]] = [
             [] for _ in session.group.specs
         ]
+        workers = range(len(session.group.specs))
         self._parts: dict[int, _Parts] = {}
         self._given = self._next = 0
-        self._waiting: list[Sample] = []
+        self._queues = [_Queue() for _ in workers]
+        processes = session.layout.processes
+        self._dealt = [processes[copy.device] for copy in cut.copies]
 
     def __enter__(self) -> SampleStream:
         session, cut = self.session, self.cut
@@ -130,6 +142,7 @@ class SampleStream:
             streamed=True,
             graph=self._graph,
             peak_bytes=cut.peak_bytes,
+            copies=[copy.device for copy in cut.copies],
         )
         groups = [session.layout.device_group(r) for r in range(len(session.group.specs))]
         opening = [
@@ -175,20 +188,25 @@ class SampleStream:
     def give(self, feed: Tensors | None) -> None:
         """Add a sample to those that the next `take` hands over."""
         data = save(storable(feed)) if feed else b""
-        self._parts[self._given] = _Parts(time.perf_counter())
-        self._waiting.append(Sample(self._given, data))
+        workers = self._takers()
+        self._parts[self._given] = _Parts(time.perf_counter(), workers)
+        for worker in workers:
+            self._queues[worker].add(self._given, data)
         self._given += 1
+
+    def _takers(self) -> Sequence[int]:
+        """The workers that have a part of the next sample: all, or the one that it is dealt to."""
+        if not self.cut.copies:
+            return range(len(self._queues))
+        waiting = [len(self._queues[worker].sample) for worker in self._dealt]
+        return (self._dealt[next_copy(self.cut.copies, waiting)],)
 
     def take(self) -> list[Delivered]:
         """Samples that are done; waits for the oldest one."""
         asked_s = time.perf_counter()
         while self._next in self._parts:
-            samples, self._waiting = self._waiting, []
-            self._note(
-                self.session.order_all(
-                    "stream_turn", samples, self._next, WAIT_S, limit_s=limits.patience(30.0)
-                )
-            )
+            turns = [queue.turn(self._next) for queue in self._queues]
+            self._note(self.session.order("stream_turn", turns, limit_s=limits.patience(30.0)))
             if found := self._complete():
                 return found
             if time.perf_counter() - asked_s > self._limit_s:
@@ -203,17 +221,20 @@ class SampleStream:
 
     def _note(self, answers: Sequence[Progress]) -> None:
         for worker, progress in enumerate(answers):
-            self.spans[worker] += progress.spans
+            sample = self._queues[worker].sample
+            self.spans[worker] += [(d, s, sample[n], a, b) for d, s, n, a, b in progress.spans]
             for done in progress.finished:
-                self._parts[done.index].by_worker[worker] = done
+                self._parts[sample.pop(done.index)].by_worker[worker] = done
 
     def _complete(self) -> list[Delivered]:
-        found, workers = [], len(self.session.group.specs)
-        while len((parts := self._parts.get(self._next, _NONE)).by_worker) == workers:
+        found = []
+        while (parts := self._parts.get(self._next, _NONE)).complete:
             outputs: dict[str, torch.Tensor] = {}
             for done in parts.by_worker.values():
                 outputs.update(load(done.outputs) if done.outputs else {})
-            done_s = tuple(parts.by_worker[w].end_s for w in range(workers))
+            done_s = tuple(parts.by_worker[w].end_s for w in parts.workers)
+            if self._dealt:  # one of several clocks: that of the caller is the same for all
+                done_s = (time.perf_counter(),)
             latency_s = time.perf_counter() - parts.given_s
             found.append(Delivered(self._next, outputs, latency_s, done_s))
             del self._parts[self._next]
@@ -226,7 +247,44 @@ class _Parts:
     """What the workers have said of a sample that was given at `given_s`."""
 
     given_s: float
+    workers: Sequence[int] = ()
     by_worker: dict[int, Finished] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker that has a part of the sample has done it."""
+        return 0 < len(self.workers) == len(self.by_worker)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What one worker was given, by its own numbers of samples.
+
+    Attributes
+    ----------
+    sample
+        Of those that it has not done, the number in the stream.
+    given
+        How many it was given so far.
+    new
+        Those to be handed over in the next turn.
+    """
+
+    sample: dict[int, int] = field(default_factory=dict)
+    given: int = 0
+    new: list[Sample] = field(default_factory=list)
+
+    def add(self, index: int, data: bytes) -> None:
+        """Give the worker a sample."""
+        self.sample[self.given] = index
+        self.new.append(Sample(self.given, data))
+        self.given += 1
+
+    def turn(self, oldest: int) -> tuple[list[Sample], int, float]:
+        """Arguments of the order `stream_turn`: wait only where the stream's oldest sample is."""
+        new, self.new = self.new, []
+        until = next((own for own, n in self.sample.items() if n == oldest), -1)
+        return new, until, WAIT_S
 
 
 _NONE = _Parts(0.0)

@@ -1,0 +1,37 @@
+"""Dealing: which copy of a model takes the next sample of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A device that has the whole model.
+
+    Attributes
+    ----------
+    seconds
+        That it is expected to take for a sample.
+    window
+        Most samples that it has and has not done.
+    """
+
+    device: int
+    seconds: float
+    window: int
+
+
+def next_copy(copies: Sequence[Copy], waiting: Sequence[int]) -> int:
+    """The copy that is expected to be done first with one more sample; ties: the first.
+
+    Who is slower than expected has more waiting and gets fewer: shares follow the real speeds.
+
+    Parameters
+    ----------
+    waiting
+        By copy, samples that it has and has not done. One of them has room in its window.
+    """
+    free = [k for k, copy in enumerate(copies) if waiting[k] < copy.window]
+    return min(free, key=lambda k: ((waiting[k] + 1) * copies[k].seconds, k))
