@@ -81,10 +81,10 @@ class RayProcess(ServerProcess):
 
     async def start(self, models: Mapping[str, bytes]) -> None:
         """See `ServerProcess.start`."""
-        kind = self._ray.remote(ServerActor)
+        kind, limit_s = self._ray.remote(ServerActor), limits.patience(PLACED_S + limits.START_S)
         self._actor = actor = kind.options(**self._options).remote()
         try:
-            async with asyncio.timeout(limits.patience(PLACED_S)):
+            async with asyncio.timeout(limit_s):
                 pid, host = await asyncio.wrap_future(actor.where.remote().future())
                 spec = self._spec(host)
                 await asyncio.wrap_future(actor.begin.remote(spec).future())
@@ -93,8 +93,8 @@ class RayProcess(ServerProcess):
             raise RunError(
                 "Ray does not start the server",
                 where=f"server {self.name!r}",
-                by=f"asked for {self._options}, waited {limits.patience(PLACED_S):.0f} s",
-                hint="`ray status` shows what is free",
+                by=f"asked for {self._options}, waited {limit_s:.0f} s",
+                hint="`ray status` shows what is free; PLACEWRIGHT_PATIENCE=4 waits longer",
             ) from None
         except self._ray.exceptions.RayError as error:
             self.end()
