@@ -143,13 +143,12 @@ def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
     lines += [("bound", bound)] if bound else []
     note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate."
     yield section("Over load", note, chart(lines, "load", "share"))
-    if plan.policy == "rolling":
-        points = [_priced(short, plan, price) for price in PRICES]
-        knob: list[Curve] = [("price", [(s, e) for s, e in points])]
-        note = "From cheap machine time (accurate, late) to dear: prices " + ", ".join(
-            f"{p:g}" for p in PRICES
-        )
-        yield section("Price of machine time", note, chart(knob, "success", "effective accuracy"))
+    priced = plan if plan.policy == "rolling" else RequestPlan("rolling")
+    points = [_priced(short, priced, price) for price in PRICES]
+    knob: list[Curve] = [("price", [(s, e) for s, e in points])]
+    note = "Policy rolling, from cheap machine time (accurate, late) to dear: prices "
+    note += ", ".join(f"{p:g}" for p in PRICES)
+    yield section("Price of machine time", note, chart(knob, "success", "effective accuracy"))
 
 
 def _priced(problem: RequestProblem, plan: RequestPlan, price: float) -> tuple[float, float]:
