@@ -15,6 +15,7 @@ from torch import nn
 import placewright
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, WorkerError
+from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import copied_devices
 from tests.deployment.test_calls import starve
@@ -101,6 +102,8 @@ def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
     ) as placed:
         assert placed.result.planner == "whole-copies"
         assert copied_devices(placed.plan) == [0, 1, 2]
+        told = placement_summary(placed.result.judgement).module_map
+        assert told == "a copy of the whole model on each of a, b, c"
         for output in placed.stream(iter([*batches, batches[0][:3]])):
             found.append(output)
             if len(found) == 9 and lost is not None:

@@ -162,6 +162,10 @@ def module_map(
     root, used = _tree(played), [d for d in devices if d.operators]
     if root is None:
         return ""
+    if len(used) == 1 and played.problem.pipeline.by_speed:
+        copies = [d.device for d in devices if d.peak_bytes]
+        if len(copies) > 1:
+            return f"a copy of the whole model on each of {', '.join(copies)}"
     if len(used) == 1:
         return f"the whole model on {used[0].device}"
     layers = max(_lists(root), key=lambda node: _weight(node, root), default=None)
