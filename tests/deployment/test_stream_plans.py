@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from placewright.deployment.planning import planned
+from placewright.deployment.planning import judged, planned
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
+from placewright.operators.streaming.copies import DEALT, copied_devices, whole_copies
 from placewright.operators.streaming.prediction import predict
+from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result
+from placewright.planning.solving import solve
 
 CHAIN = tiny([[1.0, 9.0], [0.5, 1.0]], [(0, 0.6, [1])], latency_s=0.0, objective="throughput")
 """One device does a sample in 1.5 s. Two do it in 1.0 s, and the transfer of 0.6 s meanwhile: the
@@ -35,3 +40,15 @@ def test_auto_takes_the_plan_whose_stream_is_fastest() -> None:
 def test_a_planner_that_was_named_is_obeyed() -> None:
     """Its plan is the best one by value."""
     assert best("exact").value == pytest.approx(1.5)
+
+
+def test_a_saved_plan_with_copies_is_judged_as_one(tmp_path: Path) -> None:
+    """Its file says so, and no option has to."""
+    found = solve(CHAIN.replace(pipeline=DEALT), FixedPlan(next(whole_copies(CHAIN)), name="both"))
+    path = found.save(tmp_path / "plan.json")
+    known = InterferenceProfile.alike(CHAIN)
+    again = judged(known, path)
+    assert copied_devices(again.plan) == copied_devices(found.plan) == [0, 1]
+    assert again.value == found.value
+    other = solve(CHAIN, FixedPlan(best("exact").plan, name="one")).save(tmp_path / "other.json")
+    assert judged(known, other).problem is known.of(judged(known, other).plan)

@@ -14,6 +14,7 @@ from placewright.operators.interference import InterferenceProfile
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.problem import Objective
 from placewright.operators.run import SINGLE, best_single
+from placewright.operators.streaming.copies import DEALT, copied_devices
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result, Status
@@ -154,12 +155,19 @@ def size_limit_s(problem: OperatorProblem) -> float:
 def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Result:
     """A plan that was given, or a plan file, judged as one device or as several.
 
+    Plans of streams may have copies of the whole model.
+
     Raises
     ------
     InfeasibleError
         It does not fit; says by how much.
     """
-    result = judged_plan(known.together, plan)
+    problem = known.together
+    if problem.objective is Objective.THROUGHPUT and problem.pipeline == PLAIN:
+        result = judged_plan(problem.replace(pipeline=DEALT), plan)
+        if copied_devices(result.plan):
+            return result
+    result = judged_plan(problem, plan)
     return result if known.of(result.plan) is result.problem else judged_plan(known.alone, plan)
 
 

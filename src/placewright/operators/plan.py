@@ -127,7 +127,9 @@ def _check_replicas(
         raise InputError("replica_of needs a device that exists for each device", where=where)
     if copies.any() and not problem.pipeline.replication:
         raise InputError(
-            "the problem does not ask for replicated stages", where=where, hint="add --replication"
+            "the problem does not ask for replicated stages",
+            where=where,
+            hint="streams have them: give --objective throughput, and --replication to plan them",
         )
     alike = device_kinds(problem)
     used = np.bincount(place, minlength=m) > 0
