@@ -189,6 +189,7 @@ def deploy(
     try:
         known = InterferenceProfile.alike(workload.problem)
         local = workers.engine.name == "local" or workload.state is None
+        streamed = workload.problem.objective is Objective.THROUGHPUT
         if calibrate and not local:
             known = measured_interference(workload, workers, monitor)
             known = known.asked(workload.problem)
@@ -202,10 +203,9 @@ def deploy(
                 seed=seed,
                 monitor=monitor,
                 measure=on_workers(workload, workers),
-                copies=can_be_copied(workload),
+                copies=streamed and can_be_copied(workload),
             )
         result = results[0]
-        streamed = workload.problem.objective is Objective.THROUGHPUT
         if trials and not local and not streamed and len(results) > 1:
             result = tried(workload, known, results, workers, monitor)
         others = tuple(other for other in results if other is not result)
