@@ -71,7 +71,8 @@ class ChildProcess:
         name: str,
         preloaded: Sequence[str] = (),
     ) -> None:
-        self._lifeline, theirs = Pipe()
+        # One way, so a pipe: of a socket that a thread waits for, the kernel sends no signal.
+        theirs, self._lifeline = Pipe(duplex=False)
         self.process: BaseProcess = fork_server_context(preloaded).Process(
             target=target, args=(*arguments, theirs), name=name, daemon=True
         )
