@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from placewright import (
     Cluster,
+    Measurement,
     ModelSource,
     OperatorProblem,
     ProfileTable,
@@ -184,8 +185,10 @@ def split(problem: OperatorProblem) -> Result | None:
     return min(several, key=lambda p: p.value, default=None)
 
 
-def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[dict[str, Any]]:
-    """One row per plan of a model."""
+def measured(
+    name: str, cluster: Cluster, steps: int, table: ProfileTable
+) -> list[tuple[Result, Measurement]]:
+    """Plans of a model and what was measured of them in turns: one device, then several."""
     small = MODELS[name]
     source = small.source(name)
     graph = capture_source(source, training=small.training)
@@ -197,16 +200,24 @@ def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[d
         taken = runner.measure(several or single, beside=single, steps=steps, warmup=5)
     found = []
     if taken.baseline is not None and taken.baseline.measurement is not None:
-        alone = taken.baseline.measurement
-        found.append((single.planner, 0, alone.predicted_s, alone.measured_s))
-    if several is not None:
-        messages = len(several.judgement.transfers)
-        found.append((several.planner, messages, taken.predicted_s, taken.measured_s))
-    else:
-        found.append((single.planner, 0, taken.predicted_s, taken.measured_s))
-    keys = ("planner", "messages", "predicted_s", "measured_s")
-    shared = {"model": name, "emulated": taken.emulated}
-    return [shared | dict(zip(keys, values, strict=True)) for values in found]
+        found.append((single, taken.baseline.measurement))
+    found.append((several or single, taken))
+    return found
+
+
+def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[dict[str, Any]]:
+    """One row per plan of a model."""
+    return [
+        {
+            "model": name,
+            "emulated": taken.emulated,
+            "planner": result.planner,
+            "messages": len(result.judgement.transfers),
+            "predicted_s": taken.predicted_s,
+            "measured_s": taken.measured_s,
+        }
+        for result, taken in measured(name, cluster, steps, table)
+    ]
 
 
 def error(row: dict[str, Any]) -> float:

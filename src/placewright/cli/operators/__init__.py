@@ -17,6 +17,7 @@ from placewright.cli.operators.pipelines import (
     SpeedupOption,
     SyncOption,
 )
+from placewright.cli.operators.residual import simulate
 from placewright.cli.operators.run import run
 from placewright.cli.options import (
     BatchOption,
@@ -75,7 +76,11 @@ def load(
 
 
 verbs: dict[str, Callable[..., None]] = {"run": run, "export": export}
-source_verbs: dict[str, Callable[..., None]] = {"compare": compare, "train": train}
+source_verbs: dict[str, Callable[..., None]] = {
+    "compare": compare,
+    "simulate": simulate,
+    "train": train,
+}
 examples = {
     "plan": [
         "zoo:resnet50 --training --on edge-duo -o plan.json",
@@ -93,7 +98,11 @@ examples = {
         "zoo:resnet50 --on edge-quad --planner hp3c --checkpoint hp3c.safetensors",
         "problem.json --planner post --checkpoint post.safetensors --resume --seed 1",
     ],
-    "simulate": ["problem.json plan.json", "dag:tasks.json plan.json --links contended"],
+    "simulate": [
+        "problem.json plan.json",
+        "dag:tasks.json plan.json --links contended",
+        "zoo:resnet50 plan.json --on edge-duo --residual runs.json",
+    ],
     "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],
     "export": ["model.onnx plan.json --on edge-duo --folder placed"],
     "run": [

@@ -9,6 +9,7 @@ import typer
 
 from placewright.cli.answer import keep_pictures
 from placewright.cli.console import Console
+from placewright.cli.operators.residual import RecordOption, add_record, check_record
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
@@ -121,6 +122,7 @@ def run(
     overlap: OverlapOption = None,
     time_limit: OptionalTimeLimitOption = None,
     seed: SeedOption = 0,
+    record: RecordOption = None,
     report: ReportOption = None,
     trace: TraceOption = None,
 ) -> None:
@@ -164,6 +166,12 @@ def run(
     streamed = options.changes.get("objective") == "throughput"
     if streamed and adapt:
         raise InputError("--adapt is for steps", by="--objective throughput", hint="leave it out")
+    if record is not None and (adapt or streamed):
+        other = "--adapt" if adapt else "--objective throughput"
+        raise InputError(
+            "--record is for steps of one plan", by=other, hint="leave one of them out"
+        )
+    check_record(record)
     if is_model_file(source):
         run_model_file(
             console,
@@ -183,6 +191,7 @@ def run(
                 "--engine": engine != "local",
                 "--adapt": adapt,
                 "--gpus": gpus is not None,
+                "--record": record is not None,
                 "--objective throughput": streamed,
             },
         )
@@ -209,6 +218,8 @@ def run(
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.show(lambda: data, lambda: run_table(result, measured, timeline))
     console.keep(lambda: data)
+    if record is not None:
+        add_record(console, record, result, measured)
     keep_pictures(
         console,
         result,

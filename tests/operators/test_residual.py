@@ -1,0 +1,203 @@
+"""The residual model: known biases are found on models held out, and noise is not corrected."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnsupportedError
+from placewright.operators.instances import tiny
+from placewright.operators.judge import judge
+from placewright.operators.judgement import OperatorJudgement
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import Objective
+from placewright.operators.residual import (
+    FEATURES,
+    MeasuredRun,
+    ResidualModel,
+    features,
+    fit,
+    held_out,
+    measured_run,
+)
+
+MODELS = 12
+
+
+@cache
+def judged(seed: int) -> tuple[OperatorJudgement, ...]:
+    """Three plans of a synthetic model of some milliseconds: one device, two halves, any."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(15, 60))
+    compute = rng.uniform(2e-5, 4e-4, (n, 1)) * [1.0, rng.uniform(1.0, 2.0)]
+    tensors = [(i, float(rng.integers(100, 10_000)), [i + 1]) for i in range(n - 1)]
+    tensors += [(i, 500.0, [i + 2]) for i in range(0, n - 2, int(rng.integers(2, 6)))]
+    problem = tiny(
+        compute.tolist(),
+        tensors,
+        latency_s=1e-4,
+        seconds_per_byte=1e-8,
+        name=f"model-{seed}",
+        operator_kinds=tuple(rng.choice(["aten.addmm.default", "aten.relu.default"], n)),
+    )
+    any_place = (rng.random(n) < rng.uniform(0.05, 0.5)).astype(np.int64)
+    places = [np.zeros(n, dtype=np.int64), (np.arange(n) > n // 2).astype(np.int64), any_place]
+    return tuple(judge(problem, OperatorPlan(place)) for place in places)
+
+
+def overheads(found: OperatorJudgement) -> float:
+    """Seconds that a run takes where each operator costs 12 us more, each transfer 60 us."""
+    return found.value + 12e-6 * found.problem.n + 60e-6 * len(found.transfers)
+
+
+def errors(runs: list[MeasuredRun]) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute errors of the logarithm: the judge's, and corrected without the run's model."""
+    before = np.abs([run.log_ratio for run in runs])
+    pairs = zip(runs, held_out(runs), strict=True)
+    return before, np.abs([math.log(c.seconds / run.measured_s) for run, c in pairs])
+
+
+def synthetic(noise: float, seed: int, biased: bool) -> list[MeasuredRun]:
+    """Three runs each of `MODELS` models."""
+    rng = np.random.default_rng(seed)
+    plans = [found for k in range(MODELS) for found in judged(k)]
+    exact = [overheads(found) if biased else found.value for found in plans]
+    return [
+        measured_run(found, seconds * math.exp(noise * rng.standard_normal()))
+        for found, seconds in zip(plans, exact, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bias_is_found_on_models_that_were_never_measured(seed: int) -> None:
+    """Overheads of operators and messages under 2 % noise: less than half the judge's error."""
+    before, after = errors(synthetic(0.02, seed, biased=True))
+    assert np.median(before) > 0.05
+    assert np.median(after) < 0.5 * np.median(before)
+    assert after.mean() < 0.5 * before.mean()
+
+
+def test_a_constant_factor_is_found_exactly() -> None:
+    """All runs take 1.3 times as long: so does every other model, and the interval is narrow."""
+    runs = [measured_run(found, 1.3 * found.value) for k in range(4) for found in judged(k)]
+    model, other = fit(runs), judged(9)[1]
+    found = model.corrected(other)
+    assert found.seconds == pytest.approx(1.3 * other.value, rel=1e-9)
+    assert found.high_s == pytest.approx(found.low_s, rel=1e-9)
+    assert (found.predicted_s, found.runs, found.models) == (other.value, 12, 4)
+    assert "corrected by 12 measured runs of 4 models" in str(found)
+
+
+def test_without_a_bias_it_is_as_good_as_the_judge() -> None:
+    """5 % noise alone: most of ten sets of runs change nothing, none adds 10 % of the error."""
+    ratios = []
+    for seed in range(10):
+        before, after = errors(synthetic(0.05, seed, biased=False))
+        ratios.append(after.mean() / before.mean())
+    assert np.median(ratios) == pytest.approx(1.0, abs=1e-9)
+    assert max(ratios) <= 1.1
+
+
+def test_a_perfect_judge_is_left_alone() -> None:
+    """Without an error the value is returned to the last bit."""
+    found = judged(3)[2]
+    assert fit(synthetic(0.0, 0, biased=False)).corrected(found).seconds == found.value
+
+
+def test_the_weights_solve_the_ridge_by_descent() -> None:
+    """Oracle: the gradient of the penalised squares vanishes at the closed form."""
+    model = fit(synthetic(0.02, 0, biased=True))
+    assert model.strength is not None
+    assert math.isfinite(model.strength)
+    z = (np.array([run.features for run in model.runs]) - model.mean) / model.scale
+    residual = np.array([run.log_ratio for run in model.runs]) - model.intercept - z @ model.weights
+    gradient = -z.T @ residual / len(residual) + model.strength * model.weights
+    assert np.abs(gradient).max() < 1e-12
+    assert abs(residual.mean()) < 1e-12
+
+
+def test_most_intervals_hold_on_held_out_models() -> None:
+    """At least 80 % of 108 runs are inside of intervals that should hold for 95 %."""
+    inside = [
+        found.low_s <= run.measured_s <= found.high_s
+        for seed in range(3)
+        for runs in [synthetic(0.02, seed, biased=True)]
+        for run, found in zip(runs, held_out(runs), strict=True)
+    ]
+    assert np.mean(inside) >= 0.8
+
+
+def test_far_features_count_as_the_nearest_measured() -> None:
+    """A plan far outside is named so, and the correction stays among those of what was measured."""
+    model = fit(synthetic(0.02, 0, biased=True))
+    far = [1e3 * (1 + abs(x)) for x in model.high]
+    edge = model.corrected_run(model.high.tolist(), 1.0, ("dev0", "dev1"))
+    found = model.corrected_run(far, 1.0, ("gpu0",))
+    assert edge.outside == ()
+    assert found.seconds == edge.seconds
+    assert found.outside == (*FEATURES, "devices")
+    assert "outside of what was measured" in str(found)
+
+
+def test_features_of_a_plan_by_hand() -> None:
+    """Two operators of 2 and 1 s on two devices, 3 s between them, all of it critical."""
+    problem = tiny(
+        [[2.0, 9.0], [9.0, 1.0]],
+        [(0, 3.0, [1])],
+        name="two",
+        operator_kinds=("aten.convolution.default", "aten._upsample_bilinear2d.default"),
+        is_backward=[False, True],
+    )
+    found = dict(
+        zip(FEATURES, features(judge(problem, OperatorPlan(np.array([0, 1])))), strict=True)
+    )
+    assert found == pytest.approx(
+        {
+            "log predicted seconds": math.log(6.0),
+            "log operators": math.log(2.0),
+            "operators per predicted ms": 2 / 6000,
+            "log 1 + transfers": math.log(2.0),
+            "transfers per predicted ms": 1 / 6000,
+            "log 1 + bytes sent": math.log(4.0),
+            "link share of critical path": 0.5,
+            "devices used": 2.0,
+            "busy devices on average": 0.5,
+            "backward share of seconds": 1 / 3,
+            "matrix product share of seconds": 0.0,
+            "convolution share of seconds": 2 / 3,
+        }
+    )
+
+
+def test_what_cannot_be_corrected_is_refused() -> None:
+    """Too few models, other features, no latency, nothing to multiply, a run of no time."""
+    runs = [measured_run(found, 1.0) for found in judged(0)]
+    with pytest.raises(InputError, match="at least two models"):
+        fit(runs)
+    with pytest.raises(InputError, match="no run"):
+        fit([])
+    other = measured_run(judged(1)[0], 1.0)
+    with pytest.raises(InputError, match="at least three models"):
+        held_out([*runs, other])
+    with pytest.raises(InputError, match="other features"):
+        fit([*runs, replace(other, features=(1.0,))])
+    throughput = judged(0)[0].problem.replace(objective=Objective.THROUGHPUT)
+    with pytest.raises(UnsupportedError, match="throughput"):
+        features(judge(throughput, OperatorPlan(np.zeros(throughput.n, dtype=np.int64))))
+    free = tiny([[0.0]])
+    with pytest.raises(UnsupportedError, match="above zero"):
+        features(judge(free, OperatorPlan(np.array([0]))))
+    with pytest.raises(InputError, match="more than no time"):
+        measured_run(judged(0)[0], math.inf)
+
+
+def test_a_fit_is_deterministic() -> None:
+    """The same runs give the same numbers."""
+    a, b = (fit(synthetic(0.02, 1, biased=True)) for _ in range(2))
+    assert isinstance(a, ResidualModel)
+    assert (a.strength, a.intercept, a.half_log) == (b.strength, b.intercept, b.half_log)
+    assert np.array_equal(a.weights, b.weights)

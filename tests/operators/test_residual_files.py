@@ -1,0 +1,101 @@
+"""Files of measured runs: read back equal, added to, and refused by name when they are damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.errors import InputError
+from placewright.operators.residual import FEATURES, MeasuredRun, fit
+from placewright.operators.residual_files import add_run, read_residual, read_runs, write_runs
+
+
+def runs(models: int = 3) -> list[MeasuredRun]:
+    """Two runs of each model, with numbers that no short decimal holds."""
+    return [
+        MeasuredRun(
+            f"m{k}",
+            ("a", "b"),
+            tuple((k + i + j) / 7 for j in range(len(FEATURES))),
+            0.1,
+            0.1 + k / 3,
+        )
+        for k in range(models)
+        for i in range(2)
+    ]
+
+
+@pytest.mark.parametrize("name", ["runs.json", "runs.yaml", "runs.json.gz"])
+def test_runs_are_read_back_equal(tmp_path: Path, name: str) -> None:
+    """To the last bit, and so is what is fitted to them."""
+    file = write_runs(runs(), tmp_path / name)
+    assert read_runs(file) == tuple(runs())
+    read, fitted = read_residual(file), fit(runs())
+    assert read.weights.tolist() == fitted.weights.tolist()
+    assert (read.runs, read.half_log) == (fitted.runs, fitted.half_log)
+
+
+def test_runs_are_added(tmp_path: Path) -> None:
+    """The first one makes the file."""
+    file = tmp_path / "runs.json"
+    assert [add_run(run, file) for run in runs()] == [1, 2, 3, 4, 5, 6]
+    assert read_runs(file) == tuple(runs())
+
+
+def _changed(**changes: Any) -> Any:
+    return lambda data: data | changes
+
+
+def _run(**changes: Any) -> Any:
+    return lambda data: data | {"measured_runs": [data["measured_runs"][0] | changes]}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_changed(features_version=2), ("another version", "version 2, this is 1", "--record")),
+        (
+            _changed(features=[*FEATURES[1:], "phase of the moon"]),
+            ("other features", "phase of the moon", FEATURES[0]),
+        ),
+        (_changed(features=list(FEATURES[::-1])), ("other features", "another order")),
+        (_changed(schema_version=2), ("schema_version",)),
+        (_changed(weights=[1]), ("weights",)),
+        (_changed(measured_runs=[]), ("at least two models", "0 runs of 0 models")),
+        (_run(), ("at least two models", "1 runs of 1 models", "m0")),
+        (_run(features=[1.0]), ("measured_runs[0].features", "1 numbers, 12 features", "m0")),
+        (_run(measured_s=0), ("measured_runs[0].measured_s",)),
+        (_run(predicted_s=-1), ("measured_runs[0].predicted_s",)),
+        (_run(measured_s="NaN"), ("measured_runs[0].measured_s",)),
+        (_run(features=["inf"] * 12), ("measured_runs[0].features[0]",)),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, change: Any, named: tuple[str, ...]) -> None:
+    """File, field, what it has, and what to do next."""
+    file = write_runs(runs(), tmp_path / "runs.json")
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(InputError) as refused:
+        read_residual(file)
+    text = str(refused.value)
+    assert str(file) in text
+    assert "next:" in text
+    for word in named:
+        assert word in text
+
+
+def test_a_damaged_file_is_refused_and_kept(tmp_path: Path) -> None:
+    """Cut off, a list, none at all; adding to it does not replace it."""
+    file = write_runs(runs(), tmp_path / "runs.json")
+    cut = file.read_text()[:300]
+    file.write_text(cut)
+    with pytest.raises(InputError, match="not valid JSON"):
+        add_run(runs()[0], file)
+    assert file.read_text() == cut
+    file.write_text("[]")
+    with pytest.raises(InputError, match="must be a mapping"):
+        read_runs(file)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_residual(tmp_path / "none.json")
