@@ -75,14 +75,27 @@ def run_steps(run: AdaptiveRun, steps: int, monitor: Monitor) -> None:
     Every event is noted once, and every plan when it comes into force.
     """
     with monitor.meter(f"running {run.job.problem.name}", STEPS) as meter:
-        for name in run.snapshots.damaged:
-            monitor.note(f"{run.folder / name} is damaged and passed over")
-        if run.done:
-            monitor.note(f"continued after step {run.done}, from {run.folder}")
+        note_start(run, monitor)
         try:
             _steps(run, steps, meter, monitor)
         except KeyboardInterrupt:
             monitor.note(f"interrupted after step {run.done}")
+
+
+def note_start(run: AdaptiveRun, monitor: Monitor) -> None:
+    """Note which snapshot a run starts from, and which are damaged."""
+    for name in run.snapshots.damaged:
+        monitor.note(f"{run.folder / name} is damaged and passed over")
+    if run.done:
+        monitor.note(f"continued after step {run.done}, from {run.folder}")
+
+
+def note_events(run: AdaptiveRun, seen: int, monitor: Monitor) -> bool:
+    """Note the events after the first `seen`; whether there were any."""
+    news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
+    for event in news:
+        monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
+    return bool(news)
 
 
 def _steps(run: AdaptiveRun, steps: int, meter: Meter, monitor: Monitor) -> None:
@@ -91,10 +104,8 @@ def _steps(run: AdaptiveRun, steps: int, meter: Meter, monitor: Monitor) -> None
     predicted_s = float("nan")
     while run.done < steps:
         run.step()
-        news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
+        news = note_events(run, seen, monitor)
         seen = len(run.timeline.events)
-        for event in news:
-            monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
         if plans != run.timeline.plans or news:
             predicted_s = _predicted_s(run)
         if plans != run.timeline.plans:

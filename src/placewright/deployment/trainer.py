@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.deployment.adaptive import note_events, note_start
+from placewright.deployment.export import current_weights, own_tensor
 from placewright.deployment.placing import place
 from placewright.operators.adaptive.trainer import TrainingLoop
+from placewright.planning.contract import silent
+from placewright.planning.monitor import monitor_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,14 +30,16 @@ class Trainer(TrainingLoop):
             trainer.finish()
 
     As ``placewright operators run --training`` does, it calibrates on the workers of the engine,
-    plans, and with `adapt` tries plans, watches its steps, migrates and survives lost workers.
+    plans, and with `adapt` tries plans, watches its steps, migrates and notes every event. Lost
+    workers are survived with and without `adapt`.
 
     Parameters
     ----------
     model, inputs, cluster
         As of `placewright.place`.
     engine
-        ``local``, ``testbed``, ``torchrun``, ``ray``.
+        ``local``, ``testbed``, ``torchrun``, ``ray``. Under torchrun every process executes the
+        script up to here; rank 0 goes on, the others serve it and end in `SystemExit`.
     adapt
         Plan again when something changes, and try plans in the first of `steps` steps.
     folder, steps, schedulers
@@ -73,6 +79,28 @@ class Trainer(TrainingLoop):
             self.placed.close()
             raise
         vars(self).update(vars(self._loop))
+        self._monitor, self._noted = monitor_of(placing.get("progress", silent)), 0
+        note_start(self.run, self._monitor)
+
+    def step(self, inputs: Any, targets: Any = None) -> float:
+        """See `TrainingLoop.step`; events of the run (a lost worker, a migration) are noted."""
+        loss = super().step(inputs, targets)
+        note_events(self.run, self._noted, self._monitor)
+        self._noted = len(self.timeline.events)
+        return loss
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the model's ``state_dict`` would return had it been trained here until now.
+
+        Copies, fetched from the workers between two steps; `finish` writes them into the model.
+
+        Raises
+        ------
+        RunError
+            The trainer is closed.
+        """
+        weights = current_weights(self.placed.workload, self.run.state() if self.run.done else {})
+        return {name: own_tensor(weight) for name, weight in weights.items()}
 
     def close(self) -> None:
         """End the run and its workers; snapshots stay."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
@@ -27,7 +27,11 @@ from placewright.runtime.connections.channel import Channel, wait
 from placewright.runtime.engines.engine import assign_ranks
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
-from placewright.runtime.engines.torchrun_agent import end_with_torchrun, run_agent
+from placewright.runtime.engines.torchrun_agent import (
+    end_with_torchrun,
+    is_coordinator,
+    run_agent,
+)
 from placewright.runtime.engines.torchrun_connect import (
     known_secret,
     listen_for_workers,
@@ -57,8 +61,9 @@ class Torchrun:
     Raises
     ------
     InputError
-        This is not a process of torchrun's, there are more or fewer of them than devices, or they
-        are on several machines and no secret is given.
+        This is not torchrun's rank 0, its processes serve another placed model or have served one,
+        there are more or fewer of them than devices, or they are on several machines and no secret
+        is given.
 
     Warns
     -----
@@ -67,10 +72,12 @@ class Torchrun:
     """
 
     name = "torchrun"
+    _opened: ClassVar[bool] = False
 
     def __init__(self, cluster: Cluster, *, emulate: bool = True) -> None:
         self._cluster, self._emulate = cluster, emulate
         self._world = _world(cluster)
+        self._refuse_second()
         known_secret()
         end_with_torchrun()
         warn_of_open_rendezvous()
@@ -83,6 +90,8 @@ class Torchrun:
         self._before: Any = signal.SIG_DFL
 
     def __enter__(self) -> Torchrun:
+        self._refuse_second()
+        Torchrun._opened = True
         # torchrun's way to end us when another rank fails
         self._before = signal.signal(signal.SIGTERM, _leave)
         self._folder = Scratch()
@@ -128,6 +137,17 @@ class Torchrun:
         agents = [self._agents[rank] for rank in ranks]
         return TorchrunGroup(specs, hosts, agents, self._listener)
 
+    def _refuse_second(self) -> None:
+        """Raise if the processes serve another engine of this script, or have and are gone."""
+        if Torchrun._opened:
+            raise InputError(
+                "torchrun's processes serve one placed model",
+                where=self._cluster.name,
+                by="this script has opened the engine torchrun before",
+                hint="train, evaluate and save inside of one `with` block, or start torchrun "
+                "once for each model",
+            )
+
     def _absent(self, limit_s: float) -> RunError:
         missing = [str(rank) for rank in range(self._world) if rank not in self._agents]
         self.__exit__()
@@ -153,15 +173,22 @@ class Torchrun:
 def _world(cluster: Cluster) -> int:
     """How many processes torchrun has started: one per device."""
     devices, where = len(cluster.devices), cluster.name
-    again = (
-        f"torchrun --master-port 29500 --nproc-per-node {devices} -m placewright operators run ..."
-    )
+    launcher = f"torchrun --master-port 29500 --nproc-per-node {devices}"
+    again = f"{launcher} -m placewright operators run ..."
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         raise InputError(
             "--engine torchrun needs processes that torchrun has started",
             where=where,
             by="RANK and WORLD_SIZE are not set",
-            hint=f"start it with {again}",
+            hint=f"start it with {again}, or {launcher} script.py for a script of your own",
+        )
+    if not is_coordinator():
+        raise InputError(
+            "only rank 0 gives orders to torchrun's processes",
+            where=f"rank {os.environ['RANK']}",
+            by="it opens the engine torchrun itself",
+            hint="give engine='torchrun' to placewright.place or Trainer: ranks beyond 0 serve "
+            "there, and do not return",
         )
     world = int(os.environ["WORLD_SIZE"])
     if world != devices:
