@@ -192,9 +192,10 @@ def test_micro_batches_are_planned_kept_and_run(
     """The graph's file says the same; too many, and those of inference, are refused."""
     cut = ("tests.cli.models:tower", "--training", "--micro-batches", 2)
     on, (graph, plan) = ("--on", "edge-duo"), (tmp_path / "g.json", tmp_path / "plan.json")
+    quick = (*on, "--planner", "micro-batches", "-f", "json")
     assert speak(capsys, "capture", *cut, "-o", graph).code == 0
-    kept = speak(capsys, "operators", "plan", graph, *on, "-f", "json").data
-    said = speak(capsys, "operators", "plan", *cut, *on, "-o", plan, "-f", "json").data
+    kept = speak(capsys, "operators", "plan", graph, *quick).data
+    said = speak(capsys, "operators", "plan", *cut, *quick, "-o", plan).data
     assert set(said["plan"]["placement"]) == set(kept["plan"]["placement"])
     ran = speak(capsys, "operators", "run", *cut, plan, *on, "--steps", 1, "--check", "-f", "json")
     assert (ran.data["micro_batches"], ran.data["max_abs_error"]) == (2, 0.0)

@@ -18,7 +18,7 @@ from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.planners import planners, portfolio
+from placewright.requests.planners import AUTO, planners, portfolio
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 
@@ -248,6 +248,8 @@ def capacity(
 
     Parameters
     ----------
+    planner
+        ``auto`` stands for the policy that a server runs, which needs no choice for each load.
     catalogue
         What could be added, by name: a service that has all servers, variants and families of the
         problem's and more. Of its variants the `MOST_VARIANTS` with the highest success rate (then
@@ -260,7 +262,7 @@ def capacity(
     """
     if not 0 < target_success < 1:
         raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
-    short = cut(problem)
+    short, planner = cut(problem), _for_any_load(planner)
     name, _ = plan_of(short, planner, seed)
 
     def value(tried: RequestProblem) -> RequestJudgement:
@@ -314,13 +316,18 @@ def carried(
     steps: int = STEPS,
 ) -> float:
     """Requests per second that `capacity` says the servers carry, without what to add."""
-    short = cut(problem)
+    short, planner = cut(problem), _for_any_load(planner)
 
     def value(tried: RequestProblem) -> RequestJudgement:
         return judge(tried, plan_of(tried, planner, seed)[1])
 
     load, _ = _largest(short, target_success, value, steps)
     return load * len(short.stream) / short.duration_s
+
+
+def _for_any_load(planner: PlannerChoice) -> PlannerChoice:
+    choice = opened(planner)
+    return AUTO if choice == "auto" else choice
 
 
 def _largest(
