@@ -4,7 +4,8 @@
 
 The plans of `small_steps.py` are measured: two of each of twelve small models. Every model's runs
 are then corrected by what was learned from the other models' runs; the strength of the regression
-is chosen without the model, too. `--runs FILE` keeps the runs; `--from FILE` measures nothing.
+is chosen without the model, too. `--runs FILE` keeps the runs after every model; models that it has
+are not measured again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from small_steps import MODELS, measured
 def collected(
     names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None
 ) -> list[MeasuredRun]:
-    """Runs of the plans of `small_steps.py`, kept after every model."""
+    """Runs of the plans of `small_steps.py`: those that were kept, and of each model without."""
     table = ProfileTable()
-    found: list[MeasuredRun] = []
-    for name in names:
+    found = list(read_runs(kept)) if kept is not None and kept.exists() else []
+    known = {run.model for run in found}
+    for name in (name for name in names if name not in known):
         for result, taken in measured(name, cluster, steps, table):
             found.append(measured_run(result.judgement, taken.measured_s, name))
         if kept is not None:
@@ -68,13 +70,9 @@ def main() -> None:
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--from", type=Path, dest="kept")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
-    if asked.kept is not None:
-        runs = list(read_runs(asked.kept))
-    else:
-        runs = collected(asked.models, load_cluster(asked.on), asked.steps, asked.runs)
+    runs = collected(asked.models, load_cluster(asked.on), asked.steps, asked.runs)
     held = held_out(runs)
     print("| model | predicted ms | corrected ms | measured ms | before | after |")
     print("|---|---|---|---|---|---|")
