@@ -3,6 +3,9 @@
     python benchmarks/training_equality.py
     python benchmarks/training_equality.py --faults       two workers are killed or stopped
 
+With two workers the second fault may come while one is left: the run ends with an error, and a new
+one goes on from the last snapshot, with a fresh model and optimizer, as a user would start it.
+
 Twelve combinations of optimizer, schedule, clipping and accumulation, on three models, two and
 three workers under random placements, 20 steps with odd batches among them. Each number is the
 largest absolute difference of any loss, parameter, buffer or tensor of the optimizer's state.
@@ -30,6 +33,7 @@ from torch.optim import lr_scheduler as schedules
 from placewright import (
     Cluster,
     Device,
+    InfeasibleError,
     Link,
     ModelSource,
     OperatorPlan,
@@ -158,19 +162,64 @@ def trained(model: nn.Module, optimizer: optim.Optimizer) -> list[torch.Tensor]:
     return [*(value.detach() for value in model.state_dict().values()), *kept]
 
 
+@dataclass
+class Faults:
+    """Signals that random workers get before steps, each once.
+
+    Attributes
+    ----------
+    due
+        Signal by step; one that finds no workers up is sent before the next step.
+    sent, started, continued
+        Signals so far; how often workers were started again, and runs from their snapshots.
+    """
+
+    due: dict[int, int]
+    victim: random.Random
+    sent: int = 0
+    started: int = 0
+    continued: int = 0
+
+    def before(self, step: int, run: AdaptiveRun) -> None:
+        """Send what is due."""
+        for at in sorted(s for s in self.due if s <= step):
+            if run.session is not None:
+                process = self.victim.choice(run.session.group.processes)
+                os.kill(process.pid or 0, self.due.pop(at))
+                self.sent += 1
+
+
 def placed(
+    model: nn.Module, batches: Batches, combination: Combination, workers: int, faults: Faults
+) -> list[torch.Tensor]:
+    """The same on workers; where no device is left, a new run goes on from the snapshots."""
+    losses: dict[int, float] = {}
+    adapt = bool(faults.due)
+    with tempfile.TemporaryDirectory() as folder:
+        while True:
+            place = (copy.deepcopy(model), batches, combination, workers, Path(folder))
+            try:
+                return train(*place, losses, faults, adapt=adapt)
+            except InfeasibleError as error:
+                if error.what != "no device is left":
+                    raise
+                faults.continued += 1
+
+
+def train(
     model: nn.Module,
     batches: Batches,
     combination: Combination,
     workers: int,
-    faults: dict[int, int],
-) -> tuple[list[torch.Tensor], int]:
-    """The same on workers, and how often workers were started again.
+    folder: Path,
+    losses: dict[int, float],
+    faults: Faults,
+    *,
+    adapt: bool,
+) -> list[torch.Tensor]:
+    """One run, from the snapshots in `folder` if there are any; every loss goes into `losses`.
 
-    Parameters
-    ----------
-    faults
-        Signal that a random worker gets before a step.
+    A step that a later run repeats must give the loss that it gave before.
     """
     _, scheduler, recipe = combination.made(model)
     optimizer = recipe.optimizer
@@ -183,25 +232,26 @@ def placed(
     draw = np.random.default_rng(workers)
     groups = draw.integers(0, workers, size=int(problem.colocation.max()) + 1)
     job = Job(graph, cluster, problem, initial_state(source, graph.program))
-    losses, victim = [], random.Random(workers)
-    with tempfile.TemporaryDirectory() as folder:
-        run = AdaptiveRun(
-            job,
-            Path(folder),
-            plan=OperatorPlan(groups[problem.colocation]),
-            adapt=bool(faults),
-            snapshot_every=4,
-            rejoin_every=3,
-        )
+    run = AdaptiveRun(
+        job,
+        folder,
+        plan=OperatorPlan(groups[problem.colocation]),
+        adapt=adapt,
+        snapshot_every=4,
+        rejoin_every=3,
+    )
+    try:
         with TrainingLoop(model, run, source, schedulers=(scheduler,)) as trainer:
-            for step, (x, y) in enumerate(batches, start=1):
-                if step in faults and run.session is not None:
-                    process = victim.choice(run.session.group.processes)
-                    os.kill(process.pid or 0, faults[step])
-                losses.append(torch.tensor(trainer.step(x, y)))
+            for x, y in trainer.remaining(batches):
+                step = trainer.steps_done + 1
+                faults.before(step, run)
+                loss = trainer.step(x, y)
+                assert losses.setdefault(step, loss) == loss
             trainer.finish()
-            assert isinstance(optimizer, optim.Optimizer)
-            return [*losses, *trained(model, optimizer)], run.timeline.plans - 1
+    finally:
+        faults.started += max(0, run.timeline.plans - 1)
+    assert isinstance(optimizer, optim.Optimizer)
+    return [*(torch.tensor(losses[k]) for k in sorted(losses)), *trained(model, optimizer)]
 
 
 def difference(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
@@ -223,7 +273,7 @@ def main() -> None:
     columns = [(m, w) for m in args.models for w in args.workers]
     print("| combination | " + " | ".join(f"{m}, {w} workers" for m, w in columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
-    start, restarts = time.perf_counter(), 0
+    start, all_faults = time.perf_counter(), []
     for number, (name, combination) in enumerate(COMBINATIONS.items()):
         if number not in args.only:
             continue
@@ -234,12 +284,18 @@ def main() -> None:
             for workers in args.workers:
                 draw = random.Random(100 * number + workers)
                 steps = draw.sample(range(2, args.steps + 1), 2) if args.faults else []
-                faults = {s: draw.choice([signal.SIGKILL, signal.SIGSTOP]) for s in steps}
-                found, again = placed(copy.deepcopy(model), batches, combination, workers, faults)
-                restarts += again
+                due = {s: int(draw.choice([signal.SIGKILL, signal.SIGSTOP])) for s in steps}
+                all_faults.append(faults := Faults(due, random.Random(workers)))
+                found = placed(model, batches, combination, workers, faults)
                 cells.append(f"{difference(found, expected):g}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    print(f"\n{time.perf_counter() - start:.0f} s; plans were loaded anew {restarts} times")
+    sent, started, continued = (
+        sum(getattr(each, name) for each in all_faults) for name in ("sent", "started", "continued")
+    )
+    print(
+        f"\n{time.perf_counter() - start:.0f} s; {sent} signals were sent, plans loaded anew "
+        f"{started} times, runs continued from their snapshots {continued} times"
+    )
 
 
 if __name__ == "__main__":

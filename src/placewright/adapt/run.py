@@ -208,7 +208,9 @@ class FaultTolerantRun(ABC):
             raise InfeasibleError(
                 "no device is left",
                 where=", ".join(self.membership.names),
-                hint="bring a device back",
+                by=f"lost in step {self.done + 1}; the last snapshot is of step {self.log.saved}",
+                hint="bring a device back and start again: a run in the same folder of snapshots "
+                "goes on from there, one without a folder begins anew",
             ) from error
 
     def _rejoin(self) -> None:

@@ -209,13 +209,15 @@ def test_a_run_is_continued_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_no_device_left_says_so(tmp_path: Path) -> None:
-    """When the last device is gone the error names the cluster."""
+    """When the last device is gone the error names the cluster and the last snapshot."""
     _, given = job()
     with AdaptiveRun(given, tmp_path) as run:
         for _ in range(3):
             run.step()
             kill(run, 0)
-        with pytest.raises(InfeasibleError, match="no device is left"):
+        with pytest.raises(
+            InfeasibleError, match=r"(?s)no device is left .*of step 0.*same folder"
+        ):
             run.step()
 
 
