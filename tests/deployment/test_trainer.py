@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,3 +54,69 @@ def test_an_optimizer_that_workers_cannot_run_is_named() -> None:
     stranger = torch.optim.AdamW(net().parameters())
     with pytest.raises(InputError, match="a parameter that the model does not have"):
         placewright.Trainer(model, x, TRIO, loss_fn=LOSS, targets=y, optimizer=stranger)
+
+
+def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:
+    """What, where, by how much, what next; the weights stay as they were and the run goes on."""
+    model, (x, y) = net(), batches()[0]
+    how = {"loss_fn": LOSS, "targets": y, "method": "analytic", "planner": "heft"}
+    with placewright.Trainer(model, x, TRIO, **how) as trainer:
+        trainer.step(x, y)
+        before = trainer.state_dict()
+        calls: dict[str, Callable[[], object]] = {
+            r"input 0 .*float64, the example has .*\.to\(torch\.float32": lambda: trainer.step(
+                x.double(), y
+            ),
+            r"calling it raised .*\(called with input 0 \(5, 7\) float32": lambda: trainer.step(
+                torch.ones(5, 7), y
+            ),
+            r"no target 0 \(it has input 0\).*the same kinds": lambda: trainer.step(x),
+            r"got str\).*next: give what the model": lambda: trainer.step("x", y),
+            r"evaluate: input 0 has another dtype .*\(torch\.float64": lambda: trainer.evaluate(
+                x.double()
+            ),
+        }
+        for text, call in calls.items():
+            with pytest.raises(InputError, match=f"(?s){text}") as raised:
+                call()
+            found = raised.value
+            assert all((found.what, found.where, found.by, found.hint)), str(found)
+        after = trainer.state_dict()
+        assert all(torch.equal(value, after[name]) for name, value in before.items())
+        assert not trainer.timeline.events  # no worker was lost over them
+        trainer.step(x, y)
+    with pytest.raises(RunError, match=r"closed \(after step 2\)"):
+        trainer.state_dict()
+    meta = net().to("meta")
+    with (
+        placewright.place(meta, x, TRIO, method="analytic", planner="heft") as placed,
+        pytest.raises(InputError, match=r"no weights.*\(\d+ of its tensors are there\)"),
+    ):
+        placed(x)
+
+
+def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
+    """The event says it, and the step is done by workers that have memory: nothing is lost."""
+    x = torch.ones(20_000, 8)
+    how = {"loss_fn": LOSS, "targets": x, "method": "analytic", "planner": "only:b"}
+    losses = []
+    for starved in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 8)
+        with placewright.Trainer(model, x, TRIO, adapt=False, **how) as trainer:
+            trainer.step(x, x)
+            if starved:
+                starve(trainer.run.session, 1 << 20)
+            losses.append(trainer.step(x, x))
+    assert losses[0] == losses[1]
+    fault = next(event for event in trainer.timeline.events if event.kind == "fault")
+    assert "device 'b': the worker ran out of memory, " in fault.text
+    assert "the judge expected" in fault.text
+
+
+def starve(session: Any, spare_bytes: int) -> None:
+    """Let the worker of b have no more than so many bytes beside what it has."""
+    pid = session.group.processes[1].pid
+    status = Path(f"/proc/{pid}/status").read_text()
+    data = int(status.split("VmData:")[1].split()[0]) * 1024
+    resource.prlimit(pid, resource.RLIMIT_DATA, (data + spare_bytes,) * 2)

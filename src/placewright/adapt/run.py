@@ -29,6 +29,9 @@ from placewright.errors import InfeasibleError, PlacewrightError, RunError, Work
 
 T = TypeVar("T")
 
+MOST_CHARACTERS = 300
+"""Of an error in an event."""
+
 
 class DistributedJob(TrainingJob, Protocol):
     """A job on named nodes."""
@@ -171,7 +174,12 @@ class FaultTolerantRun(ABC):
         this off in the middle ends them, and the next call starts others.
         """
         if self.log.lock.released:
-            raise RunError("the run is closed", where=str(self.folder), hint="begin another one")
+            raise RunError(
+                "the run is closed",
+                where=str(self.folder),
+                by=f"after step {self.done}",
+                hint="begin another one: it goes on from the snapshots where a folder is given",
+            )
         with interrupts_wait():
             try:
                 return self._until_done(goal, then)
@@ -203,7 +211,8 @@ class FaultTolerantRun(ABC):
         self._dismiss()
         gone = self.membership.strike(dead, error, self.done)
         losses = self.membership.losses(gone) if gone else "no node is gone: tried again"
-        self.timeline.note(self.done, Kind.FAULT, f"{losses} ({error.where}: {error.what})")
+        why = f"{error.where}: {error.what}" + (f", {error.by}" if error.by else "")
+        self.timeline.note(self.done, Kind.FAULT, f"{losses} ({why[:MOST_CHARACTERS]})")
         if not self.alive():
             raise InfeasibleError(
                 "no device is left",

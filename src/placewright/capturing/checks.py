@@ -142,8 +142,16 @@ def changed_in_place(node: fx.Node) -> UnsupportedError:
     )
 
 
-def trace_error(error: BaseException, module: str, model: str) -> PlacewrightError:
-    """The error to raise where PyTorch raised `error` in `module` of `model`."""
+def trace_error(
+    error: BaseException, module: str, model: str, *, given: str = ""
+) -> PlacewrightError:
+    """The error to raise where PyTorch raised `error` in `module` of `model`.
+
+    Parameters
+    ----------
+    given
+        What the model was called with.
+    """
     where = f"model {model}" + (f", module {module!r}" if module else "")
     text = " ".join(str(error).split())[:300]
     kind = type(error).__name__
@@ -165,6 +173,7 @@ def trace_error(error: BaseException, module: str, model: str) -> PlacewrightErr
     return InputError(
         f"calling it raised {kind}: {text}",
         where=where,
+        by=given,
         hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch on the "
         "CPU; if they do, an operation has no shape rule for fake tensors there",
     )

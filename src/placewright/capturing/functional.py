@@ -53,7 +53,7 @@ REPEATED = "repeated"
 def functional_graph(step: Callable[..., Sequence[Tensor]], inputs: StepInputs) -> fx.GraphModule:
     """Trace ``step(*values)`` to a functional graph without dead code."""
     values = [entry.value for entry in inputs.tensors]
-    recorded, restores = _record(step, values, inputs.model)
+    recorded, restores = _record(step, values, inputs)
     check_operations(recorded.graph)
     check_constants(recorded, inputs.model, inputs.loss_fn)
     _name_backward(recorded.graph)
@@ -62,10 +62,11 @@ def functional_graph(step: Callable[..., Sequence[Tensor]], inputs: StepInputs) 
 
 
 def _record(
-    step: Callable[..., Sequence[Tensor]], values: Sequence[Tensor], model: nn.Module
+    step: Callable[..., Sequence[Tensor]], values: Sequence[Tensor], inputs: StepInputs
 ) -> tuple[fx.GraphModule, StateRestores]:
     """First trace: all that the step does, and its restores of the RNG state."""
     path: list[str] = []
+    model = inputs.model
     try:
         with (
             traceback.preserve_node_meta(),
@@ -84,7 +85,8 @@ def _record(
     except PlacewrightError:
         raise
     except (Exception, SystemExit) as error:
-        raise trace_error(error, path[-1] if path else "", type(model).__name__) from error
+        module, name = path[-1] if path else "", type(model).__name__
+        raise trace_error(error, module, name, given=inputs.described()) from error
     return recorded, restores
 
 

@@ -42,6 +42,15 @@ class StepInputs:
     targets: Any
     tensors: tuple[StepInput, ...]
 
+    def described(self) -> str:
+        """What the model is called with, for error messages: the first tensors and their types."""
+        named = (("input", self.inputs), ("target", self.targets))
+        leaves = [(what, *pair) for what, tree in named for pair in leaves_of(tree)]
+        found = [f"{what} {key} {_kind(leaf)}" for what, key, leaf in leaves if leaf is not None]
+        if not found:
+            return "called without inputs"
+        return "called with " + ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+
     def run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
         """Compute ``then(outputs, targets)`` with `values` in place of the tensors.
 
@@ -55,6 +64,13 @@ class StepInputs:
         with _autocast_cache():
             made = torch.func.functional_call(whole, state, arguments)
         return made, _rebound(held, state)
+
+
+def _kind(leaf: Any) -> str:
+    """Shape and dtype of a tensor, else the class."""
+    if not isinstance(leaf, Tensor):
+        return type(leaf).__name__
+    return f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
 
 
 @contextmanager
@@ -113,6 +129,7 @@ def as_arguments(inputs: Any, model: str) -> Any:
             "inputs must be a tuple, a list, a dict or a tensor",
             where=f"model {model}",
             by=f"got {type(inputs).__name__}",
+            hint="give what the model is called with: a tensor, arguments in order, or by name",
         )
     return inputs
 

@@ -193,6 +193,7 @@ class Calls:
             raise InputError(
                 f"the model does not take these arguments: {error}",
                 where=f"placed {self.graph.name}",
+                by=f"called with {len(args)} by position and {', '.join(keywords)} by keyword",
                 hint=f"call it like the example: {_shapes(self.source.inputs)}",
             ) from error
         if not by_keyword and not bound.kwargs:

@@ -87,6 +87,7 @@ class Workers:
             raise RunError(
                 "the placed model is closed",
                 where=self.cluster.name,
+                by="its workers have ended",
                 hint="use it inside its `with` block, or place the model again",
             )
 

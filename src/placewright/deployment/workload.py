@@ -76,6 +76,7 @@ class Workload:
             raise InputError(
                 "the model is on the meta device and has no weights, so it cannot be run",
                 where=f"model {self.graph.name}",
+                by=f"{_meta_count(self.source.model)} of its tensors are there",
                 hint="give their safetensors files: place(..., weights=FOLDER)",
             )
         return self.state
@@ -170,6 +171,11 @@ def profiled(
         problem = profile(graph, cluster, state=measured, method=method, table=table)
     known = () if weights is not None or state is None else versions(source)
     return Workload(source, graph, cluster, state, problem, captured.structure, known, stored)
+
+
+def _meta_count(model: torch.nn.Module) -> int:
+    """Parameters and buffers on the meta device."""
+    return sum(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 
 def state_of(

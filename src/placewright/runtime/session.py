@@ -184,6 +184,10 @@ class Session:
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
 
+    def expect(self, peak_bytes: Sequence[float]) -> None:
+        """Take what each device is expected to need; see `load`. A migration may change it."""
+        self._expected = tuple(peak_bytes)
+
     def migrate(
         self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
     ) -> int:
@@ -446,6 +450,13 @@ class Session:
         by_device = self._expected if self._selected is None else self._selected.peak_bytes
         if ranks and by_device:
             expected = sum(by_device[d] for d in self.layout.device_group(ranks[0]))
+        hint = (
+            "give the device a smaller `memory` in the cluster, or leave more of it free, and "
+            "place the model again"
+        )
+        if used is None and error.by.startswith("MemoryError"):  # while it read the order
+            by = f"{size(expected)} is what the judge expected" if expected else error.by
+            return WorkerError("the worker ran out of memory", where=error.where, by=by, hint=hint)
         if used is None:
             if ranks and expected and error.by == KILLED:
                 error.by += f"; the judge expected {size(expected)} for it"
@@ -461,8 +472,7 @@ class Session:
             "the worker ran out of memory",
             where=error.where,
             by=by,
-            hint="give the device a smaller `memory` in the cluster, or leave more of it free, and "
-            "place the model again",
+            hint=hint,
         )
 
     def lost(self) -> set[str]:

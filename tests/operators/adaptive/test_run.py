@@ -243,12 +243,11 @@ class Shot(Session):
         placement: Sequence[int],
         order: Sequence[int],
         seed: int = 0,
-        *,
-        serial: bool = False,
+        **settings: Any,
     ) -> None:
         """As ever, perhaps with a worker less."""
         self._shoot("recovery")
-        super().load(placement, order, seed, serial=serial)
+        super().load(placement, order, seed, **settings)
 
     def _shoot(self, now: str) -> None:
         if Shot.moment == now:

@@ -242,7 +242,9 @@ class Adaptation:
         """Bring a plan into force, predicted to take `move_s`; seconds and bytes that it took."""
         start = time.perf_counter()
         problem = self.online.problem()
-        order = execution_order(problem, judge(problem, plan))
+        judgement = judge(problem, plan)
+        order = execution_order(problem, judgement)
+        self.session.expect(judgement.peak_bytes.tolist())
         limit_s = self.session.group.limit_s + LATE * move_s
         moved = self.session.migrate(plan.placement.tolist(), order, limit_s=limit_s)
         self.plan = plan

@@ -128,9 +128,12 @@ class AdaptiveRun(FaultTolerantRun):
         state = snapshot.state if snapshot else {}
         session = self.job.session(self.alive(), state)
         self.session = session
-        order = execution_order(problem, judge(problem, plan))
+        judgement = judge(problem, plan)
+        order = execution_order(problem, judgement)
         serial = problem.overlap is Overlap.SERIAL
-        session.load(plan.placement.tolist(), order, self.seed, serial=serial)
+        peak_bytes = judgement.peak_bytes.tolist()
+        placement = plan.placement.tolist()
+        session.load(placement, order, self.seed, serial=serial, peak_bytes=peak_bytes)
         if snapshot is not None:
             session.set_random_state(snapshot.random_state)
         step = 0 if snapshot is None else snapshot.step

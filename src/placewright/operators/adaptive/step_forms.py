@@ -13,6 +13,7 @@ from placewright.capturing.inputs import as_arguments
 from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import decode
+from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.carried_plan import carried_placement
@@ -126,11 +127,27 @@ class StepForms:
 
     def evaluation(self, inputs: Any) -> StepForm:
         """The form of a forward pass in evaluation mode."""
+        self._check_dtypes(batch_tensors(inputs))
         key = shapes_of(batch_tensors(inputs))
         if key not in self._evaluation:
             source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
             self._evaluation[key] = StepForm.of(source, training=False)
         return self._evaluation[key]
+
+    def _check_dtypes(self, given: Mapping[str, Tensor]) -> None:
+        """Raise `InputError` where an input has another dtype than the example's.
+
+        Tracing on fake tensors does not find all of them, and a worker that raises names no input.
+        """
+        example = batch_tensors(self.source.inputs)
+        for name, tensor in given.items():
+            if name in example and tensor.dtype != example[name].dtype:
+                raise InputError(
+                    f"{name.replace(':', ' ')} has another dtype than the example's",
+                    where="Trainer.evaluate",
+                    by=f"{tensor.dtype}, the example has {example[name].dtype}",
+                    hint=f"convert it with .to({example[name].dtype})",
+                )
 
     def of_batch(self, batch: Mapping[str, Tensor]) -> StepForm | None:
         """The form of a batch that `training` has seen; ``None`` for one like the example."""

@@ -213,7 +213,13 @@ class TrainingLoop:
                 continue
             value = given.get(item.name)
             if not isinstance(value, torch.Tensor):
-                raise InputError(f"the batch has no {item.role} {item.key}", where="Trainer.step")
+                raise InputError(
+                    f"the batch has no {item.role} {item.key}",
+                    where="Trainer.step",
+                    by=f"it has {', '.join(n.replace(':', ' ') for n in given) or 'no tensor'}",
+                    hint="give step(inputs, targets) the same kinds of inputs and targets as in "
+                    "the example that the model was placed with",
+                )
             shape = tuple(value.shape) != item.spec.shape
             if _name(value) != item.spec.dtype or (shape and self.run.forms is None):
                 raise InputError(
