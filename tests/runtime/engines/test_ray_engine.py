@@ -194,7 +194,7 @@ def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 WITHOUT_HEAD = """
-import subprocess, sys, threading
+import subprocess, sys, threading, time
 from placewright.runtime.engines import ray_engine
 from placewright.runtime.scratch import Scratch
 
@@ -203,6 +203,7 @@ head = subprocess.Popen([sys.argv[1], "60"])
 folder = Scratch()
 threading.Thread(target=ray_engine.watch_head, args=(threading.Event(),), daemon=True).start()
 print(folder.name)
+time.sleep(2)
 head.kill()
 threading.Event().wait(60)  # as a call of Ray that waits in C++
 """

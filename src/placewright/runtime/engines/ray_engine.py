@@ -104,8 +104,12 @@ class Ray:
             _end_without_head()
             cores = sum(device.cores for device in self._cluster.devices)
             cpus = max(cores, os.cpu_count() or 1)
-            self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
+            try:
+                self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            except BaseException:
+                self._closing.set()
+                raise
 
 
 def watch_head(closing: threading.Event) -> None:
@@ -116,8 +120,9 @@ def watch_head(closing: threading.Event) -> None:
     process from C++, which leaves its folders behind: it is ended here before.
     """
     since: dict[int, float] = {}
+    seen = False
     gone_since: float | None = None
-    while not closing.wait(1.0):
+    while not closing.wait(_LOOK_S):
         now = time.monotonic()
         heads = _heads()
         for pid in heads:
@@ -129,8 +134,8 @@ def watch_head(closing: threading.Event) -> None:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         if HEAD in heads.values():
-            gone_since = None
-        elif now - (gone_since := gone_since or now) >= limits.HEAD_S:
+            seen, gone_since = True, None
+        elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S:
             print(f"error: {_GONE}", file=sys.stderr, flush=True)
             remove_all()
             with suppress(OSError, ValueError):
@@ -139,6 +144,9 @@ def watch_head(closing: threading.Event) -> None:
 
 
 HEAD = "gcs_server"
+
+_LOOK_S = 0.25
+"""Shorter than the head lives: it may be killed while Ray is still starting."""
 
 _GONE = RunError(
     "Ray's head has ended",
