@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device, Link
@@ -15,6 +16,7 @@ from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners import LEARNED
 from placewright.planning.solving import solve
 from tests.operators.adaptive.jobs import job
 from tests.operators.adaptive.test_run import equal_to_eager
@@ -30,6 +32,19 @@ def test_challengers_are_judged_nearly_as_good_and_differ() -> None:
     assert 1 <= len(others) < MOST
     assert values[-1] <= (1 + CLOSE) * values[0]
     assert len({p.placement.tobytes() for p in (plan, *others)}) == len(others) + 1
+
+
+def test_no_planner_learns_for_a_challenger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learned planners and their baselines take seconds: they run only by name."""
+
+    def ran(self: object, *_: object) -> None:
+        raise AssertionError(f"{self} ran")
+
+    for planner in LEARNED:
+        monkeypatch.setattr(type(planner), "__call__", ran)
+    _, given = job()
+    plan = solve(given.problem, "round-robin").plan
+    assert challengers(InterferenceProfile.alike(given.problem), plan, float("inf"))
 
 
 def test_those_known_have_a_place() -> None:

@@ -20,7 +20,7 @@ from placewright.operators.adaptive.policy import move_cost
 from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners import LAST, planners
+from placewright.operators.planners import LAST, planners, portfolio
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import execution_order
 from placewright.planning.contract import Context, proposal_of
@@ -171,7 +171,9 @@ def _turn_s(step_s: float, behind: float) -> float:
 def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[OperatorPlan]]:
     """Of the best single device and the `NAMED` planners; of all other quick ones."""
     made: dict[str, OperatorPlan] = {}
-    for name, planner in planners(problem).items():
+    known = planners(problem)
+    for name in portfolio(problem):
+        planner = known[name]
         if planner.unsupported_reason(problem) is None and (name not in LAST or name in QUICK):
             try:
                 made[name] = proposal_of(planner(problem, Context(judge=judge))).plan
