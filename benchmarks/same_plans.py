@@ -4,10 +4,12 @@
 of what differs: run the first before a change that must not change any plan, the second after it
 (``--every 4`` for a quick look).
 
-Every planner that ends by an amount of work and not by the clock is asked, the long ones with
-less work than by default. What is written for a problem and a planner is the judge's value, the
-lower bound and a digest of the plan; ``null`` stands where a planner does not take the problem,
-the value and the bound are ``null`` where its plan does not fit.
+Every planner that ends by an amount of work and not by the clock runs, the long ones with less
+work than by default; those that learn, and run only if they are named, do not. What is written for
+a problem and a planner is the judge's value, the lower bound and a digest of the plan; ``null``
+stands where a planner does not take the problem, the value and the bound are ``null`` where its
+plan does not fit. Planners that only one of the two files has are listed after the table: a new
+planner changes no plan of the others, one that is gone counts as a difference.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,6 +32,7 @@ import placewright
 from placewright.operators.instances import random_problem, tiny, with_random_views
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
+from placewright.planning.contract import on_request
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.planners import planners as sample_planners
 
@@ -44,6 +48,9 @@ PROOFS = {"exact": 7, "ilp": 4, "ilp-cp-sat": 4}
 
 PLAN = ("placement", "order", "call", "replica_of", "source", "target", "count", "sample_class")
 """Arrays of a plan of either wing, where it has them."""
+
+Answers = dict[str, dict[str, list[Any] | None]]
+"""By problem, then by planner: value, bound and digest, or ``None``."""
 
 
 @dataclass(slots=True)
@@ -215,13 +222,15 @@ def record(problem: Any, planner: Any) -> list[Any] | None:
     return [result.value, result.lower_bound, digest(asked.plan)]
 
 
-def plan_all(every: int) -> dict[str, dict[str, list[Any] | None]]:
+def plan_all(every: int) -> Answers:
     """What every planner makes of every problem, or of each `every`-th one."""
     took: dict[str, float] = {}
-    found: dict[str, dict[str, list[Any] | None]] = {}
+    found: Answers = {}
     for key, planners, problem in islice(problems(), 0, None, every):
         found[key] = {}
         for name, planner in planners(problem).items():
+            if on_request(planner):
+                continue
             start = time.perf_counter()
             found[key][name] = record(problem, planner)
             took[name] = took.get(name, 0.0) + time.perf_counter() - start
@@ -230,16 +239,47 @@ def plan_all(every: int) -> dict[str, dict[str, list[Any] | None]]:
     return found
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Rows of a markdown table, one for each problem and planner that is not as it was."""
-    rows = []
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two files, answer by answer: one answer is what one planner made of one problem."""
+
+    rows: list[str]
+    equal: Counter[str]
+    new: Counter[str]
+    gone: Counter[str]
+
+    def text(self) -> str:
+        """Differences as a markdown table, then what only one of the files has."""
+        head = ["| problem | planner | before | after |", "|---|---|---|---|"]
+        counts = [
+            f"equal in both: {self.equal.total()} answers of {len(self.equal)} planners",
+            f"absent before, not compared: {_named(self.new)}",
+            f"absent now: {_named(self.gone)}",
+            f"different: {len(self.rows)} answers",
+        ]
+        return "\n".join([*(head if self.rows else []), *self.rows, *counts])
+
+
+def _named(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} ({n} problems)" for name, n in sorted(counts.items())) or "none"
+
+
+def compared(before: Answers, after: Answers) -> Comparison:
+    """Every answer of both files; single-device planners count as one planner."""
+    found = Comparison([], Counter(), Counter(), Counter())
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key, {}), after.get(key, {})
         for name in sorted(old.keys() | new.keys()):
-            if old.get(name, "absent") != new.get(name, "absent"):
-                was, now = old.get(name, "absent"), new.get(name, "absent")
-                rows.append(f"| {key} | {name} | {was} | {now} |")
-    return rows
+            planner = name.partition(":")[0]
+            if name not in old:
+                found.new[planner] += 1
+            elif name not in new:
+                found.gone[planner] += 1
+            elif old[name] == new[name]:
+                found.equal[planner] += 1
+            else:
+                found.rows.append(f"| {key} | {name} | {old[name]} | {new[name]} |")
+    return found
 
 
 def main() -> None:
@@ -256,11 +296,11 @@ def main() -> None:
         asked.output.write_text(json.dumps(found, indent=1) + "\n")
     if asked.against is not None:
         before = json.loads(asked.against.read_text())
-        rows = differences({key: before[key] for key in before if key in found}, found)
-        if rows:
-            print("| problem | planner | before | after |\n|---|---|---|---|", *rows, sep="\n")
-            sys.exit(1)
-        print("all as before")
+        if asked.every > 1:
+            before = {key: before[key] for key in before.keys() & found.keys()}
+        outcome = compared(before, found)
+        print(outcome.text())
+        sys.exit(1 if outcome.rows or outcome.gone else 0)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,12 @@ def main() -> None:
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
         found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         verdict = json.loads(found.stdout.splitlines()[-1])
-    print(f"LoadGen: {'VALID' if verdict['valid'] else 'INVALID'} {verdict}")
+    outcome = "VALID" if verdict["valid"] else "INVALID"
+    print(
+        f"LoadGen: {outcome}, {verdict['scheduled_per_s']:.1f} queries/s scheduled, "
+        f"{verdict['completed_per_s']:.1f} completed, p99 {verdict['p99_ms']:.1f} ms, "
+        f"{verdict['queries']} answers by HTTP status: {verdict['statuses']}"
+    )
 
 
 if __name__ == "__main__":

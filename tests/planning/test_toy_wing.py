@@ -45,8 +45,7 @@ class Bins:
 
 def pack(problem: Packing, order: Any) -> Bins:
     """First fit: each item into the first bin with room."""
-    free: list[int] = []
-    chosen = [0] * len(problem.sizes)
+    free, chosen = list[int](), [0] * len(problem.sizes)
     for item in order:
         fitting = (b for b, room in enumerate(free) if room >= problem.sizes[item])
         chosen[item] = next(fitting, len(free))

@@ -32,18 +32,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """Elements and FLOPs of one layer on a batch.
-
-    Attributes
-    ----------
-    minor_flops
-        Of pooling and normalisation, which PyTorch's counter leaves out.
-    """
+    """Elements and FLOPs of one layer on a batch; none of pooling and normalisation, as PyTorch."""
 
     output: Shape
     parameters: int
     flops: float
-    minor_flops: float = 0.0
 
 
 def conv2d(
@@ -87,18 +80,18 @@ def pool2d(
     """Maximum or average pooling with square windows."""
     out = tuple((side + 2 * padding - kernel) // stride + 1 for side in size)
     shape = (batch, channels, *out)
-    return LayerCost(shape, 0, 0.0, float(math.prod(shape)) * kernel**2)
+    return LayerCost(shape, 0, 0.0)
 
 
 def batch_norm(shape: Shape) -> LayerCost:
     """Batch normalisation of shape (B, C, ...); running statistics are no parameters."""
-    return LayerCost(shape, 2 * shape[1], 0.0, 5.0 * math.prod(shape))
+    return LayerCost(shape, 2 * shape[1], 0.0)
 
 
 def layer_norm(shape: Shape, normalised: int = 1) -> LayerCost:
     """Layer normalisation over the last `normalised` dimensions."""
     features = math.prod(shape[len(shape) - normalised :])
-    return LayerCost(shape, 2 * features, 0.0, 5.0 * math.prod(shape))
+    return LayerCost(shape, 2 * features, 0.0)
 
 
 def embedding(leading: Shape, words: int, width: int) -> LayerCost:

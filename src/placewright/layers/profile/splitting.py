@@ -62,8 +62,8 @@ class SplitCall:
     ----------
     way
         See the module.
-    weight, weight_dim, bias
-        Value names of the parameters that are split, and along which dimension the weight is.
+    weight, bias
+        Value names of the parameters that are split; `Split.parameters` has how.
     gathers
         Values that are gathered before the call, and how they were split.
     result
@@ -72,7 +72,6 @@ class SplitCall:
 
     way: Way
     weight: str = ""
-    weight_dim: int = 0
     bias: str = ""
     gathers: tuple[tuple[str, Cut], ...] = ()
     result: Cut | None = None
@@ -169,7 +168,7 @@ class _Splitter:
                 sizes = self._parts(weight, 1)
                 self.parameters[weight] = Cut(1, sizes)
                 dim = len(self.specs[i.results[0]].shape) - 1
-                return SplitCall("column", weight, 1, result=Cut(dim, sizes))
+                return SplitCall("column", weight, result=Cut(dim, sizes))
         return None
 
     def _product(
@@ -180,7 +179,7 @@ class _Splitter:
             return None
         if x in self.cuts and self.cuts[x].dim == dim:
             self.parameters[weight] = Cut(dims[1], self.cuts[x].sizes)
-            return SplitCall("row", weight, dims[1], bias)
+            return SplitCall("row", weight, bias)
         if not self._wide(weight, dims[0]) or (bias and bias not in self.free):
             return None
         gathers = ((x, self.cuts.pop(x)),) if x in self.cuts else ()
@@ -188,7 +187,7 @@ class _Splitter:
         self.parameters[weight] = Cut(dims[0], sizes)
         if bias:
             self.parameters[bias] = Cut(0, sizes)
-        return SplitCall("column", weight, dims[0], bias, gathers, Cut(dim, sizes))
+        return SplitCall("column", weight, bias, gathers, Cut(dim, sizes))
 
     def _parts(self, weight: str, dim: int) -> tuple[int, ...]:
         return parts(self.specs[weight].shape[dim], self.degree)

@@ -36,18 +36,18 @@ GRACE_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What LoadGen says.
+    """The result of a run of LoadGen.
 
     Attributes
     ----------
     valid
         Whether the result is VALID.
     scheduled_per_s, completed_per_s
-        Queries.
+        Queries that LoadGen sent at random times, and those that were answered.
     p99_ms
-        Latency that 99 % of the queries keep.
+        99th percentile of the latency.
     statuses
-        Answers by status of HTTP.
+        Answers by HTTP status.
     """
 
     valid: bool
