@@ -1,12 +1,14 @@
 """Strategies of layers on testbeds of unlike nodes: predicted beside measured steps.
 
-    sudo python benchmarks/layer_steps.py [--clusters N] [--models N] [--steps N] [--out FILE]
+    sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 9] [--clusters N]
 
 Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and two
 models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
-data parallelism, tensor, pipeline and the plan chosen by ``auto``, measured in turns. Prints one
-line per strategy, then median error, rank correlation, how far the chosen plan is from the measured
-best, its speed-up over equal batches and over the fastest node beside the sum of speeds.
+data parallelism, tensor, pipeline and the plan chosen by ``auto``, measured in turns. A row is
+written as soon as its model has been measured on its cluster, and what the file has is not measured
+again: `--minutes` begins no other after so many, and the next call goes on. Prints one line per
+strategy, then median error, rank correlation, how far the chosen plan is from the measured best,
+its speed-up over equal batches and over the fastest node beside the sum of speeds.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +28,7 @@ from placewright.capturing.source import ModelSource, load_model
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
 from placewright.layers.execution.measured_problem import measured_problem
+from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, step_s
 from placewright.layers.execution.stage_orders import TracedModel
@@ -36,6 +40,13 @@ from placewright.planning.solving import solve
 from placewright.runtime.engines.engine import open_engine
 
 ROUNDS = 3
+
+TURN_S = 8.0
+"""A plan's turn takes about so long, and at least a step after one that warms up."""
+
+LONG_S = 10.0
+"""Plans with longer steps have a single turn."""
+
 MODELS = (
     ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
     ("zoo:alexnet", 6),
@@ -85,17 +96,38 @@ def plans(problem: LayerProblem, model: TracedModel) -> dict[str, LayerPlan]:
 
 
 def measured(
-    session: LayerSession, chosen: Mapping[str, LayerPlan], steps: int
-) -> dict[str, float]:
-    """Median seconds of a step of every plan, in turns."""
-    different = dict.fromkeys(chosen.values())
-    times: dict[LayerPlan, list[float]] = {plan: [] for plan in different}
+    session: LayerSession,
+    chosen: Mapping[str, LayerPlan],
+    predicted: Mapping[str, float],
+    most: int,
+) -> dict[str, tuple[float, list[Any]]]:
+    """Median seconds of a step of every plan, in turns, and a step of its workers.
+
+    Plans that fail are left out, and said.
+    """
+    seconds = {plan: predicted[name] for name, plan in chosen.items()}
+    times: dict[LayerPlan, list[tuple[StepTimes, ...]]] = {plan: [] for plan in seconds}
     for k in range(ROUNDS):
-        for plan in list(different) if k % 2 == 0 else list(reversed(different)):
-            session.load(plan)
-            session.train(1)
-            times[plan] += [step_s(t) for t in session.train(steps)]
-    return {name: statistics.median(times[plan]) for name, plan in chosen.items()}
+        for plan in list(times) if k % 2 == 0 else list(reversed(times)):
+            if k and step_s(times[plan][-1]) > LONG_S:
+                continue
+            count = max(1, min(most, round(TURN_S / seconds[plan])))
+            try:
+                session.load(plan)
+                session.train(1)
+                times[plan] += session.train(count)
+            except PlacewrightError as error:
+                if session.lost():
+                    raise
+                print(f"left out: {error}", flush=True)
+                del times[plan]
+    found = {}
+    for name, plan in chosen.items():
+        if plan in times:
+            typical = statistics.median(step_s(t) for t in times[plan])
+            last = [[t.step_s, t.forward_s, t.backward_s] for t in times[plan][-1]]
+            found[name] = (typical, last)
+    return found
 
 
 def pair(source: ModelSource, cluster: Cluster, steps: int) -> list[dict[str, Any]]:
@@ -107,19 +139,37 @@ def pair(source: ModelSource, cluster: Cluster, steps: int) -> list[dict[str, An
     ):
         problem = measured_problem(session)
         chosen = plans(problem, model)
-        found = measured(session, chosen, steps)
+        predicted = {name: judge(problem, plan).value for name, plan in chosen.items()}
+        found = measured(session, chosen, predicted, steps)
     speeds = alone_s(problem)
     return [
         {
             "model": source.name,
             "cluster": cluster.name,
             "strategy": name,
-            "predicted_s": judge(problem, plan).value,
-            "measured_s": found[name],
+            "predicted_s": predicted[name],
+            "measured_s": found[name][0],
             "limit": sum(min(speeds) / s for s in speeds),
+            "plan": text(problem, plan),
+            "workers_s": found[name][1],
         }
         for name, plan in chosen.items()
+        if name in found
     ]
+
+
+def text(problem: LayerProblem, plan: LayerPlan) -> str:
+    """Stages with their layers, shares and workers."""
+    stages = [
+        f"{s.first_layer}-{s.last_layer}: "
+        + " ".join(
+            f"{r.share}@{'+'.join(problem.worker_names[w] for w in r.workers)}" for r in s.replicas
+        )
+        for s in plan.stages
+    ]
+    kinds = {str(s.strategy(i)) for s in plan.stages for i in s.layers}
+    parts = [" | ".join(stages), f"{plan.micro_batches} micro-batches", "+".join(sorted(kinds))]
+    return ", ".join([*parts, str(plan.schedule)] if len(plan.stages) > 1 else parts)
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -133,6 +183,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ]
     for key in dict.fromkeys((r["model"], r["cluster"]) for r in rows):
         own = {r["strategy"]: r for r in rows if (r["model"], r["cluster"]) == key}
+        if "chosen" not in own:
+            continue
         took = own["chosen"]["measured_s"]
         best = min(r["measured_s"] for r in own.values())
         gains = [
@@ -147,30 +199,53 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def line(r: Mapping[str, Any]) -> str:
+    """A row as text."""
+    error = r["predicted_s"] / r["measured_s"] - 1
+    return (
+        f"{r['model']:10s} {r['cluster']:6s} {r['strategy']:14s} "
+        f"predicted {r['predicted_s']:.4g} s, "
+        f"measured {r['measured_s']:.4g} s, {error:+.1%}  {r['plan']}"
+    )
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure what is missing, and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clusters", type=int, default=len(CLUSTERS))
     parser.add_argument("--models", type=int, default=len(MODELS))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    end, rows = time.monotonic() + 60 * given.minutes, []
+    if given.out is not None and given.out.exists():
+        rows = [json.loads(found) for found in given.out.read_text().splitlines()]
+        print(*map(line, rows), sep="\n")
+    done, left = {(r["model"], r["cluster"]) for r in rows}, 0
     for name in list(CLUSTERS)[: given.clusters]:
         for path, batch in MODELS[: given.models]:
-            rows += pair(load_model(path, batch, training=True), cluster_of(name), given.steps)
-            for r in rows[-6:]:
-                if (r["model"], r["cluster"]) == (rows[-1]["model"], rows[-1]["cluster"]):
-                    error = r["predicted_s"] / r["measured_s"] - 1
-                    print(
-                        f"{r['model']:10s} {r['cluster']:6s} {r['strategy']:14s} "
-                        f"predicted {r['predicted_s']:.4g} s, measured {r['measured_s']:.4g} s, "
-                        f"{error:+.1%}",
-                        flush=True,
-                    )
-    print(summary(rows))
-    if given.out is not None:
-        given.out.write_text(json.dumps(rows, indent=1))
+            source, cluster = load_model(path, batch, training=True), cluster_of(name)
+            if (source.name, cluster.name) in done:
+                continue
+            if time.monotonic() > end:
+                left += 1
+                continue
+            try:
+                found = pair(source, cluster, given.steps)
+            except PlacewrightError as error:
+                print(f"{source.name} on {cluster.name}: {error}", flush=True)
+                left += 1
+                continue
+            print(*map(line, found), sep="\n", flush=True)
+            rows += found
+            if given.out is not None:
+                with given.out.open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
+    if rows:
+        print(summary(rows))
+    if left:
+        print(f"{left} of {given.clusters * given.models} left: run it again")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from placewright.layers.profile.chain import Layer
 from placewright.layers.profile.formulas import layer_flops, unknown_calls
 from placewright.layers.profile.tracing import with_batch
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.runtime import limits
 
 MESSAGE_BYTES = (1 << 10, 1 << 16, 1 << 20)
 
@@ -39,7 +40,9 @@ class MeasuredTables:
     optimizer_s: FloatArray
 
 
-def measured_problem(session: LayerSession, *, exact: bool = False) -> LayerProblem:
+def measured_problem(
+    session: LayerSession, *, exact: bool = False, sizes: Sequence[int] = ()
+) -> LayerProblem:
     """Measure everything that plans for this model on these workers cost.
 
     All workers measure at once, as they will train at once.
@@ -48,11 +51,13 @@ def measured_problem(session: LayerSession, *, exact: bool = False) -> LayerProb
     ----------
     exact
         Layers with dropout or batch norm have to see the whole batch.
+    sizes
+        Of micro-batches to measure, ascending; a few up to the batch by default.
     """
     model, cluster = session.model, session.cluster
     devices = cluster.devices
     degrees = tuple(d for d in range(1, len(devices) + 1) if d == 1 or len(devices) % d == 0)
-    sizes = measured_sizes(model.batch)
+    sizes = tuple(sizes) or measured_sizes(model.batch)
     kinds = list(dict.fromkeys(map(_kind, devices)))
     tables = _tables(session, sizes, degrees, kinds)
     nodes = list(dict.fromkeys(d.node for d in devices))
@@ -161,6 +166,7 @@ def time_layers(
             )
             for state in session.states
         ],
+        limit_s=limits.patience(limits.FIRST_STEPS_S),
     )
 
 
@@ -178,7 +184,13 @@ def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], I
     ]
     ranks = tuple((source, target) for _, _, source, target in pairs)
     throttled = session.engine.name == "testbed"
-    answers = session.group.order_all("time_messages", ranks, MESSAGE_BYTES, throttled)
+    answers = session.group.order_all(
+        "time_messages",
+        ranks,
+        MESSAGE_BYTES,
+        throttled,
+        limit_s=limits.patience(limits.FIRST_STEPS_S),
+    )
     links = [INSIDE]
     index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
     for k, (a, b, source, _) in enumerate(pairs):

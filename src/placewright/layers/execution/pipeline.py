@@ -1,4 +1,10 @@
-"""A worker's part of a pipeline, by ``torch.distributed.pipelining``."""
+"""A worker's part of a pipeline, by ``torch.distributed.pipelining``.
+
+PyTorch's schedules ask for what a pass needs when they come to it, and gloo sends a message only
+when its receiver has asked for it: no transfer would overlap with the receiver's passes. So on CPUs
+a stage asks for all that a step will bring when the step begins, and sends what a pass has made at
+once; the schedules are told that there is nothing to receive or to send.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -78,11 +85,27 @@ class PipelinePart:
         args = (token,) if self.stages[0].is_first else ()
         feeds: Any = dict(batched)
         self.schedule.step(*args, target=token, losses=losses, return_outputs=False, **feeds)
+        for stage in self.stages:
+            stage.end_step()
         return float(sum(float(loss.detach()) for loss in losses))
 
 
+ACTIVATION, GRADIENT = 0, 1
+MOST_TENSORS = 64
+"""In one message's tag: tensors that pass a cut, far more than any."""
+
+
 class _TimedStage(PipelineStage):
-    """Knows its shapes beforehand, takes times, and waits as long as an emulated device owes."""
+    """Knows its shapes beforehand, takes times, and waits as long as an emulated device owes.
+
+    Attributes
+    ----------
+    ahead
+        Whether it receives and sends by itself, as the module says. NCCL's messages go one after
+        another in the order in which they are asked for, so that there the schedule does.
+    awaited
+        Receives by way and micro-batch; `sent` are sends that may not have ended.
+    """
 
     def __init__(
         self,
@@ -105,8 +128,68 @@ class _TimedStage(PipelineStage):
             output_grads=(None,) if last else made,
             group=group,
         )
-        self.stretch = stretch
+        self.stretch, self.own = stretch, order
         self.forward_s = self.backward_s = 0.0
+        self.ahead = device.type == "cpu"
+        self.awaited: dict[tuple[int, int], list[Any]] = {}
+        self.sent: list[tuple[Any, Tensor]] = []
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
+        return self._asked() if self.ahead else super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
+        return self._asked() if self.ahead else super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
+        ops = super().get_fwd_send_ops(fwd_chunk_id)
+        return self._sent(ops, ACTIVATION, fwd_chunk_id) if self.ahead else ops
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
+        ops = super().get_bwd_send_ops(bwd_chunk_id)
+        return self._sent(ops, GRADIENT, bwd_chunk_id) if self.ahead else ops
+
+    def end_step(self) -> None:
+        """Wait until everything is sent."""
+        for work, _ in self.sent:
+            work.wait()
+        self.sent, self.awaited = [], {}
+
+    def _asked(self) -> list[Any]:
+        """Ask for all that this step brings, once; buffers exist when a schedule first asks."""
+        if not self.awaited:
+            for m in range(self.own.micro_batches):
+                infos = ((ACTIVATION, self.args_recv_info[m]), (GRADIENT, self.grad_recv_info[m]))
+                for way, entries in infos:
+                    cut = self.own.stage - (way == ACTIVATION)
+                    self.awaited[way, m] = [
+                        dist.irecv(op.tensor, op.peer, self.group, self._tag(cut, way, m, k))
+                        for k, op in enumerate(self._get_recv_ops(entries))
+                    ]
+        return []
+
+    def _sent(self, ops: Sequence[Any], way: int, m: int) -> list[Any]:
+        self.sent = [entry for entry in self.sent if not entry[0].is_completed()]
+        cut = self.own.stage - (way == GRADIENT)
+        for k, op in enumerate(ops):
+            work = dist.isend(op.tensor, op.peer, self.group, self._tag(cut, way, m, k))
+            self.sent.append((work, op.tensor))
+        return []
+
+    def _tag(self, cut: int, way: int, m: int, k: int) -> int:
+        """Of tensor `k` of a micro-batch: two workers may have several cuts between them."""
+        return 1 + ((2 * cut + way) * self.own.micro_batches + m) * MOST_TENSORS + k
+
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
+        self._await(ACTIVATION, fwd_chunk_id)
+        return super()._retrieve_recv_activations(fwd_chunk_id)
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> Any:
+        self._await(GRADIENT, bwd_chunk_id)
+        return super()._retrieve_recv_grads(bwd_chunk_id)
+
+    def _await(self, way: int, m: int) -> None:
+        for work in self.awaited.get((way, m), ()):
+            work.wait()
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         start = self._begin()
