@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,6 +87,38 @@ def test_a_channel_that_was_free_delivers_from_the_hand_over_on(
     socket.now_s = 100.0
     sender.send(message(1, 2), torch.zeros(2, dtype=torch.uint8))
     assert [(s.start_s, s.end_s) for s in sender.log] == [(10.0, 12.0), (100.0, 102.0)]
+
+
+def test_a_large_tensor_takes_memory_from_its_arrival_to_its_last_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither when it is asked for nor once nobody refers to it; with `lasting` it stays."""
+    socket, size = Socket(monkeypatch), 1 << 26
+    large = message(0, size)
+    for lasting, left in ((False, 0), (True, size)):
+        receiver = GlooReceiver([large], DEVICES, lasting=lasting)
+        before = resident_bytes()
+        receiver.post()
+        asked = resident_bytes()
+        socket.wire[1] = torch.ones(1, dtype=torch.uint8).expand(size)
+        tensor = receiver.take(large)
+        arrived = resident_bytes()
+        assert int(tensor[-1]) == 1
+        del tensor
+        socket.buffers.clear()
+        found = [asked - before, arrived - before, resident_bytes() - before]
+        assert found == pytest.approx([0, size, left], abs=size / 8)
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_pages_that_are_not_there_are_a_lack_of_memory() -> None:
+    """It says of how much, as PyTorch does."""
+    with pytest.raises(MemoryError, match="tried to allocate 4611686018427387904 bytes"):
+        gloo.own_pages(1 << 62)
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 4096])

@@ -11,6 +11,7 @@ sending it takes.
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
 import time
@@ -56,45 +57,61 @@ class Sent:
 
 
 class GlooReceiver:
-    """Buffers in host memory for everything that arrives in a step, allocated once.
+    """Buffers in host memory for everything that arrives in a step.
 
-    `devices`: all devices of the cluster.
+    A step asks for all its messages when it starts, and a large tensor is to take memory only from
+    its arrival to its last reader, as the judge counts it. So each large one gets pages of its own
+    in every step: the system provides a page when the first byte arrives there, and has it back
+    once no tensor refers to the buffer. Small messages, and what a GPU copies from, have buffers
+    that stay.
+
+    Parameters
+    ----------
+    devices
+        All devices of the cluster.
+    lasting
+        Let all buffers stay: for streams, where the next sample needs them at once.
     """
 
-    def __init__(self, receives: Sequence[Message], devices: Sequence[Driven]) -> None:
+    def __init__(
+        self, receives: Sequence[Message], devices: Sequence[Driven], *, lasting: bool = False
+    ) -> None:
         self._devices = devices
         self._receives = tuple(receives)
         self._timed = {message_key(m): Timed(wire_bytes(m.spec)) for m in receives if says_when(m)}
-        self._raw = {message_key(m): self._buffer(m) for m in receives}
+        stay = [m for m in receives if lasting or small(m) or devices[m.target].is_gpu]
+        self._raw = {message_key(m): self._buffer(m) for m in stay}
         self._tensors = {
             message_key(m): tensor_of(self._raw[message_key(m)], m.spec)
-            for m in receives
+            for m in stay
             if is_dense(m.spec)
         }
-        self._pending: dict[tuple[int, int], dist.Work] = {}
+        self._pending: dict[tuple[int, int], tuple[dist.Work, torch.Tensor]] = {}
 
     def post(self) -> None:
         """Ask for every message of the step, in the order of first use."""
         for message in self._receives:
-            source = self._devices[message.source].process
-            timed = self._timed.get(message_key(message))
-            raw = self._raw[message_key(message)] if timed is None else timed.raw
+            source, key = self._devices[message.source].process, message_key(message)
+            timed = self._timed.get(key)
+            raw = self._raw.get(key) if timed is None else timed.raw
+            if raw is None:
+                raw = own_pages(wire_bytes(message.spec))
             work = dist.irecv(raw, src=source, tag=_tag(message, self._devices))
             assert work is not None
-            self._pending[message_key(message)] = work
+            self._pending[key] = work, raw
 
     def take(self, message: Message) -> torch.Tensor:
         """Wait for one message; a GPU's kernels find it in the GPU's memory."""
         key, target = message_key(message), self._devices[message.target]
-        self._pending.pop(key).wait()
+        work, raw = self._pending.pop(key)
+        work.wait()
         if key in self._timed:
             sleep_until(self._timed[key].due_s)
+            raw = self._timed[key].bytes
         if target.is_gpu:
-            raw = self._raw[key].to(target.torch_device, non_blocking=True)
+            raw = raw.to(target.torch_device, non_blocking=True)
             return tensor_of(raw, message.spec)
-        return (
-            self._tensors[key] if key in self._tensors else tensor_of(self._raw[key], message.spec)
-        )
+        return self._tensors[key] if key in self._tensors else tensor_of(raw, message.spec)
 
     def _buffer(self, message: Message) -> torch.Tensor:
         """A GPU copies from pinned memory while the host goes on."""
@@ -285,6 +302,18 @@ class Timed:
     def due_s(self) -> float:
         """When what has arrived is due."""
         return float(self._due[-1])
+
+
+def own_pages(size: int) -> torch.Tensor:
+    """Bytes in pages of their own, which are given back with the last tensor that uses them.
+
+    Raises `MemoryError` where there are none.
+    """
+    try:
+        pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
+    except OSError as error:
+        raise MemoryError(f"tried to allocate {size} bytes") from error
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 def small(message: Message) -> bool:

@@ -185,7 +185,9 @@ class StreamExecutor:
         messages = [m for segment in self.segments for b in segment.bundles for _, m in b.messages]
         devices = self._exchange.layout.devices
         return [
-            GlooReceiver([m[s] for m in messages if m[s].way in THROUGH_HOST], devices)
+            GlooReceiver(
+                [m[s] for m in messages if m[s].way in THROUGH_HOST], devices, lasting=True
+            )
             for s in range(self._window)
         ]
 
