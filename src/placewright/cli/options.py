@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+from placewright.io.output import output_file
+
 Format: TypeAlias = Literal["table", "json", "yaml"]
 
 _FORMAT_HELP = "What stdout shows."
@@ -19,7 +21,8 @@ _SOURCE_HELP = (
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help=_FORMAT_HELP)]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT_HELP)
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", callback=output_file, help=_OUTPUT_HELP),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 VerboseOption = Annotated[
@@ -103,11 +106,18 @@ SeedOption = Annotated[
 ]
 ReportOption = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE", help="Write a self-contained HTML page."),
+    typer.Option(
+        "--report", metavar="FILE", callback=output_file, help="Write a self-contained HTML page."
+    ),
 ]
 TraceOption = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write a Perfetto/Chrome trace (.json.gz)."),
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        callback=output_file,
+        help="Write a Perfetto/Chrome trace (.json.gz).",
+    ),
 ]
 OptionalPlannerOption = Annotated[
     str | None,

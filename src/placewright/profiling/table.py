@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from placewright.cluster.detect import cpu_model
-from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.io.boundary import FileModel, parse_json, read_text, validate
+from placewright.io.output import output_file
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.profile_warnings import OtherMachineWarning
@@ -103,12 +103,7 @@ class ProfileTable:
             the file.
         """
         file = Path(path)
-        if not os.access(file.resolve().parent, os.W_OK):
-            raise InputError(
-                "cannot be written: its folder is not there, or takes no file",
-                where=str(path),
-                hint="name a file in a folder that exists and is writable",
-            )
+        output_file(file)
         table = ProfileTable.read(file) if file.exists() else ProfileTable()
         table.file = file
         return table

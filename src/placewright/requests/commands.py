@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.planning.wing import Loaded
-from placewright.requests.serving.commands import run, serve
+from placewright.requests.serving.commands import LogOption, run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -42,10 +42,6 @@ RateOption = Annotated[
 OptionalPlan = Annotated[
     Path | None,
     typer.Argument(metavar="[PLAN]", show_default=False, help="A saved plan, or use --planner."),
-]
-LogOption = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="FILE", help="Write every request: one JSON object a line."),
 ]
 BoundOption = Annotated[
     bool, typer.Option("--bound/--no-bound", help="Solve the fluid program as well?")

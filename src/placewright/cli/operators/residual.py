@@ -11,6 +11,7 @@ import typer
 from placewright.cli.answer import print_result
 from placewright.cli.console import Console
 from placewright.cli.options import PlanFile, ReportOption, TraceOption
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.measurement.measurement import Measurement
@@ -31,6 +32,7 @@ RecordOption = Annotated[
     typer.Option(
         "--record",
         metavar="RUNS",
+        callback=output_file,
         help="Add this run to a file of measured runs, for `operators simulate --residual`.",
     ),
 ]

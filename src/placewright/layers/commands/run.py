@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -54,7 +55,12 @@ def run(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", metavar="FILE", help="Write what was learned (safetensors)."),
+        typer.Option(
+            "--weights",
+            metavar="FILE",
+            callback=output_file,
+            help="Write what was learned (safetensors).",
+        ),
     ] = None,
     slow: Annotated[
         list[str] | None,
@@ -64,9 +70,7 @@ def run(
         list[str] | None,
         typer.Option("--kill", metavar="WORKER:STEP", help="Kill a worker, to try it."),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="A page of it all.")
-    ] = None,
+    report: Path | None = None,
     planner: Annotated[str, typer.Option("--planner", metavar="NAME")] = "auto",
     time_limit: Annotated[float, typer.Option("--time-limit", min=0.0)] = 20.0,
     seed: int = 0,

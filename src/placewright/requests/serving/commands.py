@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from placewright.io.output import output_file
+
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.cluster.cluster import Cluster
@@ -56,7 +58,12 @@ PlanOption = Annotated[
 ]
 LogOption = Annotated[
     Path | None,
-    typer.Option("--log", metavar="FILE", help="Write every request: one JSON object a line."),
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        callback=output_file,
+        help="Write every request: one JSON object a line.",
+    ),
 ]
 BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Rows of a batch.")]
 

@@ -1,0 +1,19 @@
+"""Files of a command that could not be written are refused before it computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.errors import InputError
+from placewright.io.output import output_file
+
+
+def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
+    """A folder, and a file in no folder; a device takes what is written."""
+    for good in (None, tmp_path / "new.json", Path("/dev/null")):
+        assert output_file(good) == good
+    for bad, told in ((tmp_path, "is a folder"), (tmp_path / "no" / "a", "No such file")):
+        with pytest.raises(InputError, match=told):
+            output_file(bad)
