@@ -42,6 +42,7 @@ from placewright.operators.simulation.inputs import (
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.queued_judge import judge_queues, queue_values
 from placewright.operators.simulation.star.judge import judge_star
+from placewright.operators.simulation.star.scores import star_scores
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.operators.structure.costs import kernel_costs
 
@@ -109,6 +110,8 @@ class Judge:
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Judge a plan that `check_plan` has passed."""
+        if self.problem.communication is Communication.STAR:
+            return judge_star(self.problem, plan)
         if self.queued is not None:
             return judge_queues(self.problem, self.queued, plan.placement)
         order = default_order(self.problem) if plan.order is None else thawed(plan.order)
@@ -126,6 +129,8 @@ class Judge:
         """Value and violation of every row of `placements`; see `evaluate_many`."""
         p = self.problem
         rows, fixed = checked_batch(p, placements, order)
+        if p.communication is Communication.STAR:
+            return star_scores(p, rows)
         if self.queued is not None:
             return queue_values(p, self.queued, rows)
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)

@@ -112,7 +112,7 @@ class Doppler:
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Links between pairs of devices, not too many operators."""
+        """Plans that need not be contiguous, not too many operators."""
         if problem.n > MOST_OPERATORS:
             return f"learns orders of up to {MOST_OPERATORS} operators, not {problem.n}"
         return unsupported_by_samples(problem)
@@ -281,7 +281,10 @@ class _Training:
 
     def __init__(self, planner: Doppler, evaluations: Evaluations) -> None:
         self.p, self.found, problem = planner, evaluations, evaluations.problem
-        self.b = episode_board(problem, by_load=planner.profile == "as_published")
+        published = planner.profile == "as_published"
+        if published:
+            evaluations.decoder = None
+        self.b = episode_board(problem, by_load=published)
         self.policy = _Policy(planner, self.b)
         self.shape = problem.n, problem.m
         self.random = np.array([evaluations.context.seed * 7919 + 12345], dtype=np.int64)

@@ -14,6 +14,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import released
 from placewright.operators.planners.annealing import csr, draw
+from placewright.operators.planners.learned.calls import over_links
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 
@@ -132,9 +133,10 @@ def episode_board(problem: OperatorProblem, *, by_load: bool = False) -> Episode
     target, size = np.array(p.consumers), np.repeat(p.tensor_bytes, counts)
     out = csr([np.flatnonzero(source == i).tolist() for i in range(p.n)])
     into = csr([np.flatnonzero(target == i).tolist() for i in range(p.n)])
-    pairs = ~np.eye(p.m, dtype=np.bool_) & np.isfinite(p.seconds_per_byte + p.latency_s)
-    latency = float(p.latency_s[pairs].mean()) if pairs.any() else 0.0
-    per_byte = float(p.seconds_per_byte[pairs].mean()) if pairs.any() else 0.0
+    latency_s, seconds_per_byte = over_links(p)
+    pairs = ~np.eye(p.m, dtype=np.bool_) & np.isfinite(seconds_per_byte + latency_s)
+    latency = float(latency_s[pairs].mean()) if pairs.any() else 0.0
+    per_byte = float(seconds_per_byte[pairs].mean()) if pairs.any() else 0.0
     finite = np.isfinite(p.compute_s)
     mean_s = np.where(finite, p.compute_s, 0.0).sum(axis=1) / finite.sum(axis=1)
     edge_s = latency + size * per_byte
@@ -150,8 +152,8 @@ def episode_board(problem: OperatorProblem, *, by_load: bool = False) -> Episode
         size,
         *out,
         *into,
-        thawed(p.latency_s),
-        thawed(p.seconds_per_byte),
+        thawed(latency_s),
+        thawed(seconds_per_byte),
         groups.group,
         groups.allowed,
         thawed(p.resident_bytes),

@@ -14,6 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.learned.calls import CallDecoder
 from placewright.operators.planners.lists.planners import (
     CEFT,
     CPOP,
@@ -23,7 +24,9 @@ from placewright.operators.planners.lists.planners import (
 )
 from placewright.operators.planners.placements.search import Score, Start, score_plan
 from placewright.operators.planners.trivial import RoundRobin, Single
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.simulation.star.latency import is_star_latency
+from placewright.operators.simulation.star.scores import star_scores
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, proposal_of
@@ -61,9 +64,13 @@ class Evaluations:
         Evaluations allowed; ``inf`` where only `Context.deadline_s` ends the search.
     repairs
         Whether groups are moved off devices that cannot hold their resident bytes before a
-        placement is judged.
+        placement is judged, and made into calls that can be made (`calls.CallDecoder`).
     elites
         How many of the best different placements are kept.
+    decoder
+        Makes calls of placements (star latency); planners as published set it to ``None``.
+    filler
+        The same for everything whose transfers go through host memory, for starts.
     measure
         Runs placements instead of judging them; ``None`` for the judge.
     order
@@ -97,6 +104,8 @@ class Evaluations:
     parameters: dict[str, Any] = field(default_factory=dict)
     judge: Judge = field(init=False)
     groups: Groups = field(init=False)
+    decoder: CallDecoder | None = field(init=False)
+    filler: CallDecoder | None = field(init=False)
     reference_s: float = field(init=False, default=math.nan)
     trivial_s: float = field(init=False, default=math.nan)
     begun_s: float = field(default_factory=time.perf_counter)
@@ -105,6 +114,9 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         self.judge, self.groups = Judge(self.problem), groups_of(self.problem)
+        star = self.problem.communication is Communication.STAR
+        self.filler = CallDecoder(self.problem) if star else None
+        self.decoder = self.filler if is_star_latency(self.problem) else None
         self.best = Start(self._anywhere(), Score(math.inf, math.inf))
         self._offer_trivial()
 
@@ -127,13 +139,25 @@ class Evaluations:
         placements
             Shape (k, n), device indices that keep groups, pins and refusals.
         """
-        rows = self._repaired(placements) if self.repairs else np.atleast_2d(placements)
-        return self._evaluated(rows)[0]
+        return self._evaluated(*self.repaired(placements))[0]
 
-    def _evaluated(self, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+    def repaired(self, placements: IntArray) -> tuple[IntArray, IntArray | None]:
+        """Rows as they are judged: moved off full devices, and with the calls of each operator."""
+        rows = np.atleast_2d(placements)
+        if not self.repairs:
+            return rows, None
+        if self.decoder is not None:
+            return self.decoder(rows)
+        return self._moved_off(rows), None
+
+    def _evaluated(
+        self, rows: IntArray, calls: IntArray | None = None
+    ) -> tuple[FloatArray, BoolArray]:
         """Costs of rows, and which of them can run; the good ones are kept."""
         if self.measure is not None:
             values, over = self.measure(rows), np.zeros(len(rows), dtype=np.int64)
+        elif calls is not None:
+            values, over = star_scores(self.problem, rows, calls)
         else:
             values, over = self.judge.many(rows, self.order)
         self.count += len(rows)
@@ -141,7 +165,8 @@ class Evaluations:
         fits = (over == 0) & np.isfinite(values)
         for k in np.argsort(penalised, kind="stable").tolist():
             apart = float(over[k]) if np.isfinite(values[k]) else max(float(over[k]), 1.0)
-            if not self._keep(rows[k], penalised[k], bool(fits[k]), apart):
+            call = None if calls is None else calls[k]
+            if not self._keep(rows[k], penalised[k], bool(fits[k]), apart, call):
                 break
         self._show()
         return penalised, fits
@@ -175,8 +200,13 @@ class Evaluations:
     def teach(self) -> OperatorPlan | None:
         """Judge the list schedules; the best one, by which samples are ordered from now on.
 
-        Its order is used only where its placement is worth more with it than without.
+        Its order is used only where its placement is worth more with it than without. Where
+        transfers go through host memory, accelerators filled in turn stand for list schedules.
         """
+        if self.filler is not None:
+            rows = self.filler.fills()
+            self.costs(rows[: self.room(len(rows))])
+            return self.best.plan()
         found: list[tuple[float, OperatorPlan]] = []
         for planner in TEACHERS:
             if planner.unsupported_reason(self.problem) is not None or not self.room(1):
@@ -253,10 +283,13 @@ class Evaluations:
         missing = (source != target) & ~linked(p)[source, target]
         return float(missing.mean()) if len(missing) else 0.0
 
-    def _keep(self, place: IntArray, cost: float, fits: bool, over: float) -> bool:
+    def _keep(
+        self, place: IntArray, cost: float, fits: bool, over: float, call: IntArray | None
+    ) -> bool:
         """Keep a judged placement if it is good; whether a worse one might be kept too."""
         if fits or self.best.score.over_bytes > 0:
-            self._take(Start(place.copy(), Score(over, cost), self.order))
+            score = Score(over, cost)
+            self._take(Start(place.copy(), score, self.order, call=call))
         return self._file(cost, place, fits)
 
     def _take(self, start: Start) -> None:
@@ -281,9 +314,8 @@ class Evaluations:
             del self.archive[self.elites :]
         return True
 
-    def _repaired(self, placements: IntArray) -> IntArray:
+    def _moved_off(self, rows: IntArray) -> IntArray:
         """The same rows, with groups moved off devices too small for their resident bytes."""
-        rows = np.atleast_2d(placements)
         room = self.problem.memory_bytes
         if not np.isfinite(room).any():
             return rows

@@ -87,7 +87,8 @@ def group_operators(problem: OperatorProblem, how: How = "modules", at_most: int
         _join_chains(problem, own.group, join)
     if how == "modules" and any(problem.operator_modules):
         _join_modules(problem, own.group, join, at_most)
-    return _evened(problem, join.roots()[own.group], join.allowed, at_most)
+    share = -1.0 if how == "colocation" else 0.0  # below zero nothing without work is joined
+    return _evened(problem, join.roots()[own.group], join.allowed, at_most, share)
 
 
 class _Union:
@@ -143,7 +144,7 @@ def _join_modules(problem: OperatorProblem, group: IntArray, join: _Union, at_mo
 
 
 def _evened(
-    problem: OperatorProblem, label: IntArray, allowed: BoolArray, at_most: int
+    problem: OperatorProblem, label: IntArray, allowed: BoolArray, at_most: int, joined: float
 ) -> Grouping:
     """Number the groups topologically, and join neighbours where there are too many."""
     position = np.empty(problem.n, dtype=np.int64)
@@ -154,7 +155,7 @@ def _evened(
     least = np.where(problem.allowed(), problem.compute_s, np.inf).min(axis=1)
     work = np.bincount(group, least, len(roots)).astype(np.float64)
     order = np.argsort(first, kind="stable").tolist()
-    number, devices = _runs(order, work, allowed[roots], 0.0)
+    number, devices = _runs(order, work, allowed[roots], joined)
     share = work.sum() / at_most
     while len(devices) > at_most:
         fewer = _runs(order, work, allowed[roots], share)

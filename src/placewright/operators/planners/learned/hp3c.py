@@ -20,6 +20,7 @@ from placewright.operators.planners.learned.grouping import Grouping, group_oper
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Proposal
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Hp3c:
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Links between pairs of devices, plans that need not be contiguous."""
+        """Plans that need not be contiguous."""
         return unsupported_by_samples(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
@@ -161,7 +162,8 @@ class _Run:
             rows = group_features(problem, self.units, evaluations.best.place)
         else:
             self.units = group_operators(problem, "colocation", problem.n)
-            rows = published_features(problem)
+            first = np.unique(self.units.group, return_index=True)[1]
+            rows = published_features(problem)[groups_of(problem).group[first]]
         self.features = torch.tensor(rows, dtype=torch.float32)
         self.columns = _columns(problem, self.units, rows, self.repaired)
         between = self.units.adjacency_bytes(problem)

@@ -106,7 +106,7 @@ class Hsdag:
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Links between pairs of devices, plans that need not be contiguous."""
+        """Plans that need not be contiguous."""
         return unsupported_by_samples(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
@@ -252,6 +252,8 @@ class _Training:
 
         self.planner, self.evaluations = planner, evaluations
         self.problem, self.repaired = evaluations.problem, planner.profile == "repaired"
+        if not self.repaired:
+            evaluations.decoder = None
         self.graph = coarsen(self.problem)
         self.features = torch.as_tensor(self._features(), dtype=torch.float32)
         self.policy = _Policy(planner, self.graph, self.features.shape[1])

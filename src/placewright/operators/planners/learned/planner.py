@@ -8,7 +8,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.measured import learn_from_runs
-from placewright.operators.problem import OperatorProblem, pairwise_only
+from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Proposal
 
 
@@ -44,9 +44,7 @@ class LearnedPlanner(Protocol):
 
 def unsupported_by_samples(problem: OperatorProblem) -> str | None:
     """Why plans that are drawn device by device do not fit the problem, or ``None``."""
-    if problem.contiguous:
-        return "does not keep plans contiguous"
-    return pairwise_only(problem)
+    return "does not keep plans contiguous" if problem.contiguous else None
 
 
 def propose(

@@ -81,7 +81,7 @@ class Post:
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Links between pairs of devices, plans that need not be contiguous."""
+        """Plans that need not be contiguous."""
         return unsupported_by_samples(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:

@@ -44,16 +44,17 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """A placement with its score; `order` and `dispatch` as in a plan."""
+    """A placement with its score; `order`, `dispatch` and `call` as in a plan."""
 
     place: IntArray
     score: Score
     order: IntArray | None = None
     dispatch: Dispatch = Dispatch.READY
+    call: IntArray | None = None
 
     def plan(self) -> OperatorPlan:
         """As a plan."""
-        return OperatorPlan(self.place, self.order, self.dispatch)
+        return OperatorPlan(self.place, self.order, self.dispatch, self.call)
 
 
 def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
@@ -75,7 +76,7 @@ def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
     """
     judgement = judge(plan)
     score = Score(float(judgement.violation_bytes), float(judgement.value))
-    return Start(plan.placement, score, plan.order, plan.dispatch)
+    return Start(plan.placement, score, plan.order, plan.dispatch, plan.call)
 
 
 def improve(
