@@ -29,6 +29,7 @@ from placewright.errors import MissingDependencyError, RunError
 from placewright.runtime import limits
 from placewright.runtime.engines.process import children_of, is_stopped
 from placewright.runtime.engines.ray_group import RayGroup, served_devices
+from placewright.runtime.engines.ray_keeper import Keeper
 from placewright.runtime.host import Host
 from placewright.runtime.scratch import remove_all
 from placewright.runtime.specs import PLACED_STEPS, emulated
@@ -54,6 +55,7 @@ class Ray:
         self._cluster, self._emulate = cluster, emulate
         self._ray = _imported()
         self._own = False  # a caller's Ray outlives the engine
+        self._keeper = Keeper()
         self._closing = threading.Event()
 
     def __enter__(self) -> Ray:
@@ -69,6 +71,7 @@ class Ray:
         self._closing.set()
         if self._own:
             self._ray.shutdown()
+            self._keeper.close()
 
     @property
     def ray(self) -> Any:
@@ -106,9 +109,11 @@ class Ray:
             cpus = max(cores, os.cpu_count() or 1)
             threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
             try:
-                self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+                with self._keeper.marking():
+                    self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             except BaseException:
                 self._closing.set()
+                self._keeper.close()
                 raise
 
 
