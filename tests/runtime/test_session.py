@@ -38,6 +38,26 @@ def test_every_placement_gives_the_same_bits() -> None:
             assert torch.equal(session.outputs()["output"], answer(state))
 
 
+def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times what the step needs, or they hand it back; told once, until that changes."""
+    graph, state = diamond()
+    small = replace(DUO.devices[1], memory_bytes=1e9)
+    told: list[object] = []
+    order = Session.order
+
+    def noted(self: Session, name: str, arguments: Any, **limits: Any) -> list[Any]:
+        told.extend([arguments] if name == "keep_freed" else [])
+        return order(self, name, arguments, **limits)
+
+    monkeypatch.setattr(Session, "order", noted)
+    with Session(graph, replace(DUO, devices=(DUO.devices[0], small)), state) as session:
+        for peak_bytes in ((4e8, 3e8), (4e8, 4e8), (4e8, 5e8), (), (1.0, 1.0)):
+            session.load([0, 1, 1, 0], range(4), peak_bytes=peak_bytes)
+            session.run(1)
+            assert torch.equal(session.outputs()["output"], answer(state))
+    assert told == [[(True,), (False,)], [(True,), (True,)]]
+
+
 def test_a_shaped_link_takes_its_time() -> None:
     """A transfer over an emulated link lasts at least its latency and bytes / bandwidth."""
     graph, state = diamond()

@@ -21,9 +21,11 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class MemoryUse:
-    """Peaks by device: of a GPU what PyTorch has allocated, of a CPU the process's memory.
+    """Peaks by device: of a GPU what PyTorch has allocated, of a CPU the process's own memory.
 
-    What a process had before it took its part (PyTorch itself) is not counted.
+    What a process had before it took its part (Python, PyTorch) is not counted, nor are the pages
+    of library files that kernels touch when they are first called: all processes share them, and
+    the system takes them away where memory is short.
     """
 
     def __init__(self, torch_devices: Sequence[str]) -> None:
@@ -42,16 +44,21 @@ class MemoryUse:
                 torch.cuda.reset_peak_memory_stats(device)
         with suppress(OSError):  # sets the kernel's peak back to what there is now
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        self._before = _status("VmRSS")
+        self._before = self._now()
 
     def peaks(self) -> list[int]:
         """Bytes by device."""
         return [
             torch.cuda.max_memory_allocated(device)
             if device.startswith("cuda")
-            else max(0, _status("VmHWM") - self._before)
+            else max(0, _status("VmHWM") - _status("RssFile") - self._before)
             for device in self._devices
         ]
+
+    @staticmethod
+    def _now() -> int:
+        """Bytes of this process without its pages of files."""
+        return _status("VmRSS") - _status("RssFile")
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -66,7 +73,7 @@ class MemoryUse:
             held = (
                 torch.cuda.memory_allocated(self._devices[0])
                 if gpu
-                else max(0, _status("VmRSS") - self._before)
+                else max(0, self._now() - self._before)
             )
             what = f"{OUT_OF_MEMORY}: held {held} bytes, asked for {asked} more"
             raise RunError(what) from error

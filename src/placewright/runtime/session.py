@@ -39,6 +39,9 @@ T = TypeVar("T")
 KILLED = "killed by signal 9"
 """How a worker ends that the kernel takes memory from, among others."""
 
+ROOM = 3.0
+"""Of the memory that a step is expected to need, how much lets a worker keep what it frees."""
+
 MOST_PROGRAMS = 8
 """Beside the loaded one."""
 
@@ -104,6 +107,7 @@ class Session:
         self.parts: tuple[Part, ...] = ()
         self.loads = 0
         self._expected: tuple[float, ...] = ()
+        self._keep: tuple[bool, ...] = ()
         self._loaded = graph
         self._programs: OrderedDict[CallProgram, tuple[int, tuple[Part, ...]]] = OrderedDict()
         self._numbers = count(1)
@@ -178,15 +182,29 @@ class Session:
         self._forget_programs()
         self.loads += 1
         self.executed = False
-        self._expected = tuple(peak_bytes)
+        self.expect(peak_bytes)
         self.parts, given = self._cut(self._loaded, placement, order, copies)
         files = zip(given, self._initial, strict=True)
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
 
     def expect(self, peak_bytes: Sequence[float]) -> None:
-        """Take what each device is expected to need; see `load`. A migration may change it."""
+        """Take what each device is expected to need; see `load`. A migration may change it.
+
+        Workers keep freed memory for the next step where their devices have `ROOM` times as much
+        as is expected, and hand it back at once where they have not.
+        """
         self._expected = tuple(peak_bytes)
+        if not self._expected:
+            return
+        devices = self.cluster.devices
+        keep = tuple(
+            all(ROOM * self._expected[d] <= devices[d].memory_bytes for d in own)
+            for own in map(self.layout.device_group, range(len(self.group.specs)))
+        )
+        if keep != (self._keep or (True,) * len(keep)):
+            self.order("keep_freed", [(kept,) for kept in keep])
+        self._keep = keep
 
     def migrate(
         self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
