@@ -24,3 +24,7 @@ class TestLeastCompletion(PlannerConformance):
 
 class TestSelected(PlannerConformance):
     named, wing = "selected", WING
+
+
+class TestOpportunity(PlannerConformance):
+    named, wing = "opportunity", WING

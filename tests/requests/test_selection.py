@@ -36,7 +36,7 @@ def test_success_is_kept_at_every_load() -> None:
     for rate in (30, 90, 180):
         rng = np.random.default_rng(rate)
         tried = problem(np.sort(rng.uniform(0.0, 10.0, 10 * rate)))
-        own = judge(tried, Selected(requests=1000)(tried, Context()))
+        own = judge(tried, Selected(requests=1000, evaluations=60)(tried, Context()))
         central = judge(tried, Edf("fastest")(tried, Context()))
         assert own.success_rate >= central.success_rate - 0.015
         assert own.value >= central.value - 0.01

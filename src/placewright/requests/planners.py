@@ -8,6 +8,7 @@ from placewright.planning.contract import Planner
 from placewright.planning.wings import plugged_planners
 from placewright.requests.policies.early import EarlyBinding
 from placewright.requests.policies.edf import Edf
+from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.published import JellyfishLike, ModelSwitching
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.slack_fit import SlackFit
@@ -41,6 +42,7 @@ def planners(problem: RequestProblem) -> Mapping[str, Planner]:
         ModelSwitching(),
         SlackFit(),
         Rolling(),
+        Opportunity(),
         Selected(),
     ]
     return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}

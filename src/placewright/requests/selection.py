@@ -5,8 +5,9 @@ deadlines, minimum accuracies, sensitivities and sizes are mixed. It does not lo
 arrive: policies are tried on arrivals of its own, Poisson and bursty (MMPP) of the same rate.
 
 *Central EDF* (`edf-fastest`) sets the success rate that must be kept on each of these streams. If
-`rolling` keeps it, and no policy of earliest deadlines earns clearly more accuracy, `rolling` is
-the answer; else the policy with the highest effective accuracy of those that keep it, among them
+`rolling` keeps it, and no other policy earns clearly more accuracy, `rolling` is the answer; else
+the policy with the highest effective accuracy of those that keep it, among them `opportunity` with
+parameters that were fitted to generated streams (of streams with at least a thousand requests), and
 `rolling` with dearer machine time, a price of waiting and no held batches.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
+from placewright.requests.fitting import fitted
 from placewright.requests.generators import mmpp, poisson
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
@@ -51,6 +53,18 @@ SAFER: tuple[Specification, ...] = (
 MARGIN = 0.0005
 """About half a standard error of the difference on a generated stream."""
 
+FITTED_FROM = 1000
+"""Requests of the problem's stream from which on `opportunity` is fitted: it takes seconds."""
+
+PAIRS = 6
+"""Poisson and bursty streams that it is fitted to."""
+
+EVALUATIONS = 1200
+"""Parameters that are tried."""
+
+FITTED_MARGIN = 0.004
+"""Success rate above central EDF's that is asked for: about two standard errors."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -64,10 +78,13 @@ class Selected:
     margin
         Success rate by which other policies must be above central EDF on a generated stream; at
         most half of what central EDF fails.
+    evaluations
+        Parameters of `opportunity` that are tried; 0: none.
     """
 
     requests: int = REQUESTS
     margin: float = MARGIN
+    evaluations: int = EVALUATIONS
     name: ClassVar[str] = "selected"
 
     def unsupported_reason(self, problem: RequestProblem) -> str | None:
@@ -89,12 +106,27 @@ class Selected:
         most = max(trial.value for trial in trials.values())
         if usual in trials and trials[usual].value >= (1.0 - CLEARLY) * most:
             return usual(problem, context)
+        made = self._fitted(problem, context)
+        if made is not None:
+            trials[made] = _tried(made, streams, context)
         for policy in SAFER:
             trial = _tried(policy, streams, context)
             if (trial.success >= needed).all():
                 trials[policy] = trial
         best = max(trials, key=lambda policy: trials[policy].value)
         return best(problem, context)
+
+    def _fitted(self, problem: RequestProblem, context: Context) -> Specification | None:
+        """`opportunity` with fitted parameters, if it keeps central EDF's success rate."""
+        if len(problem.stream) < FITTED_FROM or self.evaluations <= 0:
+            return None
+        pairs = [_generated(problem, self.requests, 1 + k) for k in range(PAIRS)]
+        central = np.array([_tried(Edf("fastest"), pair, context).success for pair in pairs])
+        margin = np.minimum(FITTED_MARGIN, (1.0 - central) / 2.0)
+        policy, success = fitted(
+            pairs, central + margin, self.evaluations, context.seed, context.deadline_s
+        )
+        return policy if (success.mean(axis=0) >= central.mean(axis=0)).all() else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,12 +147,12 @@ def _tried(policy: Specification, streams: list[RequestProblem], context: Contex
     return _Trial(np.array(success), float(np.mean(value)))
 
 
-def _generated(problem: RequestProblem, requests: int) -> list[RequestProblem]:
-    """Streams of the problem's rate and mix, whose times are drawn here."""
+def _generated(problem: RequestProblem, requests: int, pair: int = 0) -> list[RequestProblem]:
+    """A Poisson and a bursty stream of the problem's rate and mix, whose times are drawn here."""
     count = min(requests, max(200, len(problem.stream)))
     rate = len(problem.stream) / problem.duration_s
     made = []
-    for k, process in enumerate((poisson, mmpp)):
+    for k, process in enumerate((poisson, mmpp), 2 * pair):
         rng = np.random.default_rng([SEED, k])
         arrival_s = process(rng, rate, count / rate)
         picked = np.random.default_rng([SEED, k, 1]).integers(

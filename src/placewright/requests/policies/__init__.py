@@ -8,6 +8,7 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.early import EarlyBinding
 from placewright.requests.policies.edf import Edf
+from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.published import JellyfishLike, ModelSwitching
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.slack_fit import SlackFit
@@ -17,7 +18,16 @@ from placewright.requests.service import Service
 
 POLICIES: dict[str, Any] = {
     kind.policy: kind
-    for kind in (EarlyBinding, Edf, JellyfishLike, ModelSwitching, Rolling, SlackFit, TwoSteps)
+    for kind in (
+        EarlyBinding,
+        Edf,
+        JellyfishLike,
+        ModelSwitching,
+        Opportunity,
+        Rolling,
+        SlackFit,
+        TwoSteps,
+    )
 }
 
 
