@@ -27,9 +27,9 @@ from placewright.operators.planners.sequences.search import (
     OrderSearch,
     fully_linked,
     start_order,
+    window_work,
 )
 from placewright.operators.planners.sequences.search_state import dispatches
-from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import (
     Links,
     Objective,
@@ -37,7 +37,7 @@ from placewright.operators.problem import (
     Overlap,
     pairwise_only,
 )
-from placewright.planning.contract import Context, Planner
+from placewright.planning.contract import Context
 
 FEATURES = 12
 HIDDEN = 16
@@ -147,8 +147,8 @@ class Transfer:
             decoder.decode(setting, noise)
             if context.remaining_s() <= 0:
                 break
-        plain: list[Planner] = [Single(device) for device in problem.device_names]
-        for planner in (*plain, HEFT, HEFT_CONTENDED):
+        decoder.offer_single_devices()
+        for planner in (HEFT, HEFT_CONTENDED):
             try:
                 if planner.unsupported_reason(problem) is None:
                     decoder.offer(planner(problem, Context()))
@@ -245,6 +245,14 @@ class Decoder:
             self.chosen, self.chosen_score = (setting, noise), score
         return score
 
+    def offer_single_devices(self) -> None:
+        """Judge everything on each device that can run it."""
+        devices = np.flatnonzero(self.problem.allowed().all(axis=0))
+        if len(devices):
+            rows = np.repeat(devices[:, None], self.problem.n, axis=1)
+            for row, value, over in zip(rows, *self.judge.many(rows), strict=True):
+                self._keep(OperatorPlan(row), Score(float(over), float(value)))
+
     def offer(self, plan: OperatorPlan) -> None:
         """Judge another planner's plan."""
         judgement = self.judge(plan)
@@ -256,9 +264,11 @@ class Decoder:
         serial = problem.overlap is Overlap.SERIAL
         if serial or problem.m < 2 or self.score.over_bytes > 0 or not fully_linked(problem):
             return
-        orders = OrderSearch(problem, self.setup.groups)
+        orders, sequence = OrderSearch(problem, self.setup.groups), start_order(self.judge(start))
+        if self.contended:
+            work *= near_share(sequence, self.uses)
         end = orders.improve(
-            start_order(self.judge(start)),
+            sequence,
             np.array(start.placement),
             moves=orders.moves(work),
             heat=heat,
@@ -276,6 +286,19 @@ class Decoder:
     def _keep(self, plan: OperatorPlan, score: Score) -> None:
         if score < self.score and np.isfinite(score.value_s):
             self.best, self.score = plan, score
+
+
+def near_share(sequence: IntArray, edges: Uses) -> float:
+    """Share of a move's work that its window has decoded, between 0 and 1.
+
+    Where transfers wait, a move has everything decoded again from the producers of its operator on:
+    in a training step these are half a sequence away. A third of the way is counted.
+    """
+    position = np.argsort(sequence)
+    first = position.copy()
+    np.minimum.at(first, edges.target, position[edges.source])
+    window = window_work(len(sequence))
+    return float(window / (window + (position - first).mean() / 3))
 
 
 class Uses(NamedTuple):
@@ -333,15 +356,14 @@ def features(setup: Setup) -> FloatArray:
 
 def network(rows: FloatArray, edges: Uses, parameters: Mapping[str, Any]) -> FloatArray:
     """Shape (n, HEADS), each within (-1, 1): messages along and against edges, then the heads."""
-    state = np.tanh(rows @ parameters["inputs"])
+    state = np.tanh(_product(rows, parameters["inputs"]))
     into, out = np.maximum(edges.read, 1)[:, None], np.maximum(edges.made, 1)[:, None]
     for turn in range(ROUNDS):
         before = _sums(state[edges.source], edges.target, len(rows)) / into
         after = _sums(state[edges.target], edges.source, len(rows)) / out
         weights = parameters[f"round{turn}"]
-        state = np.tanh(np.concatenate([rows, state, before, after], axis=1) @ weights)
-    heads: FloatArray = np.tanh(np.concatenate([rows, state], axis=1) @ parameters["heads"])
-    return heads
+        state = np.tanh(_product(np.concatenate([rows, state, before, after], axis=1), weights))
+    return np.tanh(_product(np.concatenate([rows, state], axis=1), parameters["heads"]))
 
 
 def shapes() -> dict[str, tuple[int, int]]:
@@ -349,6 +371,12 @@ def shapes() -> dict[str, tuple[int, int]]:
     width = FEATURES + 3 * HIDDEN
     inner = {f"round{turn}": (width, HIDDEN) for turn in range(ROUNDS)}
     return {"inputs": (FEATURES, HIDDEN), **inner, "heads": (FEATURES + HIDDEN, HEADS)}
+
+
+def _product(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    """Matrix product in one thread: waking those of a BLAS library takes ten times as long."""
+    product: FloatArray = np.einsum("ij,jk->ik", rows, weights)
+    return product
 
 
 def _sums(rows: FloatArray, at: IntArray, count: int) -> FloatArray:

@@ -104,7 +104,7 @@ class OrderSearch:
 
     def moves(self, work: float) -> int:
         """How many moves decode about `work` operators."""
-        n, windows, whole = self.problem.n, _window_work(self.problem.n), self.problem.n / 2
+        n, windows, whole = self.problem.n, window_work(self.problem.n), self.problem.n / 2
         if n <= WHOLE:
             return max(1, int(work / whole))
         both = work / 2 if self.spread else work
@@ -118,17 +118,17 @@ class OrderSearch:
             anneal(self.instance, state, moves, cooling)
             return moves
         each = min(left, IN_WINDOW)
-        windows = max(1, min(left // each, int(DECODED / (each * _window_work(n)))))
+        windows = max(1, min(left // each, int(DECODED / (each * window_work(n)))))
         anneal_windows(self.instance, state, windows, min(LARGEST, n), each, cooling)
         moves = windows * each
         if self.spread:
-            whole = max(1, int(moves * _window_work(n) / (n / 2)))
+            whole = max(1, int(moves * window_work(n) / (n / 2)))
             anneal(self.instance, state, whole, cooling)
             moves += whole
         return moves
 
 
-def _window_work(n: int) -> float:
+def window_work(n: int) -> float:
     """Operators that a move in a window has decoded, about: its share of opening it included."""
     return LARGEST / 4 + 3 * n / IN_WINDOW
 

@@ -1,0 +1,105 @@
+"""Learned start and search against search alone, at equal time, on large graphs.
+
+    python benchmarks/learned_start.py
+    python benchmarks/learned_start.py --graphs 5 --work 2e7 --start transfer
+
+Generated graphs above 2,000 operators (`transfer_graphs`, seeds from 400,000). ``search`` runs
+alone for so many seconds, and from the plan of a learned planner for what that planner left of
+them; with ``--work``, both for so many decoded operators instead, which does not depend on what
+else the machine does. Prints a row per graph, relative to HEFT, mean over seeds; at the end, over
+graphs, the geometric mean of value with the start over value without, and its 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from statistics import mean, stdev
+from typing import Any
+
+from placewright import Context, OperatorPlan, OperatorProblem, judge, planners
+from placewright.measurement.speed_up import T_95
+from placewright.operators.planners.lists.planners import HEFT
+from placewright.operators.planners.search import Search
+from placewright.planning.contract import proposal_of
+from placewright.planning.parameters import choose
+from transfer_graphs import generated
+
+FIRST = 400_000
+
+
+def main(asked: argparse.Namespace) -> None:
+    """Print the table."""
+    print(f"| graph | operators | devices | {asked.start} alone | its s | search | both | ratio |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    logs = []
+    for seed in range(FIRST, FIRST + asked.graphs):
+        problem = generated(seed, size=asked.size)
+        heft = value(problem, HEFT(problem, Context()))
+        runs = [compared(problem, asked, s) for s in range(asked.seeds)]
+        start, took_s, alone, both = (mean(column) for column in zip(*runs, strict=True))
+        logs.append(math.log(both / alone))
+        cells = f"{start / heft:.3f} | {took_s:.2f} | {alone / heft:.4f} | {both / heft:.4f}"
+        row = f"| {problem.name} | {problem.n} | {problem.m} | {cells} | {both / alone:.4f} |"
+        print(row, flush=True)
+    print(f"\nBoth over search alone: {interval(logs)}, better on {sum(x < 0 for x in logs)}")
+
+
+def compared(
+    problem: OperatorProblem, asked: argparse.Namespace, seed: int
+) -> tuple[float, float, float, float]:
+    """Value of the start, its seconds, value of search alone, and from the start."""
+    learner: Any = choose(planners(problem), asked.start)[1]
+    learner(problem, Context(seed=seed))  # kernels compile, torch is imported
+    begun = time.perf_counter()
+    limit = Context(seed=seed, deadline_s=begun + (asked.seconds if not asked.work else math.inf))
+    plan = proposal_of(learner(problem, limit)).plan
+    took_s = time.perf_counter() - begun
+    both = searched(problem, asked, seed, took_s, plan)
+    return value(problem, plan), took_s, searched(problem, asked, seed, 0.0, None), both
+
+
+def searched(
+    problem: OperatorProblem,
+    asked: argparse.Namespace,
+    seed: int,
+    spent_s: float,
+    start: OperatorPlan | None,
+) -> float:
+    """The value that search reaches in what is left of the seconds, or within the work."""
+    if asked.work:
+        context = Context(seed=seed, incumbent=start)
+        return value(
+            problem, Search(effort=asked.work, first=asked.work / 8)(problem, context).plan
+        )
+    deadline_s = time.perf_counter() + asked.seconds - spent_s
+    # No share is left for the planner that follows it in `auto`: the plan is the incumbent of none.
+    context = Context(seed=seed, deadline_s=deadline_s, incumbent=start)
+    planner = Search(effort=1e12, patience=10**6, left_to_lns=0.0)
+    return value(problem, planner(problem, context).plan)
+
+
+def value(problem: OperatorProblem, plan: OperatorPlan) -> float:
+    """The judge's."""
+    return float(judge(problem, plan).value)
+
+
+def interval(logs: list[float]) -> str:
+    """Geometric mean, and its interval from two graphs on."""
+    if len(logs) < 2:
+        return f"{math.exp(mean(logs)):.4f}"
+    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
+    low, middle, high = (math.exp(mean(logs) + x) for x in (-half, 0.0, half))
+    return f"{middle:.4f} ({low:.4f} to {high:.4f})"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graphs", type=int, default=10)
+    parser.add_argument("--size", type=int, default=2500, help="operators, or a few less or more")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--work", type=float, default=0.0, help="instead of seconds")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--start", default="transfer")
+    main(parser.parse_args())

@@ -1,0 +1,95 @@
+"""Post's ablation: both parts against each alone, ``python benchmarks/post_ablation.py``.
+
+Generated graphs (`transfer_graphs`, seeds from 300,000) and training steps of small captured models
+on a preset; from uniform softmaxes, at 2,400 samples. For every graph the mean over seeds, relative
+to HEFT; at the end, over graphs, the geometric mean of value with both parts over value with one,
+with its 95 % interval (Student's t over graphs; below 1: both parts are better).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Literal
+
+from placewright import (
+    Cluster,
+    Context,
+    OperatorProblem,
+    capture_source,
+    judge,
+    profile,
+)
+from placewright.measurement.speed_up import T_95
+from placewright.operators.planners.learned.post import Post
+from placewright.operators.planners.lists.planners import HEFT
+from placewright.testing.small_zoo import SIZES, small
+from transfer_graphs import generated
+
+Parts = Literal["both", "ppo", "cross-entropy"]
+Profile = Literal["as_published", "repaired"]
+PARTS: tuple[Parts, ...] = ("both", "ppo", "cross-entropy")
+PROFILES: tuple[Profile, ...] = ("as_published", "repaired")
+FIRST = 300_000
+
+
+def main(asked: argparse.Namespace) -> None:
+    """Print a row per graph, then what both parts bring."""
+    columns = [(which, parts) for which in PROFILES for parts in PARTS]
+    print(f"| graph | operators | {' | '.join(f'{w}, {p}' for w, p in columns)} |")
+    print("|---|---:|" + "---:|" * len(columns))
+    rows: list[dict[str, float]] = []
+    for problem in problems(asked):
+        begun, row = time.process_time(), {}
+        heft = judge(problem, HEFT(problem, Context())).value
+        for which, parts in columns:
+            planner = Post(samples=asked.samples, profile=which, start="uniform", parts=parts)
+            plans = [planner(problem, Context(seed=s)).plan for s in range(asked.seeds)]
+            row[f"{which} {parts}"] = mean(judge(problem, plan).value / heft for plan in plans)
+        rows.append(row)
+        cells = [f"{row[f'{w} {p}']:.3f}" for w, p in columns]
+        print(f"| {problem.name} | {problem.n} | {' | '.join(cells)} |", flush=True)
+        if asked.json:
+            asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+        print(f"{problem.name}: {time.process_time() - begun:.0f} s of processor time", flush=True)
+    for which in PROFILES:
+        for alone in PARTS[1:]:
+            logs = [math.log(row[f"{which} both"] / row[f"{which} {alone}"]) for row in rows]
+            print(f"{which}: both over {alone} alone {interval(logs)}, {len(logs)} graphs")
+
+
+def problems(asked: argparse.Namespace) -> Iterator[OperatorProblem]:
+    """Generated ones, then models."""
+    for seed in range(FIRST, FIRST + asked.graphs):
+        yield generated(seed, size=asked.size)
+    for name in asked.models:
+        graph = capture_source(small(name), training=True)
+        yield profile(graph, Cluster.preset(asked.on), method="analytic")
+
+
+def interval(logs: list[float]) -> str:
+    """Geometric mean and its interval."""
+    if len(logs) < 2:
+        return f"{math.exp(mean(logs)):.3f}"
+    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
+    middle = mean(logs)
+    return (
+        f"{math.exp(middle):.3f} ({math.exp(middle - half):.3f} to {math.exp(middle + half):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graphs", type=int, default=20)
+    parser.add_argument("--size", type=int, default=300, help="operators of generated graphs")
+    parser.add_argument("--models", nargs="*", default=list(SIZES))
+    parser.add_argument("--on", default="server-4gpu")
+    parser.add_argument("--samples", type=int, default=2400)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    main(parser.parse_args())
