@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,3 +124,30 @@ def test_the_optimizer_may_need_more_memory_than_the_passes() -> None:
     for zero, needs in ((0, 1000.0), (1, 500.0)):
         stage = Stage(0, 1, both, zero_stage=zero)
         assert worker_bytes(p, plan(stage))[0] == pytest.approx(state_bytes(p, stage) + needs)
+
+
+def test_memory_that_pytorch_and_its_heap_need_beside_activations() -> None:
+    """Gradients beside their sum, buffers of a pipeline, blocks that glibc does not give back."""
+    kept, work, update = np.full((2, 2), 5.0), np.full((2, 2), 8.0), np.full((2, 2), 50.0)
+    p = two_layers(activation_bytes=kept, working_bytes=work, update_bytes=update)
+
+    def held(training: dict[str, Any], *stages: Stage, micro_batches: int = 1) -> list[float]:
+        problem = p.replace(training=replace(p.training, **training))
+        chosen = plan(*stages, micro_batches=micro_batches)
+        states = [(w, state_bytes(p, s)) for s in stages for w in s.workers]
+        return [worker_bytes(problem, chosen)[w] - state for w, state in states]
+
+    alone = Stage(0, 1, (Replica((0,), 4),))
+    assert held({}, alone) == pytest.approx([40 + 32])
+    assert held({"heap_block_bytes": 16.0}, alone) == pytest.approx([40 + 32 + 50])
+    assert held({"heap_block_bytes": 15.0}, alone) == pytest.approx([40 + 32])
+
+    halves, most = Stage(0, 1, (Replica((0,), 2), Replica((1,), 2))), 4 * 8.0
+    assert held({}, halves) == pytest.approx([50, 50])
+    assert held({"gradients_apart": True}, alone) == pytest.approx([40 + 32])
+    assert held({"gradients_apart": True}, halves) == pytest.approx([20 + 16 + most] * 2)
+
+    pair = Stage(0, 0, (Replica((0,), 2),)), Stage(1, 1, (Replica((1,), 2),))
+    assert held({}, *pair, micro_batches=2) == pytest.approx([50, 50])
+    received = held({"keeps_received": True}, *pair, micro_batches=2)
+    assert received == pytest.approx([50 + 4 * 10, 50 + 2 * 4 * 10])

@@ -429,21 +429,38 @@ def stage_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
 
     Weights, gradients, optimizer states and buffers; beside them activations of the micro-batches
     in flight and what the largest layer's backward pass needs, or, when these are gone, what the
-    optimizer needs for the largest parameter. NaN where activations are not known.
+    optimizer needs for the largest parameter, beside what the heap has not given back. NaN where
+    activations are not known.
     """
-    stage, flight = plan.stages[s], in_flight(plan, s)
+    stage = plan.stages[s]
+    received = _received_bytes(p, plan, s)
     found = np.zeros(len(stage.replicas))
     seen: dict[tuple[int, int], float] = {}
     for r, replica in enumerate(stage.replicas):
         key = (len(replica.workers), replica.share)
         if key not in seen:
-            seen[key] = _replica_bytes(p, stage, *key, flight)
+            seen[key] = _replica_bytes(p, plan, s, *key) + received * replica.share
         found[r] = seen[key]
     return found
 
 
-def _replica_bytes(p: LayerProblem, stage: Stage, degree: int, share: int, flight: int) -> float:
-    kept, working, update = 0.0, 0.0, 0.0
+def _received_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> float:
+    """Per sample of a micro-batch: what a pipeline keeps of all its micro-batches.
+
+    Activations from the stage before and their gradients, and gradients from the stage after.
+    """
+    if not p.training.keeps_received:
+        return 0.0
+    before = cut_bytes(p, plan.stages[s - 1]) if s else 0.0
+    after = cut_bytes(p, plan.stages[s]) if s + 1 < len(plan.stages) else 0.0
+    return plan.micro_batches * (2 * before + after)
+
+
+def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share: int) -> float:
+    stage, flight, training = plan.stages[s], in_flight(plan, s), p.training
+    apart = training.gradients_apart and (plan.micro_batches > 1 or len(stage.replicas) > 1)
+    most = training.heap_block_bytes
+    kept, working, update, heap, left = 0.0, 0.0, 0.0, 0.0, 0.0
     for layer in stage.layers:
         strategy = stage.strategy(layer)
         split = strategy in (Strategy.DATA, Strategy.SHARDED)
@@ -451,15 +468,22 @@ def _replica_bytes(p: LayerProblem, stage: Stage, degree: int, share: int, fligh
         t = p.degree_index(degree if strategy is Strategy.TENSOR else 1)
         own = float(p.activation_bytes[layer, t])
         work = float(p.working_bytes[layer, t])
+        small = (
+            0 < samples * work / 2 <= most
+        )  # a layer works on two gradients of its largest value
         if stage.recompute:
             inputs = float(p.output_bytes[layer - 1, t]) if layer else 0.0
             work, own = work + own, min(own, inputs)
+        gradient = layer_elements(p, stage, layer, degree) * training.gradient_bytes * apart
         kept += samples * own
-        working = max(working, samples * work)
+        working = max(working, samples * work + gradient)
+        if small:
+            heap += samples * own
+            left = max(left, samples * work + (gradient if gradient <= most else 0.0))
         shards = _state_shards(stage, strategy)
         update = max(update, float(p.update_bytes[layer, t]) / shards)
-    passes = flight * kept + working
-    return state_bytes(p, stage, degree) + (passes if math.isnan(passes) else max(passes, update))
+    passes, later = flight * kept + working, flight * heap + left + update
+    return state_bytes(p, stage, degree) + (passes if math.isnan(passes) else max(passes, later))
 
 
 def state_bytes(p: LayerProblem, stage: Stage, degree: int = 0) -> float:

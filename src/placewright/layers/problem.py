@@ -73,6 +73,15 @@ class Training:
         hold; the receivers gather it. Gradients are sent whole.
     extra_bytes
         Sent with every activation of a micro-batch, whatever its size (an attention mask).
+    gradients_apart
+        The gradient of a weight is computed beside the sum of earlier micro-batches, or beside the
+        buffer that replicas exchange (PyTorch): a layer's weights are needed once more.
+    keeps_received
+        A pipeline keeps the activations and gradients that it has received, and those of its
+        inputs, of all micro-batches until the next step (``torch.distributed.pipelining``).
+    heap_block_bytes
+        Freed memory of values up to this size stays with the process, so that later and larger
+        values come on top of it (glibc: 32 MiB); 0 for an allocator that gives it back.
     """
 
     weight_bytes: float = 4.0
@@ -87,6 +96,9 @@ class Training:
     eager_bytes: float = 0.0
     split_activations: bool = False
     extra_bytes: float = 0.0
+    gradients_apart: bool = False
+    keeps_received: bool = False
+    heap_block_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

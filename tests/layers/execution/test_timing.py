@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from placewright.layers.execution.timing import slowdown
+import math
+from functools import partial
+
+import torch
+from torch import nn
+
+from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_step import make_optimizer
+from placewright.layers.execution.timing import LayerTimer, slowdown
 from placewright.runtime.emulation import Stretch
+from tests.layers.models import language_model
 
 
 def test_only_emulation_and_quotas_slow_a_worker_down() -> None:
@@ -11,3 +20,18 @@ def test_only_emulation_and_quotas_slow_a_worker_down() -> None:
     assert slowdown(None, throttled=False) == 1.0
     assert slowdown(Stretch(2.5), throttled=False) == 2.5
     assert slowdown(None, throttled=True, seconds=0.05) >= 1.0
+
+
+def test_what_passes_hold_is_measured_where_it_is_asked_for() -> None:
+    """On one worker that holds everything between the passes."""
+    model = TracedModel(language_model())
+    state = {name: nn.Parameter(value) for name, value in model.state().items()}
+    timer = LayerTimer(state, torch.device("cpu"), 1.0)
+
+    def times(holds: bool) -> float:
+        programs, feeds = model.programs(model.batch), model.feeds()
+        made = partial(make_optimizer, "sgd", 0.1)
+        return timer.time(programs, feeds, 1, frozenset(), made, holds=holds).passes_bytes
+
+    assert math.isnan(times(False))
+    assert 0 <= times(True) < 64 << 20

@@ -38,6 +38,12 @@ class MeasuredTables:
     tensor_bytes: FloatArray
     elements: FloatArray
     optimizer_s: FloatArray
+    passes: tuple[float, int] = (math.nan, 1)
+    """Bytes that passes over all layers held, and of how many samples."""
+
+
+HEAP_BLOCK_BYTES = float(32 << 20)
+"""glibc's largest threshold from which on blocks are mapped one by one (``mallopt(3)``)."""
 
 
 def measured_problem(
@@ -72,6 +78,8 @@ def measured_problem(
     # A layer that is split at a degree holds the part of its weights that its elements say.
     whole = np.isfinite(parameters) & (parameters > 0)
     divided = np.where(whole, parameters[:, :1] / np.where(whole, parameters, 1.0), 1.0)
+    working = _working_bytes(model)
+    heap = _heap_factor(tables, working)
     return LayerProblem(
         name=f"{model.source.name} on {cluster.name}",
         layer_names=tuple(layer.name for layer in model.layers),
@@ -80,8 +88,8 @@ def measured_problem(
         output_bytes=np.repeat(outputs[:, None], len(degrees), axis=1),
         forward_s=tables.forward_s,
         backward_s=tables.backward_s,
-        activation_bytes=tables.saved,
-        working_bytes=np.repeat(_working_bytes(model)[:, None], len(degrees), axis=1),
+        activation_bytes=heap * tables.saved,
+        working_bytes=np.repeat(heap * working[:, None], len(degrees), axis=1),
         update_bytes=_update_bytes(model)[:, None] / divided if adam else np.zeros_like(divided),
         tensor_bytes=tables.tensor_bytes,
         flops=np.array([_flops(model, layer) for layer in model.layers]),
@@ -101,11 +109,29 @@ def measured_problem(
             (a, b) for users in tied_layers(model.layers).values() for a, b in _pairs(users)
         ),
         refusals=refusals(model, degrees, exact=exact),
-        training=Training(optimizer_bytes=8.0 if adam else 0.0),
+        training=Training(
+            optimizer_bytes=8.0 if adam else 0.0,
+            gradients_apart=True,
+            keeps_received=True,
+            heap_block_bytes=HEAP_BLOCK_BYTES,
+        ),
         zero_stages=(0,),
         recompute=False,
         global_batch=model.batch,
     )
+
+
+def _heap_factor(tables: MeasuredTables, working: FloatArray) -> float:
+    """How many times as much passes hold as the sum of what autograd keeps and a layer works on.
+
+    What the allocator loses between blocks and workspaces of kernels are not seen by counting
+    tensors: one worker has run all layers and its resident memory was read.
+    """
+    held, samples = tables.passes
+    kept = float(np.nansum(tables.saved[:, 0])) * samples
+    gradient = 4.0 * np.nan_to_num(tables.elements[:, 0])
+    counted = kept + float((working * samples + gradient).max())
+    return max(1.0, held / counted) if math.isfinite(held) and counted > 0 else 1.0
 
 
 def measured_sizes(batch: int) -> tuple[int, ...]:
@@ -132,8 +158,9 @@ def _tables(
     tensor_bytes, optimizer = np.zeros((n, 2)), np.zeros(len(kinds))
     for device in devices:
         count[kinds.index(_kind(device))] += 1
+    passes, middle = math.nan, (len(sizes) - 1) // 2
     for b, size in enumerate(sizes):
-        answers = time_layers(session, size, degrees)
+        answers = time_layers(session, size, degrees, holds=b == middle)
         for device, by_degree in zip(devices, answers, strict=True):
             k = kinds.index(_kind(device))
             for t, times in enumerate(by_degree):
@@ -142,12 +169,16 @@ def _tables(
             optimizer[k] += by_degree[0].optimizer_s / count[k] / len(sizes)
         for t, times in enumerate(answers[0]):
             saved[:, t], elements[:, t] = times.saved_bytes / size, times.elements
+        if b == middle:
+            passes = max(by_degree[0].passes_bytes for by_degree in answers)
         tensor_bytes = answers[0][-1].tensor_bytes / size
-    return MeasuredTables(forward, backward, saved, tensor_bytes, elements, optimizer)
+    return MeasuredTables(
+        forward, backward, saved, tensor_bytes, elements, optimizer, (passes, sizes[middle])
+    )
 
 
 def time_layers(
-    session: LayerSession, samples: int, degrees: Sequence[int]
+    session: LayerSession, samples: int, degrees: Sequence[int], *, holds: bool = False
 ) -> list[tuple[LayerTimes, ...]]:
     """Costs of the layers on so many samples, by worker and tensor degree."""
     model = session.model
@@ -163,6 +194,7 @@ def time_layers(
                 tuple(tied_layers(model.layers)),
                 (session.optimizer, session.lr),
                 session.engine.name == "testbed",
+                holds,
             )
             for state in session.states
         ],

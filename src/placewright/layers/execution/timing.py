@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placewright.layers.execution.held_memory import forget_peak, peak_bytes, resident_bytes
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers
 from placewright.layers.execution.orders import LayerProgram
@@ -41,6 +42,9 @@ class LayerTimes:
         Shape (n,): parameter elements held.
     optimizer_s
         Of a step over all parameters.
+    passes_bytes
+        Resident memory that passes over all layers, one after another, add to weights and
+        gradients; NaN where it was not measured.
     """
 
     forward_s: FloatArray
@@ -49,6 +53,7 @@ class LayerTimes:
     tensor_bytes: FloatArray
     elements: FloatArray
     optimizer_s: float
+    passes_bytes: float = np.nan
 
 
 class CountedPeers(Peers):
@@ -87,6 +92,8 @@ class LayerTimer:
         degree: int,
         shared: frozenset[str],
         optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        holds: bool = False,
     ) -> LayerTimes:
         """Costs on the samples of the programs."""
         n = len(programs)
@@ -128,6 +135,7 @@ class LayerTimer:
         elements = [
             sum(p.numel() for name, p in m.named_parameters()) if m else np.nan for m in modules
         ]
+        held = _passes_bytes(programs, modules, feeds) if holds and self._on_cpu else np.nan
         return LayerTimes(
             np.median(forward, axis=0) * self.slowdown,
             np.median(backward, axis=0) * self.slowdown,
@@ -135,7 +143,12 @@ class LayerTimer:
             sent,
             np.array(elements, dtype=np.float64),
             self._optimizer_s(modules, optimizer),
+            held,
         )
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.device.type == "cpu"
 
     def _module(
         self, program: LayerProgram, degree: int, peers: CountedPeers, shared: frozenset[str]
@@ -171,6 +184,26 @@ class LayerTimer:
                 p.copy_(value)
                 p.grad = None
         return float(np.median(times[1:])) * self.slowdown
+
+
+def _passes_bytes(
+    programs: Sequence[LayerProgram], modules: Sequence[LayerModule], feeds: Mapping[str, Tensor]
+) -> float:
+    """See `LayerTimes.passes_bytes`: two steps, as the first one finds an empty heap.
+
+    More than the sum of what is kept: kernels' workspaces, and holes in the heap between blocks
+    that live longer.
+    """
+    before = resident_bytes()
+    forget_peak()
+    for _ in range(2):
+        values: dict[str, Tensor] = {}
+        for program, module in zip(programs, modules, strict=True):
+            made = module(*(values[v] for v in program.inputs), feeds=feeds)
+            values = dict(zip(program.outputs, made, strict=True))
+        ends = [value for value in values.values() if value.requires_grad]
+        torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+    return peak_bytes() - before
 
 
 class _Saved:

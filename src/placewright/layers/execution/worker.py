@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from torch import Tensor
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
+from placewright.layers.execution import held_memory
 from placewright.layers.execution.orders import (
     OPTIMIZER,
     LayerOrder,
@@ -148,8 +146,12 @@ class LayerWorker(WorkerProgram):
         shared: tuple[str, ...],
         optimizer: tuple[str, float],
         throttled: bool,
+        holds: bool,
     ) -> list[LayerTimes]:
-        """Costs of all layers on one number of samples, by tensor degree."""
+        """Costs of all layers on one number of samples, by tensor degree.
+
+        `holds`: also what passes over all layers hold, on one worker.
+        """
         self.step = None
         names = {n for p in programs for n in (*p.parameters.values(), *p.buffers.values())}
         names |= {n for p in programs for n in p.constants.values()}
@@ -169,6 +171,7 @@ class LayerWorker(WorkerProgram):
                 degree,
                 frozenset(shared),
                 partial(make_optimizer, optimizer[0], optimizer[1]),
+                holds=holds and degree == 1,
             )
             for degree in degrees
         ]
@@ -208,16 +211,12 @@ class LayerWorker(WorkerProgram):
     @order("saying what it holds")
     def held_bytes(self) -> int:
         """Bytes of memory that this process holds now."""
-        release_memory()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return held_memory.resident_bytes()
 
     @order("forgetting its peak memory")
     def forget_peak(self) -> None:
         """Count the most memory held from now on."""
-        release_memory()
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
+        held_memory.forget_peak()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
@@ -226,11 +225,7 @@ class LayerWorker(WorkerProgram):
         """Most resident memory of this process, or tensor memory of its GPU; NaN if unknown."""
         if self.device.type == "cuda":
             return float(torch.cuda.max_memory_allocated())
-        with suppress(OSError):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return 1024.0 * int(line.split()[1])
-        return float("nan")
+        return held_memory.peak_bytes()
 
     @order("counting optimizer states")
     def state_elements(self) -> int:
@@ -271,9 +266,3 @@ def _written(path: str, tensors: Mapping[str, Tensor]) -> str:
     except OSError as error:
         return str(error)
     return ""
-
-
-def release_memory() -> None:
-    """Give freed memory back to the system, so that what a process holds can be measured."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -43,6 +43,9 @@ class TrainingEntry(FileModel):
     eager_bytes: float = 0.0
     split_activations: bool = False
     extra_bytes: float = 0.0
+    gradients_apart: bool = False
+    keeps_received: bool = False
+    heap_block_bytes: float = 0.0
 
 
 class RefusalEntry(FileModel):
