@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from placewright.numerics.njit import inner, lean
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 
 
-@inner
+@njit_internal
 def double(x: int) -> int:
     """Called with numbers that stand in the code."""
     return 2 * x
 
 
-@lean
+@njit_no_refcount
 def sums(x: int) -> int:
     """Calls `double` in three ways."""
     return double(3) + double(4) + double(x)

@@ -1,7 +1,8 @@
 """Numba decorators: nopython mode, cached on disk.
 
-Five kinds, by what they may do. Hot functions that hand arrays to each other should be `lean`
-or `inlined`: counting references to every array at every call takes most of the time otherwise.
+Five decorators, named after what they change of `numba.njit`. Hot functions that hand arrays to
+each other should be `njit_no_refcount` or `njit_inline`: otherwise counting references to every
+array at every call takes most of the time.
 Numba's cache looks at a function's own file only: after an edit in a file whose functions others
 call, remove ``__pycache__``.
 """
@@ -23,7 +24,7 @@ def _compile(**options: Any) -> Callable[[F], F]:
 
     def compile_plain(function: F) -> F:
         dispatcher: Any = njit(**options)(function)
-        _forget_what_is_gone(dispatcher)
+        _ignore_stale_cache(dispatcher)
         template, plain = dispatcher.get_call_template, cast(Any, types).unliteral
         dispatcher.get_call_template = lambda args, kws: template(
             tuple(plain(x) for x in args), {name: plain(x) for name, x in kws.items()}
@@ -33,8 +34,8 @@ def _compile(**options: Any) -> Callable[[F], F]:
     return compile_plain
 
 
-def _forget_what_is_gone(dispatcher: Any) -> None:
-    """A cache that names types which an edit has renamed or moved counts as empty.
+def _ignore_stale_cache(dispatcher: Any) -> None:
+    """Treat a cache that names types which an edit has renamed or moved as empty.
 
     Numba unpickles a cache's index before it compares the file's time, and would raise.
     """
@@ -52,34 +53,37 @@ def _forget_what_is_gone(dispatcher: Any) -> None:
     file._load_index = load
 
 
-def compiled(function: F) -> F:
-    """For functions that make arrays."""
+def njit_cached(function: F) -> F:
+    """Compile a function that may allocate arrays; the machine code is cached on disk."""
     result: F = _compile(cache=True)(function)
     return result
 
 
-def released(function: F) -> F:
-    """As `compiled`, and other threads run meanwhile."""
+def njit_nogil(function: F) -> F:
+    """As `njit_cached`; releases the GIL, so that other threads run meanwhile."""
     result: F = _compile(cache=True, nogil=True)(function)
     return result
 
 
-def lean(function: F) -> F:
-    """For functions that make no array; no references are counted."""
+def njit_no_refcount(function: F) -> F:
+    """Compile a function that allocates no array: without Numba's runtime and reference counts."""
     result: F = _compile(cache=True, _nrt=False)(function)
     return result
 
 
-def inner(function: F) -> F:
-    """As `lean`, to be called by compiled functions only: half as much to compile."""
+def njit_internal(function: F) -> F:
+    """As `njit_no_refcount`, for functions that only compiled functions call.
+
+    Without wrappers for Python and C there is half as much to compile.
+    """
     result: F = _compile(cache=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
         function
     )
     return result
 
 
-def inlined(function: F) -> F:
-    """For small parts of a `lean` function; they become part of each caller."""
+def njit_inline(function: F) -> F:
+    """Inline a small function into each compiled caller, on Numba's level."""
     result: F = _compile(inline="always")(function)
     return result
 

@@ -27,7 +27,7 @@ from placewright.operators.problem import (
 )
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast.state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.first_come import queue_board
+from placewright.operators.simulation.first_come import make_queue_state
 from placewright.operators.simulation.full.simulate import largest_load, makespan, simulate
 from placewright.operators.simulation.full.state import SimulatorState, copy_state, make_state
 from placewright.operators.simulation.inputs import (
@@ -97,7 +97,7 @@ class Judge:
         self.full = make_state(costs, len(problem.channel_names), second_pass)
         self.fast = make_fast_state(costs, len(problem.channel_names))
         first_come = problem.queues is Queues.FIRST_COME
-        self.queued = queue_board(problem) if first_come else None
+        self.queued = make_queue_state(problem) if first_come else None
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks the simulators for."""
@@ -226,9 +226,12 @@ def _refusal(
 ) -> InputError | InfeasibleError:
     """Why the full simulator could not simulate a plan, from the state that it left."""
     w, _, o = full
-    culprit, where = int(w[o.culprit]), f"plan for {p.name}"
+    failed_item, where = int(w[o.failed_item]), f"plan for {p.name}"
     if code == NO_LINK:
-        tensor, target = int(w[o.transfer_tensor + culprit]), int(w[o.transfer_target + culprit])
+        tensor, target = (
+            int(w[o.transfer_tensor + failed_item]),
+            int(w[o.transfer_target + failed_item]),
+        )
         source = int(plan.placement[p.tensor_producer[tensor]])
         return InfeasibleError(
             f"no link from {p.device_names[source]!r} to {p.device_names[target]!r} "
@@ -237,12 +240,12 @@ def _refusal(
             hint="add a link to the cluster or keep both operators on one device",
         )
     if code == NO_KERNEL:
-        device = p.device_names[int(plan.placement[culprit])]
+        device = p.device_names[int(plan.placement[failed_item])]
         return InfeasibleError(
-            f"{p.operator_names[culprit]!r} cannot run on {device!r}", where=where
+            f"{p.operator_names[failed_item]!r} cannot run on {device!r}", where=where
         )
     return InputError(
-        f"the order contradicts the graph: {p.operator_names[culprit]!r} waits forever",
+        f"the order contradicts the graph: {p.operator_names[failed_item]!r} waits forever",
         where=where,
         hint="list producers before their consumers",
     )

@@ -19,7 +19,7 @@ from placewright.numerics.arrays import (
     frozen_float,
     frozen_int,
 )
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.checks import FLOATS, check_problem
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.sizes import NO_VIEW, limits_that_bind
@@ -372,7 +372,7 @@ def _build_topology(
     return Topology(order, *arrays)
 
 
-@compiled
+@njit_cached
 def _topological_order(
     n: int,
     consumer_offsets: IntArray,

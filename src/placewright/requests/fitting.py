@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.requests.policies.opportunity import (
     LOOKED_AT,
     Opportunity,
@@ -42,7 +42,7 @@ WAITING = 1 << 12
 """Requests that wait at most in `play`; more are lost."""
 
 
-@lean
+@njit_no_refcount
 def play(
     arrival_s: FloatArray,
     due_s: FloatArray,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.requests.service import Service
 
 FIRST_CAPACITY = 256
@@ -34,7 +34,7 @@ COLUMNS = (
 WHOLE = ("id", "family", "server")
 
 
-@lean
+@njit_no_refcount
 def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: int) -> None:
     """Put `slot` into ``order[:count]``, which is sorted by `key`, then by id."""
     k = count
@@ -47,7 +47,7 @@ def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: i
     order[k] = slot
 
 
-@lean
+@njit_no_refcount
 def _filter(order: IntArray, count: int, gone: BoolArray) -> int:
     """Leave out the slots that are gone; how many stay."""
     kept = 0

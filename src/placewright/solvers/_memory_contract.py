@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, IntArray
-from placewright.numerics.njit import compiled, inner, lean
+from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 from placewright.solvers._pbqp_work import Arrays
 
 
@@ -38,7 +38,7 @@ class Images(NamedTuple):
     option: IntArray
 
 
-@lean
+@njit_no_refcount
 def forbid(arrays: Arrays, allowed: BoolArray) -> bool:
     """Forbid options that some neighbour leaves no partner for; whether any was."""
     changed = False
@@ -61,7 +61,7 @@ def forbid(arrays: Arrays, allowed: BoolArray) -> bool:
     return changed
 
 
-@inner
+@njit_internal
 def partners(arrays: Arrays, partner: IntArray, edge: int) -> bool:
     """Whether `edge` ties its nodes; writes the option of the second end for each of the first."""
     i, j = arrays.ends[edge, 0], arrays.ends[edge, 1]
@@ -83,7 +83,7 @@ def partners(arrays: Arrays, partner: IntArray, edge: int) -> bool:
     return True
 
 
-@compiled
+@njit_cached
 def tied(arrays: Arrays) -> tuple[IntArray, IntArray]:
     """Root of every node over the tying edges, and the root's option for every option."""
     n = len(arrays.start) - 1
@@ -130,7 +130,7 @@ def tied(arrays: Arrays) -> tuple[IntArray, IntArray]:
     return root, option
 
 
-@lean
+@njit_no_refcount
 def carry_edges(old: Arrays, to: Images, target: IntArray, swapped: BoolArray, new: Arrays) -> None:
     """Add every old matrix to where its edge went: a new edge, or (target -1) a node's cost."""
     for k in range(len(old.ends)):

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.solvers._memory_draft import Draft
 from placewright.solvers._pbqp_work import Arrays
 
@@ -120,7 +120,7 @@ def _moments(
     return times[kept], room[kept]
 
 
-@compiled
+@njit_cached
 def _sweep(
     table: IntArray,
     use: IntArray,
@@ -175,7 +175,7 @@ def _sweep(
     return np.flatnonzero(keep), room, worst
 
 
-@inner
+@njit_internal
 def _covers(a: IntArray, b: IntArray) -> bool:
     k = 0
     while k < len(a) and a[k] >= b[k]:
@@ -183,7 +183,7 @@ def _covers(a: IntArray, b: IntArray) -> bool:
     return k == len(a)
 
 
-@inner
+@njit_internal
 def _apply(
     table: IntArray,
     use: IntArray,
@@ -243,7 +243,7 @@ def _runs(spans: IntArray, use: IntArray) -> tuple[IntArray, IntArray, IntArray]
     return edges[there], edges[there + 1], lines[there]
 
 
-@compiled
+@njit_cached
 def priced(arrays: Arrays, loads: Loads, price: FloatArray) -> FloatArray:
     """Node costs with every row's usage at its price."""
     cost = arrays.cost.copy()
@@ -259,7 +259,7 @@ def priced(arrays: Arrays, loads: Loads, price: FloatArray) -> FloatArray:
     return cost
 
 
-@compiled
+@njit_cached
 def loaded(arrays: Arrays, loads: Loads, choice: IntArray) -> IntArray:
     """What `choice` uses on every row."""
     steps = np.zeros(len(loads.room) + 1, np.int64)
@@ -271,7 +271,7 @@ def loaded(arrays: Arrays, loads: Loads, choice: IntArray) -> IntArray:
     return np.cumsum(steps)[:-1]
 
 
-@compiled
+@njit_cached
 def expected(arrays: Arrays, loads: Loads, share: FloatArray) -> FloatArray:
     """What options use on every row where each is taken to a share."""
     steps = np.zeros(len(loads.room) + 1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.solvers._memory_contract import Spans
 from placewright.solvers._pbqp_work import Arrays
 
@@ -281,7 +281,7 @@ def _dominate(d: Draft, i: int) -> bool:
     return bool(beaten.any())
 
 
-@lean
+@njit_no_refcount
 def add_worst_excess(excess: FloatArray, matrix: FloatArray) -> bool:
     """Add to ``[a, b]`` how much dearer row a can be than row b, where b is allowed.
 

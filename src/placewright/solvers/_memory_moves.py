@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.solvers._memory_core import Core, Loads, priced
 from placewright.solvers._pbqp_work import Arrays
 
@@ -81,7 +81,7 @@ def state_of(core: Core, choice: IntArray, price: FloatArray) -> State:
     return state
 
 
-@compiled
+@njit_cached
 def _covers(loads: Loads, half: int) -> tuple[IntArray, IntArray]:
     """Runs by the places of the tree that they cover."""
     begin = np.zeros(2 * half + 1, np.int64)
@@ -115,7 +115,7 @@ def _covers(loads: Loads, half: int) -> tuple[IntArray, IntArray]:
     return begin, cover
 
 
-@compiled
+@njit_cached
 def reset(arrays: Arrays, loads: Loads, s: State, choice: IntArray) -> None:
     """Go back to an assignment."""
     s.choice[:] = choice
@@ -136,7 +136,7 @@ def reset(arrays: Arrays, loads: Loads, s: State, choice: IntArray) -> None:
         s.over[k] = max(s.over[2 * k], s.over[2 * k + 1])
 
 
-@inner
+@njit_internal
 def _fill(s: State, low: int, high: int, amount: int) -> None:
     """Add to all rows from `low` to below `high`."""
     half = len(s.later)
@@ -159,7 +159,7 @@ def _fill(s: State, low: int, high: int, amount: int) -> None:
     _lift(s, last)
 
 
-@inner
+@njit_internal
 def _lift(s: State, place: int) -> None:
     """Count the places above anew."""
     place >>= 1
@@ -168,7 +168,7 @@ def _lift(s: State, place: int) -> None:
         place >>= 1
 
 
-@inner
+@njit_internal
 def fullest(s: State) -> int:
     """The row that overflows most, -1 if none does."""
     if s.over[1] <= 0:
@@ -181,7 +181,7 @@ def fullest(s: State) -> int:
     return place - len(s.later)
 
 
-@inner
+@njit_internal
 def _trial(arrays: Arrays, s: State, node: int) -> None:
     """True cost of every option of `node` beside its neighbours, into ``s.trial``."""
     own, width = arrays.start[node], arrays.start[node + 1] - arrays.start[node]
@@ -198,7 +198,7 @@ def _trial(arrays: Arrays, s: State, node: int) -> None:
             s.trial[a] += arrays.pool[at + a * step]
 
 
-@inner
+@njit_internal
 def put(loads: Loads, s: State, node: int, option: int) -> None:
     """Change a node, and the loads."""
     for p in range(loads.first[node], loads.first[node + 1]):
@@ -209,7 +209,7 @@ def put(loads: Loads, s: State, node: int, option: int) -> None:
     s.choice[node] = option
 
 
-@inner
+@njit_internal
 def _link(loads: Loads, s: State, node: int, option: int) -> None:
     """Make `node` the next of the chain."""
     s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1] = node, s.choice[node]
@@ -218,7 +218,7 @@ def _link(loads: Loads, s: State, node: int, option: int) -> None:
     put(loads, s, node, option)
 
 
-@inner
+@njit_internal
 def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
     """Let the neighbours of the chain's nodes from `head` on answer."""
     while head < s.counts[SIZE]:
@@ -234,7 +234,7 @@ def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
                 _link(loads, s, other, option)
 
 
-@inner
+@njit_internal
 def _best_priced(arrays: Arrays, s: State, node: int) -> int:
     """The option with the least cost plus priced usage; the present one if none is better."""
     own, width = arrays.start[node], arrays.start[node + 1] - arrays.start[node]
@@ -246,7 +246,7 @@ def _best_priced(arrays: Arrays, s: State, node: int) -> int:
     return int(best)
 
 
-@inner
+@njit_internal
 def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     """Change the node that frees `row` at the least cost per unit; whether any can."""
     over, members, place = s.over[1], 0, row + len(s.later)
@@ -279,7 +279,7 @@ def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     return best >= 0
 
 
-@inner
+@njit_internal
 def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
     """Make room until everything fits; whether it does."""
     row = fullest(s)
@@ -292,14 +292,14 @@ def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
     return True
 
 
-@inner
+@njit_internal
 def _undo(loads: Loads, s: State) -> None:
     while s.counts[SIZE]:
         s.counts[SIZE] -= 1
         put(loads, s, s.chain[s.counts[SIZE], 0], s.chain[s.counts[SIZE], 1])
 
 
-@inner
+@njit_internal
 def _around(arrays: Arrays, s: State) -> float:
     """Cost of the chain's nodes and of all edges at them."""
     total = 0.0
@@ -317,7 +317,7 @@ def _around(arrays: Arrays, s: State) -> float:
     return total
 
 
-@inner
+@njit_internal
 def _exchange(s: State) -> None:
     """Swap the chain's options with those it has replaced."""
     for k in range(s.counts[SIZE]):
@@ -325,7 +325,7 @@ def _exchange(s: State) -> None:
         s.chain[k, 1], s.choice[node] = s.choice[node], s.chain[k, 1]
 
 
-@inner
+@njit_internal
 def _change(arrays: Arrays, s: State) -> float:
     """What the chain costs; what was there before is finite."""
     after = _around(arrays, s)
@@ -335,7 +335,7 @@ def _change(arrays: Arrays, s: State) -> float:
     return float(after - before)
 
 
-@compiled
+@njit_cached
 def anneal(
     arrays: Arrays, loads: Loads, s: State, draws: FloatArray, heat: float, best: IntArray
 ) -> tuple[float, float]:
@@ -366,7 +366,7 @@ def anneal(
     return lowest, now
 
 
-@compiled
+@njit_cached
 def squeeze(arrays: Arrays, loads: Loads, s: State, patience: int) -> bool:
     """Make room, however dear, until everything fits or `patience` chains are used up."""
     for _ in range(patience):

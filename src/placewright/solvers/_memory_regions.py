@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.solvers._memory_core import Core, Loads
 from placewright.solvers._memory_moves import STAMP, State, fullest, put
 from placewright.solvers._pbqp_search import reduce_greedily
@@ -59,7 +59,7 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
     return 0.0
 
 
-@compiled
+@njit_cached
 def gathered(arrays: Arrays, s: State, draws: FloatArray, first: float) -> IntArray:
     """A random connected part around a node, of at most a node per draw; ascending."""
     n = len(arrays.start) - 1
@@ -86,7 +86,7 @@ def gathered(arrays: Arrays, s: State, draws: FloatArray, first: float) -> IntAr
     return np.sort(nodes[:size])
 
 
-@compiled
+@njit_cached
 def cut_out(arrays: Arrays, s: State, nodes: IntArray) -> Arrays:
     """The region as a problem of its own; edges to other nodes count at their choices."""
     number = np.full(len(arrays.start) - 1, -1)
@@ -126,7 +126,7 @@ def cut_out(arrays: Arrays, s: State, nodes: IntArray) -> Arrays:
     return Arrays(start, cost, ends, matrix, pool)
 
 
-@compiled
+@njit_cached
 def tolls(arrays: Arrays, s: State, nodes: IntArray) -> FloatArray:
     """Priced memory of the region's options."""
     total = 0
@@ -140,7 +140,7 @@ def tolls(arrays: Arrays, s: State, nodes: IntArray) -> FloatArray:
     return toll
 
 
-@compiled
+@njit_cached
 def charge(
     arrays: Arrays, loads: Loads, nodes: IntArray, row: int, each: float, toll: FloatArray
 ) -> None:
@@ -155,7 +155,7 @@ def charge(
         at += width
 
 
-@compiled
+@njit_cached
 def exchange(
     arrays: Arrays, loads: Loads, s: State, nodes: IntArray, options: IntArray
 ) -> tuple[int, int]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.numerics.njit import inner, lean
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.solvers._pbqp_work import Work, alive, cheapest, options, view
 
 
-@lean
+@njit_no_refcount
 def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     """Shift costs for at most `sweeps` passes there and back; the bound that is reached.
 
@@ -37,7 +37,7 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     return before
 
 
-@lean
+@njit_no_refcount
 def sweep(w: Work, sweeps: int) -> float:
     """Shift costs for `sweeps` passes there and back; the bound that is reached."""
     for _ in range(sweeps):
@@ -48,7 +48,7 @@ def sweep(w: Work, sweeps: int) -> float:
     return _bound(w)
 
 
-@inner
+@njit_internal
 def _bound(w: Work) -> float:
     total = 0.0
     for i in range(len(w.head)):
@@ -59,7 +59,7 @@ def _bound(w: Work) -> float:
     return total
 
 
-@inner
+@njit_internal
 def _edge_minimum(w: Work, edge: int) -> float:
     """Smallest entry among allowed options, 0 where a node has none left."""
     m, si, sj, other = view(w, 2 * edge)
@@ -73,7 +73,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
     return least if least < np.inf else 0.0
 
 
-@inner
+@njit_internal
 def _visit(w: Work, node: int, forward: bool) -> None:
     """Gather all minima at `node`, then share its costs among the edges ahead."""
     ahead = behind = 0
@@ -99,7 +99,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
             w.cost[i] -= ahead * share * (w.cost[i] - low)
 
 
-@inner
+@njit_internal
 def _gather(w: Work, node: int, h: int) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
@@ -115,7 +115,7 @@ def _gather(w: Work, node: int, h: int) -> None:
                 w.pool[m + i * si + j * sj] -= least
 
 
-@inner
+@njit_internal
 def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
@@ -125,7 +125,7 @@ def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
                 w.pool[m + i * si + j * sj] += share * (c - low)
 
 
-@inner
+@njit_internal
 def _forbid(w: Work, bound: float, upper: float) -> None:
     """Forbid options and pairs that no assignment cheaper than `upper` can have."""
     for i in range(len(w.head)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import inner, lean
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.solvers._pbqp_work import (
     FIRED,
     POOL_TOP,
@@ -31,7 +31,7 @@ DOMINANCE_OPTIONS = 32
 DONE, POOL_FULL = 0, 1
 
 
-@lean
+@njit_no_refcount
 def normalise_all(w: Work) -> None:
     """Normalise every edge that is still there."""
     for k in range(len(w.ends)):
@@ -39,7 +39,7 @@ def normalise_all(w: Work) -> None:
             _normalise(w, k)
 
 
-@lean
+@njit_no_refcount
 def run(w: Work, greedy: bool) -> int:
     """Reduce until nothing applies; with `greedy` RN decides where nothing else does.
 
@@ -65,7 +65,7 @@ def run(w: Work, greedy: bool) -> int:
             fix(w, node, _local_best(w, node))
 
 
-@lean
+@njit_no_refcount
 def fix(w: Work, node: int, option: int) -> None:
     """Decide `node`: its edges become costs of its neighbours."""
     while w.head[node] >= 0:
@@ -80,7 +80,7 @@ def fix(w: Work, node: int, option: int) -> None:
     retire(w, node)
 
 
-@lean
+@njit_no_refcount
 def back_propagate(w: Work, choice: IntArray) -> None:
     """Choose for the retired nodes, last first; `choice` already holds the live nodes'."""
     for r in range(w.counts[RECORDS] - 1, -1, -1):
@@ -98,7 +98,7 @@ def back_propagate(w: Work, choice: IntArray) -> None:
         choice[node] = best
 
 
-@lean
+@njit_no_refcount
 def settled_cost(w: Work) -> float:
     """Sum of the cheapest options of the nodes that left without an edge."""
     total = 0.0
@@ -108,7 +108,7 @@ def settled_cost(w: Work) -> float:
     return total
 
 
-@inner
+@njit_internal
 def room_needed(w: Work, node: int) -> int:
     """Matrix entries that RII on `node` may add."""
     h = w.head[node]
@@ -116,7 +116,7 @@ def room_needed(w: Work, node: int) -> int:
     return options(w, u) * options(w, v)
 
 
-@inner
+@njit_internal
 def _note(w: Work, slot: int, h: int) -> None:
     """Remember in the next record how its node was tied to its neighbour."""
     m, si, sj, other = view(w, h)
@@ -125,7 +125,7 @@ def _note(w: Work, slot: int, h: int) -> None:
     w.record[r, a + 2], w.record[r, a + 3] = si, sj
 
 
-@inner
+@njit_internal
 def _reduce_one(w: Work, node: int) -> None:
     """RI: fold `node` into its only neighbour."""
     h = w.head[node]
@@ -141,7 +141,7 @@ def _reduce_one(w: Work, node: int) -> None:
     retire(w, node)
 
 
-@inner
+@njit_internal
 def _reduce_two(w: Work, node: int) -> None:
     """RII: fold `node` into the edge between its two neighbours."""
     h, g = w.head[node], w.after[w.head[node]]
@@ -174,7 +174,7 @@ def _reduce_two(w: Work, node: int) -> None:
     _normalise(w, edge)
 
 
-@inner
+@njit_internal
 def _normalise(w: Work, edge: int) -> None:
     """Move row and column minima into the node costs; delete the edge if nothing is left.
 
@@ -196,7 +196,7 @@ def _normalise(w: Work, edge: int) -> None:
         delete(w, edge)
 
 
-@inner
+@njit_internal
 def _pull(w: Work, h: int) -> None:
     """Move the minima of one side, over allowed options of the other, into its node."""
     node = w.ends[h // 2, h % 2]
@@ -216,7 +216,7 @@ def _pull(w: Work, h: int) -> None:
                 w.pool[m + i * si + j * sj] -= least
 
 
-@inner
+@njit_internal
 def _local_best(w: Work, node: int) -> int:
     """RN: the option that is cheapest when every neighbour follows it alone."""
     best, best_cost = 0, np.inf
@@ -235,7 +235,7 @@ def _local_best(w: Work, node: int) -> int:
     return best
 
 
-@inner
+@njit_internal
 def _dominate_all(w: Work) -> bool:
     """Forbid dominated options everywhere; whether that made a node ready for RI or RII."""
     changed = False
@@ -250,7 +250,7 @@ def _dominate_all(w: Work) -> bool:
     return changed
 
 
-@inner
+@njit_internal
 def _dominate(w: Work, node: int) -> bool:
     """Forbid options that another one beats whatever the neighbours do."""
     changed = False
@@ -266,7 +266,7 @@ def _dominate(w: Work, node: int) -> bool:
     return changed
 
 
-@inner
+@njit_internal
 def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
     """How much dearer option `b` than `i` can be, over all answers of the neighbours."""
     excess = w.cost[w.start[node] + b] - w.cost[w.start[node] + i]

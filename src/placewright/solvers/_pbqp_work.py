@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner, lean
+from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 
 RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
 """Slots of `Work.counts`; FIRED counts heuristic decisions (RN)."""
@@ -49,7 +49,7 @@ class Work(NamedTuple):
     minima: FloatArray
 
 
-@compiled
+@njit_cached
 def prepare(arrays: Arrays, room: int) -> Work:
     """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
     n, e = len(arrays.start) - 1, len(arrays.ends)
@@ -86,7 +86,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
     return w
 
 
-@lean
+@njit_no_refcount
 def cheapest(w: Work, node: int) -> float:
     """Cost of the cheapest option of a node."""
     least = np.inf
@@ -95,7 +95,7 @@ def cheapest(w: Work, node: int) -> float:
     return least
 
 
-@lean
+@njit_no_refcount
 def evaluate(arrays: Arrays, choice: IntArray) -> float:
     """Sum of the chosen node and edge costs."""
     total = 0.0
@@ -108,7 +108,7 @@ def evaluate(arrays: Arrays, choice: IntArray) -> float:
     return total
 
 
-@compiled
+@njit_cached
 def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
     """The live nodes with ``wanted[node] == 1`` as a problem of its own, and their numbers."""
     n = len(w.head)
@@ -147,7 +147,7 @@ def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
     return Arrays(start, cost, ends, matrix, pool), nodes
 
 
-@compiled
+@njit_cached
 def components(w: Work) -> IntArray:
     """Component of every live node, numbered by its first node; -1 for retired nodes."""
     label = np.full(len(w.head), -1, np.int64)
@@ -170,7 +170,7 @@ def components(w: Work) -> IntArray:
     return label
 
 
-@lean
+@njit_no_refcount
 def branching_node(w: Work) -> int:
     """The live node of highest degree, the first of several."""
     best = 0
@@ -180,19 +180,19 @@ def branching_node(w: Work) -> int:
     return best
 
 
-@lean
+@njit_no_refcount
 def options(w: Work, node: int) -> int:
     return int(w.start[node + 1] - w.start[node])
 
 
-@lean
+@njit_no_refcount
 def alive(w: Work, edge: int) -> bool:
     """Whether edge is in the lists: it is the head or has a predecessor."""
     h = 2 * edge
     return bool(w.before[h] >= 0 or w.head[w.ends[edge, 0]] == h)
 
 
-@lean
+@njit_no_refcount
 def view(w: Work, h: int) -> tuple[int, int, int, int]:
     """Matrix offset, stride of own option, stride of the other's option, other node."""
     edge, side = h // 2, h % 2
@@ -202,7 +202,7 @@ def view(w: Work, h: int) -> tuple[int, int, int, int]:
     return w.matrix[edge], 1, options(w, w.ends[edge, side]), other
 
 
-@lean
+@njit_no_refcount
 def link(w: Work, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     first = w.head[node]
@@ -211,7 +211,7 @@ def link(w: Work, h: int) -> None:
         w.before[first] = h
 
 
-@lean
+@njit_no_refcount
 def unlink(w: Work, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     if w.before[h] >= 0:
@@ -223,7 +223,7 @@ def unlink(w: Work, h: int) -> None:
     w.before[h] = w.after[h] = -1
 
 
-@inner
+@njit_internal
 def enqueue(w: Work, node: int) -> None:
     d = w.degree[node]
     first = w.bucket[d]
@@ -232,7 +232,7 @@ def enqueue(w: Work, node: int) -> None:
         w.bucket_before[first] = node
 
 
-@inner
+@njit_internal
 def dequeue(w: Work, node: int) -> None:
     left, right = w.bucket_before[node], w.bucket_after[node]
     if left >= 0:
@@ -243,7 +243,7 @@ def dequeue(w: Work, node: int) -> None:
         w.bucket_before[right] = left
 
 
-@inner
+@njit_internal
 def delete(w: Work, edge: int) -> None:
     for side in range(2):
         node = w.ends[edge, side]
@@ -253,7 +253,7 @@ def delete(w: Work, edge: int) -> None:
         enqueue(w, node)
 
 
-@lean
+@njit_no_refcount
 def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
     """Give the slot of a deleted edge to a new one."""
     w.ends[edge, 0], w.ends[edge, 1], w.matrix[edge] = u, v, matrix
@@ -265,7 +265,7 @@ def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
         enqueue(w, node)
 
 
-@inner
+@njit_internal
 def retire(w: Work, node: int) -> None:
     """Take `node` off the work list; its record says no neighbour until one is noted."""
     dequeue(w, node)
@@ -274,7 +274,7 @@ def retire(w: Work, node: int) -> None:
     w.counts[RECORDS] += 1
 
 
-@inner
+@njit_internal
 def edge_between(w: Work, u: int, v: int) -> int:
     """The half-edge at u that leads to v, -1 if there is none."""
     a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
@@ -286,7 +286,7 @@ def edge_between(w: Work, u: int, v: int) -> int:
     return -1
 
 
-@inner
+@njit_internal
 def highest(w: Work) -> int:
     """A live node of highest degree, -1 if all are gone. Degrees never rise above the first."""
     while w.counts[HIGHEST] >= 0:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.operators.queues.ready_sets import clear, include, take_first
 
 
-@lean
+@njit_no_refcount
 def replay(bits: Any, tops: Any, asked: IntArray, wanted: BoolArray, out: IntArray) -> None:
     """Add what is not negative to the second of two sets, take where it is; then empty it."""
     for x in range(len(asked)):

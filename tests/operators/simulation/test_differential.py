@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.operators.conformance import plans, problems
 from placewright.operators.instances import (
     named_instances,
@@ -89,7 +89,7 @@ def batches(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Ou
     assert (value.tolist(), over.tolist()) == ([expected.value], [expected.over_bytes])
 
 
-@lean
+@njit_no_refcount
 def fast_bytes_over(state: FastState, makespan_s: float) -> int:
     """Bytes over after a fast simulation."""
     return bytes_over(state, offsets_of(state, 0), makespan_s)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 
 
-@compiled
+@njit_cached
 def interval_costs(
     i: int,
     j: int,
@@ -47,7 +47,7 @@ def interval_costs(
     return cost
 
 
-@compiled
+@njit_cached
 def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
     """Least cost of a variant per layer whose memory fits; ``inf`` if none does. Fills `pick`.
 
@@ -103,7 +103,7 @@ def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
     return total + best_cost
 
 
-@compiled
+@njit_cached
 def stage_loads(
     n: int,
     source: Any,
@@ -158,7 +158,7 @@ def stage_loads(
     return table
 
 
-@compiled
+@njit_cached
 def cover(
     n: int,
     load: Any,

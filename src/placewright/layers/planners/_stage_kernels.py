@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 
 
-@compiled
+@njit_cached
 def least_sums(
     rows: Any,
     pass_s: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 
 _ROUNDS = 400
 
@@ -38,7 +38,7 @@ def balanced_weights(work_s: FloatArray) -> FloatArray:
     return weights
 
 
-@compiled
+@njit_cached
 def _ascend(
     work_s: FloatArray, share: FloatArray, limited: BoolArray, rounds: int
 ) -> tuple[float, FloatArray]:
@@ -70,7 +70,7 @@ def _ascend(
     return best, best_weight
 
 
-@compiled
+@njit_cached
 def _start(work_s: FloatArray) -> FloatArray:
     """Weights inverse to a device's time for everything: optimal for devices of plain speeds."""
     groups, m = work_s.shape
@@ -86,7 +86,7 @@ def _start(work_s: FloatArray) -> FloatArray:
     return scaled
 
 
-@compiled
+@njit_cached
 def _dual(
     work_s: FloatArray, share: FloatArray, weight: FloatArray, price: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:

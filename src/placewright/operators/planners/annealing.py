@@ -1,14 +1,14 @@
-"""What annealing kernels share: random numbers, the operator to move next, the energy of loads."""
+"""Shared by annealing kernels: random numbers, the operator to move next, the energy of loads."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 
 
-@inner
+@njit_internal
 def draw(counts: IntArray, state: int, below: int) -> int:
     """A number in [0, below), by Marsaglia's xorshift on 31 bits, then a mix.
 
@@ -32,7 +32,7 @@ TRIES = 20
 """Draws until a node of the fullest device is met; then the last one drawn is taken."""
 
 
-@compiled
+@njit_cached
 def pick_node(place: IntArray, load: FloatArray) -> int:
     """A random node; in half of all calls one on the device with the largest load."""
     v = np.random.randint(len(place))
@@ -45,7 +45,7 @@ def pick_node(place: IntArray, load: FloatArray) -> int:
     return int(v)
 
 
-@compiled
+@njit_cached
 def energy(load: FloatArray, scale: float) -> float:
     """Sum of the loads over `scale`, each to the power 12.
 

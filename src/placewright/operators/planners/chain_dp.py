@@ -10,7 +10,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inlined
+from placewright.numerics.njit import njit_cached, njit_inline
 from placewright.operators.judge import Judge
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
@@ -144,9 +144,9 @@ class ChainDp:
         )
         last = best[:, :, chain.units]
         value = last.min(axis=1)
-        _, unlike = np.unique(value, return_index=True)  # devices that are alike count once
+        _, distinct = np.unique(value, return_index=True)  # equal devices count once
         places = []
-        for s in unlike[np.isfinite(value[unlike])][: self.judged].tolist():
+        for s in distinct[np.isfinite(value[distinct])][: self.judged].tolist():
             device = np.full(chain.units, -1, dtype=np.int64)
             d, c, t = int(last[s].argmin()), chain.units, s
             while c > 0:
@@ -176,8 +176,8 @@ def _tightened(
     return np.array([lower[memory == room].min() for room in memory])
 
 
-@inlined
-def _over(
+@njit_inline
+def _transfer_s(
     d: int, e: int, b: int, latency_s: FloatArray, per_byte: FloatArray, load: FloatArray
 ) -> float:
     """Seconds of what crosses cut b from d to e and back; rows of `load`: ahead, then back."""
@@ -189,7 +189,7 @@ def _over(
     return seconds
 
 
-@compiled
+@njit_cached
 def lowest_cuts(seconds: FloatArray, resident: FloatArray, budget: FloatArray) -> IntArray:
     """Shape (m, u + 1): the first cut from which a device can run and hold all before cut c."""
     m, u = seconds.shape
@@ -207,7 +207,7 @@ def lowest_cuts(seconds: FloatArray, resident: FloatArray, budget: FloatArray) -
     return low
 
 
-@compiled
+@njit_cached
 def best_cuts(
     work: FloatArray,
     early: FloatArray,
@@ -239,9 +239,9 @@ def best_cuts(
                 arrival[b], source[b] = np.inf, -1
                 for e in range(m):
                     if s >> e & 1 and best[s, e, b] < np.inf:
-                        way = best[s, e, b] + _over(e, d, b, latency_s, per_byte, load)
-                        if way < arrival[b]:
-                            arrival[b], source[b] = way, e
+                        at_s = best[s, e, b] + _transfer_s(e, d, b, latency_s, per_byte, load)
+                        if at_s < arrival[b]:
+                            arrival[b], source[b] = at_s, e
             if s == 0:
                 arrival[0] = 0.0
             t = s | 1 << d

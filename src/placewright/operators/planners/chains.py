@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups
@@ -224,7 +224,7 @@ def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
     return first
 
 
-@compiled
+@njit_cached
 def _depths(order: IntArray, in_offsets: IntArray, source: IntArray) -> IntArray:
     depth = np.zeros(len(order), dtype=np.int64)
     for i in order:
@@ -233,7 +233,7 @@ def _depths(order: IntArray, in_offsets: IntArray, source: IntArray) -> IntArray
     return depth
 
 
-@compiled
+@njit_cached
 def _postorder(
     n: int,
     order: IntArray,

@@ -56,7 +56,7 @@ class ExactLinks:
     (`pipelines.links.moves`), in a quarter of the time. Where plans need not be contiguous,
     contiguous ones are tried first.
 
-    The program knows what lives on a device, not the tensors of one sample that pass through it.
+    The program counts resident bytes of a device, not the tensors of one sample that pass through.
     Where the judged peaks do not fit, the program is solved again with that much less
     memory; the bound is always that of the first program, which every plan that fits obeys.
 
@@ -77,7 +77,7 @@ class ExactLinks:
         if problem.objective is not Objective.THROUGHPUT:
             return f"plans for throughput, not for {problem.objective}"
         if problem.pipeline.replication:
-            return "knows no replicated stages over links"
+            return "does not support replicated stages over links"
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:

@@ -17,18 +17,18 @@ from placewright.operators.planners.learned.episodes import RULES, episode_board
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.queued.walks import (
     BEST,
-    Scene,
-    make_scene,
+    QueueInstance,
+    accept_moves,
+    make_instance,
     make_walk,
-    wander,
 )
 from placewright.operators.planners.trivial import RoundRobin
 from placewright.operators.problem import OperatorProblem, Queues
 from placewright.operators.simulation.first_come import (
-    QueueBoard,
-    copy_board,
-    play_many,
-    queue_board,
+    QueueState,
+    copy_queue_state,
+    make_queue_state,
+    simulate_placements,
 )
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Proposal, proposal_of
@@ -41,7 +41,7 @@ ISLANDS = 4
 
 
 class Found(NamedTuple):
-    """The end of a walk: its best placement, and the value in the board's unit."""
+    """The end of a walk: its best placement, and the value in the unit of the queue state."""
 
     value: float
     place: IntArray
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 class QueueSearch:
     """Threshold accepting on placements under first come, first served queues.
 
-    Starts are the incumbent, a list schedule, devices in turn, one device, and list schedules that
+    Starts are the incumbent, a list schedule, round robin, one device, and list schedules that
     price siblings (`learned.episodes`). In every round two islands walk near the best plan, and two
     from other starts at a high threshold, so that not all are caught in one valley. The seed and
     `effort` fix the answer unless a deadline cuts it short.
@@ -97,13 +97,15 @@ class _Islands:
 
     def __init__(self, problem: OperatorProblem, context: Context) -> None:
         self.problem, self.context = problem, context
-        self.groups, self.board = groups_of(problem), queue_board(problem)
-        self.scene: Scene = make_scene(problem, self.groups, self.board)
-        self.boards: list[QueueBoard] = [copy_board(self.board) for _ in range(ISLANDS)]
+        self.groups, self.queues = groups_of(problem), make_queue_state(problem)
+        self.instance: QueueInstance = make_instance(problem, self.groups, self.queues)
+        self.island_queues: list[QueueState] = [
+            copy_queue_state(self.queues) for _ in range(ISLANDS)
+        ]
         self.began_s = time.perf_counter()
         starts = np.array([thawed(p) for p in self._starts()])
         values: FloatArray = np.empty(len(starts))
-        play_many(self.board, starts, values)
+        simulate_placements(self.queues, starts, values)
         found = [Found(float(v), p) for v, p in zip(values, starts, strict=True)]
         found.sort(key=lambda f: f.value)
         self.best, self.starts = found[0], found
@@ -158,14 +160,19 @@ class _Islands:
 
     def _walk(self, k: int, length: int, heat: float, seed: int) -> Found:
         start = self.own[k]
-        state = make_walk(self.scene, start.place, start.value, seed)
+        state = make_walk(self.instance, start.place, start.value, seed)
         first = heat * start.value if np.isfinite(start.value) else 0.0
         step = max(1, CHUNK // self.problem.n)
         for done in range(0, length, step):
             if self.stop.is_set() or self.context.remaining_s() <= 0:
                 break
             left = first * (1.0 - done / length)
-            wander(
-                self.boards[k], self.scene, state, min(step, length - done), left, first / length
+            accept_moves(
+                self.island_queues[k],
+                self.instance,
+                state,
+                min(step, length - done),
+                left,
+                first / length,
             )
         return Found(float(state.value[BEST]), state.best.copy())

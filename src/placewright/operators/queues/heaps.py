@@ -6,10 +6,10 @@ A heap is ``heap[base:base + size]`` and holds items; the key of an item is ``ke
 from __future__ import annotations
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inner
+from placewright.numerics.njit import njit_internal
 
 
-@inner
+@njit_internal
 def push(heap: IntArray, base: int, size: int, key: FloatArray, at: int, item: int) -> None:
     """Add `item`, ordered by (key, item), to a heap of `size` items."""
     mine = key[at + item]
@@ -25,7 +25,7 @@ def push(heap: IntArray, base: int, size: int, key: FloatArray, at: int, item: i
     heap[base + child] = item
 
 
-@inner
+@njit_internal
 def pop(heap: IntArray, base: int, size: int, key: FloatArray, at: int) -> int:
     """Remove and return the least item; the heap has ``size - 1`` items afterwards."""
     top = heap[base]
@@ -51,17 +51,17 @@ def pop(heap: IntArray, base: int, size: int, key: FloatArray, at: int) -> int:
     return top  # type: ignore[no-any-return]
 
 
-@inner
-def asks_before(
-    a: int, b: int, x: FloatArray, asked: int, w: IntArray, best: int, priority: int
+@njit_internal
+def served_before(
+    a: int, b: int, x: FloatArray, requested: int, w: IntArray, best: int, priority: int
 ) -> bool:
-    """Whether request `a` is served before `b`: (time asked, best consumer's place, index).
+    """Whether request `a` is served before `b`: (time requested, best consumer's place, index).
 
-    Times asked are ``x[asked + a]``, best consumers ``w[best + a]``, their places
+    Times are ``x[requested + a]``, best consumers ``w[best + a]``, their places
     ``x[priority + consumer]``.
     """
-    if x[asked + a] != x[asked + b]:
-        return x[asked + a] < x[asked + b]  # type: ignore[no-any-return]
+    if x[requested + a] != x[requested + b]:
+        return x[requested + a] < x[requested + b]  # type: ignore[no-any-return]
     i, j = w[best + a], w[best + b]
     if x[priority + i] != x[priority + j]:
         return x[priority + i] < x[priority + j]  # type: ignore[no-any-return]
@@ -70,34 +70,34 @@ def asks_before(
     return a < b
 
 
-@inner
+@njit_internal
 def push_request(
     w: IntArray,
     base: int,
     size: int,
     x: FloatArray,
-    asked: int,
+    requested: int,
     best: int,
     priority: int,
     item: int,
 ) -> None:
-    """`push` in the order of `asks_before`; the heap stands in `w`."""
+    """`push` in the order of `served_before`; the heap stands in `w`."""
     child = size
     while child > 0:
         up = (child - 1) >> 1
         other = w[base + up]
-        if asks_before(other, item, x, asked, w, best, priority):
+        if served_before(other, item, x, requested, w, best, priority):
             break
         w[base + child] = other
         child = up
     w[base + child] = item
 
 
-@inner
+@njit_internal
 def pop_request(
-    w: IntArray, base: int, size: int, x: FloatArray, asked: int, best: int, priority: int
+    w: IntArray, base: int, size: int, x: FloatArray, requested: int, best: int, priority: int
 ) -> int:
-    """`pop` in the order of `asks_before`."""
+    """`pop` in the order of `served_before`."""
     top = w[base]
     item = w[base + size - 1]
     size -= 1
@@ -109,10 +109,10 @@ def pop_request(
         a = w[base + down]
         if down + 1 < size:
             b = w[base + down + 1]
-            if asks_before(b, a, x, asked, w, best, priority):
+            if served_before(b, a, x, requested, w, best, priority):
                 a = b
                 down += 1
-        if asks_before(item, a, x, asked, w, best, priority):
+        if served_before(item, a, x, requested, w, best, priority):
             break
         w[base + hole] = a
         hole = down

@@ -1,7 +1,7 @@
 """Sets of operators by their place in an order, compiled: add one, take the first.
 
 One bit per place, one more per word of 64 places that is not empty: both steps take the same few
-instructions whatever the set holds, where the branches of a heap would be guessed wrong.
+instructions whatever the set holds, where the branches of a heap would be mispredicted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from placewright.numerics.njit import inlined
+from placewright.numerics.njit import njit_inline
 
 
 def _count_zeros(typing_context: Any, word: Any) -> Any:
@@ -26,16 +26,16 @@ lowest_bit: Any = intrinsic(_count_zeros)
 """Index of the lowest bit that is set in a word that is not zero: one instruction."""
 
 
-@inlined
+@njit_inline
 def clear(bits: Any, tops: Any, d: int) -> None:
-    """Set `d` is empty."""
+    """Empty set `d`."""
     for word in range(bits.shape[1]):
         bits[d, word] = 0
     for top in range(tops.shape[1]):
         tops[d, top] = 0
 
 
-@inlined
+@njit_inline
 def include(bits: Any, tops: Any, d: int, at: int, wanted: bool) -> None:
     """Add place `at` to set `d`, if wanted."""
     one = np.uint64(wanted)
@@ -43,11 +43,11 @@ def include(bits: Any, tops: Any, d: int, at: int, wanted: bool) -> None:
     tops[d, at >> 12] |= one << np.uint64((at >> 6) & 63)
 
 
-@inlined
+@njit_inline
 def take_first(bits: Any, tops: Any, d: int) -> int:
     """Remove and return the first place of set `d`, -1 where it is empty.
 
-    An empty set is looked through like any other: that is cheaper than a branch guessed wrong.
+    An empty set is searched like any other: that is cheaper than a mispredicted branch.
     """
     one, top, last = np.uint64(1), 0, tops.shape[1] - 1
     while top < last and tops[d, top] == np.uint64(0):

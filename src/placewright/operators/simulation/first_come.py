@@ -1,13 +1,16 @@
 """First come, first served queues on devices, compiled (rules Q1 to Q6 of the simulation page).
 
-A task goes through seven events, each of which is due once:
+An operator goes through five events, an edge through two; each happens once:
 
     READY -> GRANTED -> (compute) ENDED -> RELEASED, FINISHED
     per edge: (transfer) ARRIVED -> HANDED
 
-What is due at one instant happens in the order in which it became due. `due` is therefore a plain
-list for the current instant, and a heap keeps what is due later, by time and then by number.
-An event is one integer: kind * n + operator, and behind these 5 n the two events of each edge.
+Events of one instant happen in the order in which they were scheduled: `due` is a list of those of
+the current instant, and a heap keeps later ones, by time and then by number. An event is one
+integer::
+
+    0 .. n-1   n .. 2n-1  2n ..   3n ..      4n ..      5n .. 5n+E-1   5n+E .. 5n+2E-1
+    READY i    GRANTED i  ENDED i RELEASED i FINISHED i ARRIVED edge   HANDED edge
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.numerics.njit import inner, released
+from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import linked
 
 
-class QueueBoard(NamedTuple):
-    """A problem as the event loop reads it, and its scratch. Not to be shared between threads.
+class QueueState(NamedTuple):
+    """A problem as the event loop reads it, and one simulation of it. One per thread.
 
     Times are in ticks where the problem counts in ticks, else in seconds.
 
@@ -75,8 +78,8 @@ class QueueBoard(NamedTuple):
     previous: IntArray
 
 
-def queue_board(problem: OperatorProblem) -> QueueBoard:
-    """The board of a problem with first come, first served queues."""
+def make_queue_state(problem: OperatorProblem) -> QueueState:
+    """State for a problem with first come, first served queues."""
     p, topology = problem, problem.topology
     tensors, counts = topology.out_tensors, np.diff(p.consumer_offsets)
     edge_tensor = np.repeat(tensors, counts[tensors])
@@ -87,7 +90,7 @@ def queue_board(problem: OperatorProblem) -> QueueBoard:
     inputs = np.bincount(target, minlength=n).astype(np.int64)
     apart = ~linked(p) & ~np.eye(p.m, dtype=np.bool_)
     duration = np.rint(p.compute_s * ticks) if ticks else p.compute_s
-    return QueueBoard(
+    return QueueState(
         duration=thawed(duration),
         edge_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(made)]),
         edge_target=target,
@@ -120,16 +123,16 @@ def _whole(size: int) -> IntArray:
     return np.zeros(size, dtype=np.int64)
 
 
-def copy_board(board: QueueBoard) -> QueueBoard:
-    """The same problem with scratch of its own, for another thread."""
-    scratch = QueueBoard._fields[QueueBoard._fields.index("start") :]
-    copies: dict[str, Any] = {name: getattr(board, name).copy() for name in scratch}
-    return board._replace(**copies)
+def copy_queue_state(state: QueueState) -> QueueState:
+    """The same problem with simulation arrays of its own, for another thread."""
+    scratch = QueueState._fields[QueueState._fields.index("start") :]
+    copies: dict[str, Any] = {name: getattr(state, name).copy() for name in scratch}
+    return state._replace(**copies)
 
 
-@inner
-def transfer_time(b: QueueBoard, tensor: int, source: int, target: int) -> float:
-    """Of one edge; ``inf`` between devices without a link."""
+@njit_internal
+def transfer_time(b: QueueState, tensor: int, source: int, target: int) -> float:
+    """Time of the transfer of one edge; ``inf`` between devices without a link."""
     if source == target:
         return 0.0
     if b.seconds_per_byte[source, target] == np.inf:
@@ -139,8 +142,8 @@ def transfer_time(b: QueueBoard, tensor: int, source: int, target: int) -> float
     return np.rint(took * b.ticks_per_s) if b.ticks_per_s > 0 else took  # type: ignore[no-any-return]
 
 
-@released
-def play_queues(b: QueueBoard, place: IntArray) -> float:
+@njit_nogil
+def simulate_queues(b: QueueState, place: IntArray) -> float:
     """Simulate a placement; the end of the last operator, ``inf`` where a link is missing."""
     n, edges = len(place), len(b.edge_target)
     b.waiting[:] = b.inputs
@@ -156,7 +159,7 @@ def play_queues(b: QueueBoard, place: IntArray) -> float:
             event = b.due[head]
             head += 1
             kind = event // n
-            if kind == 0:  # READY: queues; an idle device takes the head, which may be another
+            if kind == 0:  # READY: joins the queue; an idle device takes its head
                 i = event
                 d = place[i]
                 b.queue_next[i] = -1
@@ -186,7 +189,7 @@ def play_queues(b: QueueBoard, place: IntArray) -> float:
                     push(b.heap, 0, held, b.heap_time, 0, pushed)
                     held += 1
                     pushed += 1
-            elif kind == 2:  # ENDED: the device is idle before its queue hears of it
+            elif kind == 2:  # ENDED: the device is idle before RELEASED looks at its queue
                 i = event - 2 * n
                 b.end[i] = now
                 last = now
@@ -194,7 +197,7 @@ def play_queues(b: QueueBoard, place: IntArray) -> float:
                 b.due[tail] = 3 * n + i
                 b.due[tail + 1] = 4 * n + i
                 tail += 2
-            elif kind == 3:  # RELEASED
+            elif kind == 3:  # RELEASED: the idle device takes the head of its queue
                 d = place[event - 3 * n]
                 if b.busy[d] == 0 and b.queue_head[d] >= 0:
                     i = b.queue_head[d]
@@ -220,7 +223,7 @@ def play_queues(b: QueueBoard, place: IntArray) -> float:
                         push(b.heap, 0, held, b.heap_time, 0, pushed)
                         held += 1
                         pushed += 1
-            elif event < 5 * n + edges:  # ARRIVED
+            elif event < 5 * n + edges:  # ARRIVED: handed over after what is due already
                 b.due[tail] = event + edges
                 tail += 1
             else:  # HANDED: one input less to wait for
@@ -239,8 +242,8 @@ def play_queues(b: QueueBoard, place: IntArray) -> float:
             tail += 1
 
 
-@released
-def play_many(b: QueueBoard, places: IntArray, values: FloatArray) -> None:
-    """`play_queues` of every row."""
+@njit_nogil
+def simulate_placements(b: QueueState, places: IntArray, values: FloatArray) -> None:
+    """`simulate_queues` of every row."""
     for r in range(len(places)):
-        values[r] = play_queues(b, places[r])
+        values[r] = simulate_queues(b, places[r])

@@ -18,14 +18,14 @@ DONE, NO_LINK, NO_KERNEL, STUCK = 0, 1, 2, 3
 it; an order that contradicts the graph."""
 
 NO_ORDER = np.zeros(0, dtype=np.int64)
-"""Asks for the upward rank under each placement (rule O2)."""
+"""Stands for the upward rank under each placement (rule O2)."""
 
 PARALLEL_WORK = 1_000_000
 """Placements times (operators + tensor uses) from which a batch is shared among the cores."""
 
 
 class Mode(NamedTuple):
-    """What is simulated.
+    """Options of a simulation.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Mode(NamedTuple):
     in_order
         Devices wait for the next operator of the order (rule D3).
     memory
-        Peaks are wanted.
+        Peaks of memory are computed.
     """
 
     contended: bool

@@ -1,4 +1,4 @@
-"""Throughput: what each device has to do per sample (rules L1 to L7).
+"""Throughput: the load of each device per sample (rules L1 to L7).
 
 Over links, a device pays for its compute and for every transfer on either of its ends; through
 host memory (star), for its compute and for every tensor that enters or leaves it. Pipelines may
@@ -121,11 +121,11 @@ def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
 
 def cluster_rates(problem: OperatorProblem) -> FloatArray:
     """Shape (m,): seconds per byte of tensors that stay in a device's cluster, if it is in one."""
-    p, asked = problem, problem.pipeline
-    if not asked.cluster:
+    p, pipeline = problem, problem.pipeline
+    if not pipeline.cluster:
         return p.host_seconds_per_byte
-    within = np.minimum(np.array(asked.cluster_seconds_per_byte), p.host_seconds_per_byte)
-    return np.where(np.array(asked.cluster) < 0, p.host_seconds_per_byte, within)
+    within = np.minimum(np.array(pipeline.cluster_seconds_per_byte), p.host_seconds_per_byte)
+    return np.where(np.array(pipeline.cluster) < 0, p.host_seconds_per_byte, within)
 
 
 def _crossings(p: OperatorProblem, placement: IntArray) -> tuple[BoolArray, BoolArray]:

@@ -58,7 +58,7 @@ def simulate(problem: OperatorProblem, plan: OperatorPlan) -> Outcome:
     if p.communication is Communication.STAR:
         return _star(p, plan, place)
     if any(
-        not _linked(p, place[_maker(p, k)], d) for k in range(p.t) for d in _targets(p, place, k)
+        not _linked(p, place[_producer(p, k)], d) for k in range(p.t) for d in _targets(p, place, k)
     ):
         return Outcome(refused="P2")
     sample = _Sample(p, place, plan)
@@ -80,14 +80,14 @@ def _readers(p: OperatorProblem, k: int) -> list[int]:
     return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
 
 
-def _maker(p: OperatorProblem, k: int) -> int:
+def _producer(p: OperatorProblem, k: int) -> int:
     return int(p.tensor_producer[k])
 
 
 def _targets(p: OperatorProblem, place: list[int], k: int) -> list[int]:
     """Rule C1: every other device with a reader, by first reader."""
     devices = dict.fromkeys(place[j] for j in _readers(p, k))
-    return [d for d in devices if d != place[_maker(p, k)]]
+    return [d for d in devices if d != place[_producer(p, k)]]
 
 
 def _linked(p: OperatorProblem, a: int, b: int) -> bool:
@@ -101,7 +101,7 @@ def _transfer_s(p: OperatorProblem, k: int, a: int, b: int) -> float:
 
 def upward_ranks(p: OperatorProblem, place: list[int]) -> list[float]:
     """Rule O2, by plain recursion."""
-    made = {i: [k for k in range(p.t) if _maker(p, k) == i] for i in range(p.n)}
+    made = {i: [k for k in range(p.t) if _producer(p, k) == i] for i in range(p.n)}
     known: dict[int, float] = {}
 
     def rank(i: int) -> float:
@@ -151,7 +151,7 @@ class _Sample:
         return sorted(
             (min(self.at[j] for j in _readers(self.p, k) if self.place[j] == d), k, d)
             for k in range(self.p.t)
-            if _maker(self.p, k) == i
+            if _producer(self.p, k) == i
             for d in _targets(self.p, self.place, k)
         )
 
@@ -164,7 +164,9 @@ class _Sample:
         p, now = self.p, 0.0
         while len(self.start_s) < p.n:
             left = [i for i in self.order if i not in self.start_s]
-            ready = [i for i in left if all(_maker(p, k) in self.start_s for k in self.inputs[i])]
+            ready = [
+                i for i in left if all(_producer(p, k) in self.start_s for k in self.inputs[i])
+            ]
             if not ready or (self.in_order and ready[0] != left[0]):
                 return
             i = ready[0]
@@ -192,8 +194,8 @@ class _Sample:
                 self.arrived.add(transfer)
             for request in sorted(requests):
                 _, _, k, d = request
-                source = self.place[_maker(p, k)]
-                busy = {int(p.channel[self.place[_maker(p, x)], y]) for x, y in flying}
+                source = self.place[_producer(p, k)]
+                busy = {int(p.channel[self.place[_producer(p, x)], y]) for x, y in flying}
                 if contended and int(p.channel[source, d]) in busy:
                     continue
                 requests.remove(request)
@@ -218,10 +220,10 @@ class _Sample:
                 return
 
     def _is_there(self, k: int, d: int) -> bool:
-        maker = _maker(self.p, k)
-        if self.place[maker] != d:
+        producer = _producer(self.p, k)
+        if self.place[producer] != d:
             return (k, d) in self.arrived
-        return maker in self.end_s and maker not in self.running
+        return producer in self.end_s and producer not in self.running
 
 
 def _hold(p: OperatorProblem, out: Outcome, peak_bytes: list[int]) -> None:
@@ -240,10 +242,10 @@ def _resident(p: OperatorProblem, place: list[int], d: int) -> int:
 def _until(p: OperatorProblem, place: list[int], out: Outcome, k: int, d: int) -> float:
     """Until when the copy of tensor `k` on device `d` is held: rules M2, M3 and M5."""
     ends = [out.end_s[j] for j in _readers(p, k) if place[j] == d]
-    if place[_maker(p, k)] == d:
-        ends += [out.end_s[_maker(p, k)]]
+    if place[_producer(p, k)] == d:
+        ends += [out.end_s[_producer(p, k)]]
         ends += [end for (x, _), (_, end) in out.sent.items() if x == k]
-    views = [v for v in range(p.t) if p.alias_of[v] == k and place[_maker(p, v)] == d]
+    views = [v for v in range(p.t) if p.alias_of[v] == k and place[_producer(p, v)] == d]
     return max(ends + [_until(p, place, out, v, d) for v in views])
 
 
@@ -251,10 +253,10 @@ def _peaks(p: OperatorProblem, place: list[int], out: Outcome) -> list[int]:
     """Rules M1 to M6: the level at every time at which some copy begins to be held."""
     held: list[list[tuple[float, float, int]]] = [[] for _ in range(p.m)]
     for k in range(p.t):
-        size, home = math.ceil(p.tensor_bytes[k]), place[_maker(p, k)]
+        size, home = math.ceil(p.tensor_bytes[k]), place[_producer(p, k)]
         copies = [(d, arrived) for (x, d), (_, arrived) in out.sent.items() if x == k]
         if p.alias_of[k] == -1:
-            copies.append((home, out.start_s[_maker(p, k)]))
+            copies.append((home, out.start_s[_producer(p, k)]))
         for d, since in copies:
             held[d].append((since, _until(p, place, out, k, d), size))
     levels = [[sum(s for a, b, s in own if a <= at < b) for at, _, _ in own] for own in held]
@@ -300,8 +302,8 @@ def _link_loads(
         return _dealt_link_loads(p, place, leader)
     load = [_compute_s(p, place, leader[d], passes) / copies[d] for d in range(p.m)]
     for k in range(p.t):
-        a = place[_maker(p, k)]
-        for b in _targets(p, place, k) if bool(p.is_backward[_maker(p, k)]) in passes else []:
+        a = place[_producer(p, k)]
+        for b in _targets(p, place, k) if bool(p.is_backward[_producer(p, k)]) in passes else []:
             givers = [d for d in range(p.m) if leader[d] == a]
             takers = [d for d in range(p.m) if leader[d] == b]
             pairs = len(givers) * len(takers)
@@ -326,7 +328,7 @@ def _dealt_link_loads(p: OperatorProblem, place: list[int], leader: list[int]) -
     load = [took[d] * part[d] for d in range(p.m)]
     for k in range(p.t):
         for b in _targets(p, place, k):
-            givers = [d for d in range(p.m) if leader[d] == place[_maker(p, k)]]
+            givers = [d for d in range(p.m) if leader[d] == place[_producer(p, k)]]
             takers = [d for d in range(p.m) if leader[d] == b]
             for g in givers:
                 each = (_transfer_s(p, k, g, x) * (part[g] * part[x]) for x in takers)
@@ -357,8 +359,8 @@ def _star_loads(
     leader, copies = _stages(p, plan)
     moved = [0.0] * p.m
     for k in range(p.t):
-        devices = {place[_maker(p, k)], *(place[j] for j in _readers(p, k))}
-        if bool(p.is_backward[_maker(p, k)]) in passes and len(devices) > 1:
+        devices = {place[_producer(p, k)], *(place[j] for j in _readers(p, k))}
+        if bool(p.is_backward[_producer(p, k)]) in passes and len(devices) > 1:
             for d in devices:
                 moved[d] += float(p.tensor_bytes[k]) * _host_rate(p, d, devices)
     compute = [_compute_s(p, place, d, passes) for d in range(p.m)]
@@ -384,10 +386,10 @@ def first_calls(p: OperatorProblem, place: list[int]) -> list[int]:
         found = [0] * p.m
         for k in range(p.t):
             if i in _readers(p, k):
-                maker = _maker(p, k)
+                producer = _producer(p, k)
                 for d in range(p.m):
-                    back = d == place[maker] and place[maker] != place[i]
-                    found[d] = max(found[d], least[maker][d] + back)
+                    back = d == place[producer] and place[producer] != place[i]
+                    found[d] = max(found[d], least[producer][d] + back)
         least[i], call[i] = found, min(found[place[i]], min(p.calls, p.n) - 1)
     return call
 
@@ -409,26 +411,30 @@ def _star_latency(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> f
     while going:
         going = False
         for i in range(p.n):
-            makers = [_maker(p, k) for k in inputs[i]]
-            if i not in done and where[i] is None and all(u in done for u in makers):
-                start = max((done[u] for u in makers), default=0.0)
+            producers = [_producer(p, k) for k in inputs[i]]
+            if i not in done and where[i] is None and all(u in done for u in producers):
+                start = max((done[u] for u in producers), default=0.0)
                 done[i] = start + float(p.compute_s[i, place[i]])
                 going = True
         for (d, c), ops in calls.items():
             earlier = [ended.get((e, b)) for e, b in calls if e == d and b < c]
-            taken = {k for i in ops for k in inputs[i] if _maker(p, k) not in ops}
-            if (d, c) in ended or None in earlier or any(_maker(p, k) not in done for k in taken):
+            taken = {k for i in ops for k in inputs[i] if _producer(p, k) not in ops}
+            if (
+                (d, c) in ended
+                or None in earlier
+                or any(_producer(p, k) not in done for k in taken)
+            ):
                 continue
             given = [
                 k
                 for k in range(p.t)
-                if _maker(p, k) in ops and any(j not in ops for j in _readers(p, k))
+                if _producer(p, k) in ops and any(j not in ops for j in _readers(p, k))
             ]
             moved = (
                 p.tensor_bytes[k] * p.host_seconds_per_byte[d] for k in sorted([*taken, *given])
             )
             load = _added([float(x) for x in [*(p.compute_s[i, d] for i in ops), *moved]])
-            waits = [e for e in earlier if e is not None] + [done[_maker(p, k)] for k in taken]
+            waits = [e for e in earlier if e is not None] + [done[_producer(p, k)] for k in taken]
             ended[d, c] = max(waits, default=0.0) + load
             done |= dict.fromkeys(ops, ended[d, c])
             going = True

@@ -1,4 +1,4 @@
-"""Value and bytes over of placements, compiled: what searches and batches need.
+"""Value and excess bytes of placements, compiled: used by searches and batches.
 
 The fast simulator runs first; where it is unsure, and for serial problems, the full one.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, released
+from placewright.numerics.njit import njit_inline, njit_nogil
 from placewright.operators.simulation.fast.memory import bytes_over
 from placewright.operators.simulation.fast.simulate import (
     UNSURE,
@@ -27,7 +27,7 @@ from placewright.operators.simulation.full.state import Layout
 from placewright.operators.simulation.inputs import DONE, Mode
 
 
-@inlined
+@njit_inline
 def score(
     s: FastState,
     w: IntArray,
@@ -55,13 +55,13 @@ def score(
     return value, over
 
 
-@inlined
+@njit_inline
 def _needs_simulation(s: FastState, mode: Mode, throughput: bool) -> bool:
-    """Whether the loads of the devices alone do not answer everything."""
+    """Whether the loads of the devices alone do not suffice."""
     return not throughput or mode.memory or mode.in_order or not s.all_linked
 
 
-@inlined
+@njit_inline
 def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
     """Makespan and bytes over of fast simulation `number`, or `UNSURE` and 0."""
     value, over = s.makespan_s[number], 0
@@ -70,7 +70,7 @@ def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
     return value, over
 
 
-@inlined
+@njit_inline
 def _full_result(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> tuple[float, int]:
@@ -80,7 +80,7 @@ def _full_result(
     return makespan(x, o), over_bytes(w, o) if mode.memory else 0
 
 
-@released
+@njit_nogil
 def run_many(
     s: FastState,
     w: IntArray,

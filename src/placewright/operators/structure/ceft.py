@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.costs import Costs, kernel_costs, move_time
 
@@ -74,7 +74,7 @@ def ceft(problem: OperatorProblem) -> Ceft:
     return Ceft(down, up, float(least.max()), path, devices, through)
 
 
-@compiled
+@njit_cached
 def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
     """ceft, and for every tensor and device: earliest arrival and where from."""
     n, m = work.shape
@@ -98,7 +98,7 @@ def _down(c: Costs, work: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]
     return table, arrival, via
 
 
-@compiled
+@njit_cached
 def _up(c: Costs, work: FloatArray) -> FloatArray:
     """ceft_up."""
     n, m = work.shape
@@ -119,7 +119,7 @@ def _up(c: Costs, work: FloatArray) -> FloatArray:
     return table
 
 
-@compiled
+@njit_cached
 def _path(
     c: Costs, table: FloatArray, arrival: FloatArray, via: IntArray
 ) -> tuple[IntArray, IntArray]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.sizes import home_bytes, room_bytes, views, whole_bytes
 
@@ -71,7 +71,7 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
     return Costs(*(thawed(part) for part in costs))
 
 
-@compiled
+@njit_cached
 def move_time(c: Costs, k: int, source: int, target: int) -> float:
     """Seconds of tensor `k` from `source` to `target`: zero on one device, ``inf`` unlinked."""
     if source == target:

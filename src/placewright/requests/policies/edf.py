@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
@@ -17,7 +17,7 @@ from placewright.requests.service import Service
 CHOICES = ("accurate", "fastest")
 
 
-@compiled
+@njit_cached
 def _edf(
     now_s: float,
     order: IntArray,

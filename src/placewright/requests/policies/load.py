@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.requests.policies.prices import adjust_prices
 from placewright.requests.queue import Queue
 
@@ -172,7 +172,7 @@ def quantiles(values: FloatArray, shares: FloatArray) -> FloatArray:
     return result
 
 
-@compiled
+@njit_cached
 def seconds_per_request(tables_s: FloatArray, deadline_s: FloatArray, wait: float) -> FloatArray:
     """Shape (deadlines, kinds, variants): least seconds of a batch for each of its requests.
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision
@@ -53,7 +53,7 @@ SOONEST = 0.05
 """And at least this share of the patience."""
 
 
-@lean
+@njit_no_refcount
 def choose(
     now_s: float,
     order: IntArray,
@@ -186,7 +186,7 @@ def choose(
         open_s[b_server] = now_s + took_s
 
 
-@lean
+@njit_no_refcount
 def classify(
     order: IntArray,
     request_family: IntArray,
@@ -206,7 +206,7 @@ def classify(
         class_of[slot] = found
 
 
-@lean
+@njit_no_refcount
 def hopeless(
     now_s: float,
     order: IntArray,

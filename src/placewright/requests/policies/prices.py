@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 
 
-@lean
+@njit_no_refcount
 def adjust_prices(
     prices: FloatArray,
     servers: FloatArray,

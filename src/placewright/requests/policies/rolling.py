@@ -24,7 +24,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import lean
+from placewright.numerics.njit import njit_no_refcount
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.load import Load
 from placewright.requests.policies.specification import Specification
@@ -52,7 +52,7 @@ SOONER = 1e-6
 """Accuracy that a second earlier is worth: decides between equal servers."""
 
 
-@lean
+@njit_no_refcount
 def _fill(
     now_s: float,
     order: IntArray,
@@ -175,7 +175,7 @@ def _fill(
     return value, left_out
 
 
-@lean
+@njit_no_refcount
 def _now(
     now_s: float,
     busy: BoolArray,
@@ -196,7 +196,7 @@ def _now(
         price[i] = prices[kind[i]] * factor * pressure
 
 
-@lean
+@njit_no_refcount
 def _starting(
     now_s: float,
     count: int,
@@ -215,7 +215,7 @@ def _starting(
     return starting
 
 
-@lean
+@njit_no_refcount
 def _until(
     now_s: float,
     b: int,
@@ -241,7 +241,7 @@ def _until(
     return until_s
 
 
-@lean
+@njit_no_refcount
 def _hopeless(
     now_s: float,
     order: IntArray,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, inner, lean
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 
 LESS = 1e-12
 """Smallest relative step that counts as ending earlier."""
@@ -44,14 +44,14 @@ class Flows(NamedTuple):
     in_s: FloatArray
 
 
-@inlined
+@njit_inline
 def end_s(given: BalanceInstance, out_s: float, in_s: float, work_s: float) -> float:
     """When a node ends."""
     port_s = out_s + in_s if given.half else max(out_s, in_s)
     return port_s + work_s if given.joined else max(port_s + given.offset, work_s)
 
 
-@inner
+@njit_internal
 def last_node(given: BalanceInstance, now: Flows) -> tuple[int, float]:
     """The node that ends last, and when."""
     node, last = 0, -1.0
@@ -63,7 +63,7 @@ def last_node(given: BalanceInstance, now: Flows) -> tuple[int, float]:
     return node, last
 
 
-@inner
+@njit_internal
 def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, level: float) -> int:
     """How many samples a may hand to b; those that go back first."""
     back = now.flow[b, a]
@@ -82,7 +82,7 @@ def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, le
     return count
 
 
-@inner
+@njit_internal
 def ends_after(
     given: BalanceInstance, now: Flows, a: int, b: int, count: int
 ) -> tuple[float, float]:
@@ -99,7 +99,7 @@ def ends_after(
     return end_s(given, out_a, in_a, work_a), end_s(given, out_b, in_b, work_b)
 
 
-@inner
+@njit_internal
 def hand_over(given: BalanceInstance, now: Flows, a: int, b: int, count: int) -> None:
     """Give `count` samples of a to b."""
     now.held[a] -= count
@@ -116,7 +116,7 @@ def hand_over(given: BalanceInstance, now: Flows, a: int, b: int, count: int) ->
         now.in_s[b] += count * given.receive_s[a, b]
 
 
-@lean
+@njit_no_refcount
 def balance(given: BalanceInstance, now: Flows, quantum: int, level: float, most: int) -> int:
     """Move `quantum` samples at a time until the last node cannot be helped; returns the moves.
 

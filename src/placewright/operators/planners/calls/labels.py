@@ -1,9 +1,9 @@
-"""Labels on ideals: everything that can have been done by a time, and what it left when.
+"""Labels on ideals: states of a partial schedule, for dynamic programming with dominance.
 
 A label of an ideal x says that the blocks of x are done; for every accelerator how many calls it
 made, how many bytes live on it and when it is free again; when each tensor that crosses the
 border of x is in host memory; and a lower bound on the end (the greatest of tensor time + least
-time from there to the end, and of all ends so far). From x a label goes on
+time from there to the end, and of all ends so far). From x a label is extended
 
 - to x and one block more, run on a CPU, or
 - to any larger ideal y whose blocks beyond x an accelerator can hold, by one call of it.
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.operators.planners.calls.lattice import Lattice
 
 
@@ -60,7 +60,7 @@ class Labels(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """What runs blocks.
+    """Devices that run blocks.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Machines(NamedTuple):
     room_bytes, host_seconds_per_byte
         Shape (k,).
     like
-        Shape (k,): the first accelerator that is just like this one.
+        Shape (k,): the first accelerator that equals this one.
     calls
         Allowed for each accelerator.
     """
@@ -82,7 +82,7 @@ class Machines(NamedTuple):
 
 
 def labels(lattice: Lattice, machines: Machines, capacity: int) -> Labels:
-    """A pool that holds one label: nothing is done."""
+    """A pool with one label, of the empty ideal."""
     ideals = len(lattice.member)
     made = Labels(
         value=np.zeros((capacity, columns(lattice, machines))),
@@ -104,12 +104,12 @@ def columns(lattice: Lattice, machines: Machines) -> int:
     return 1 + 3 * len(machines.like) + border
 
 
-@compiled
+@njit_cached
 def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int) -> None:
-    """Let the labels of ideal x go on.
+    """Extend the labels of ideal x.
 
     `below_s`: only ends below this count.
-    `beam`: labels that go on: those of least bound. At least 1.
+    `beam`: how many labels are extended, those of least bound; at least 1.
     """
     kept = _narrow(p, x, beam)
     if len(kept) == 0:
@@ -141,9 +141,9 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
                 top += 1
 
 
-@inner
+@njit_internal
 def _some_holds(g: Lattice, m: Machines, x: int, z: int) -> bool:
-    """Whether an accelerator can take all between ideals x and z."""
+    """Whether an accelerator can hold all blocks between ideals x and z."""
     need = g.resident_bytes[z] - g.resident_bytes[x]
     for d in range(len(m.like)):
         if need <= m.room_bytes[d] and g.refused[d, z] == g.refused[d, x]:
@@ -151,9 +151,9 @@ def _some_holds(g: Lattice, m: Machines, x: int, z: int) -> bool:
     return False
 
 
-@compiled
+@njit_cached
 def _narrow(p: Labels, x: int, beam: int) -> IntArray:
-    """The labels of ideal x that go on."""
+    """The labels of ideal x that are extended."""
     count = 0
     at = p.head[x]
     while at >= 0:
@@ -174,7 +174,7 @@ def _narrow(p: Labels, x: int, beam: int) -> IntArray:
     return found[:beam]
 
 
-@inner
+@njit_internal
 def _on_cpu(
     g: Lattice,
     p: Labels,
@@ -188,7 +188,7 @@ def _on_cpu(
     new: FloatArray,
     below_s: float,
 ) -> None:
-    """One block more, on a CPU."""
+    """Extend labels by one block, on a CPU."""
     lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
     for label in kept:
         old = p.value[label]
@@ -216,7 +216,7 @@ def _on_cpu(
         _insert(g, p, m, y, label, -1 - cpu, new, below_s)
 
 
-@inner
+@njit_internal
 def _in_call(
     g: Lattice,
     p: Labels,
@@ -229,7 +229,7 @@ def _in_call(
     new: FloatArray,
     below_s: float,
 ) -> None:
-    """All between ideals x and y in one call."""
+    """Extend labels by all blocks between ideals x and y, in one call."""
     first, last = g.front_offsets[x], g.front_offsets[x + 1]
     moved = 0.0
     for a in range(first, last):
@@ -260,14 +260,14 @@ def _in_call(
             new[0] = max(old[0], end)
             for c in range(1, times):
                 new[c] = old[c]
-            _book(m, new, d, g.resident_bytes[y] - g.resident_bytes[x], end)
+            _record_call(m, new, d, g.resident_bytes[y] - g.resident_bytes[x], end)
             for a in range(lo, hi):
                 s = slot[g.front[a]]
                 new[times + a - lo] = end if s < 0 else old[s]
             _insert(g, p, m, y, label, d, new, below_s)
 
 
-@inner
+@njit_internal
 def _end_of_call(
     g: Lattice, m: Machines, old: FloatArray, d: int, x: int, y: int, moved: float, begin_s: float
 ) -> float:
@@ -286,9 +286,9 @@ def _end_of_call(
     return float(max(begin_s, old[at + 2])) + work
 
 
-@inner
-def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
-    """Take note of a call; after the last one nothing about the accelerator matters."""
+@njit_internal
+def _record_call(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
+    """Record a call in a label; after the last call the accelerator's state no longer matters."""
     at = 1 + 3 * d
     new[at + 1] += 1.0
     last = new[at + 1] >= m.calls
@@ -296,7 +296,7 @@ def _book(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float)
     new[at + 2] = np.inf if last else end_s
 
 
-@inner
+@njit_internal
 def _insert(
     g: Lattice,
     p: Labels,
@@ -307,7 +307,7 @@ def _insert(
     new: FloatArray,
     below_s: float,
 ) -> None:
-    """Raise what can be raised, then keep the label unless another is as good everywhere."""
+    """Raise times where that is safe, then keep the label unless another dominates it."""
     lo, times = g.front_offsets[y], 1 + 3 * len(m.like)
     width = g.front_offsets[y + 1] - lo
     base = g.later_offsets[y]
@@ -343,7 +343,7 @@ def _insert(
         else:
             before = at
         at = after
-    at = _take(p)
+    at = _allocate(p)
     if at >= 0:
         for c in range(times + width):
             p.value[at, c] = new[c]
@@ -352,7 +352,7 @@ def _insert(
         p.head[y] = at
 
 
-@inner
+@njit_internal
 def _left(m: Machines, new: FloatArray) -> int:
     """How many of the largest accelerators have as much memory as is left, rounded up."""
     free, largest = 0.0, 0.0
@@ -366,8 +366,8 @@ def _left(m: Machines, new: FloatArray) -> int:
     return int(np.ceil(free / largest))
 
 
-@inner
-def _take(p: Labels) -> int:
+@njit_internal
+def _allocate(p: Labels) -> int:
     """A place in the pool, -1 (and a label lost) if it is full."""
     at = p.state[1]
     if at >= 0:

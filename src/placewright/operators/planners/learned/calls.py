@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.planners.calls.graph import call_graph
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.operators.simulation.star.calls import most_calls
@@ -147,7 +147,7 @@ def _filled(b: Blocks, devices: IntArray, shared: bool) -> IntArray:
     return place
 
 
-@compiled
+@njit_cached
 def _convex(b: Blocks, wanted: IntArray) -> IntArray:
     """Wishes in which what lies between two blocks of an accelerator joins it, if allowed."""
     n, m = b.allowed.shape
@@ -175,7 +175,7 @@ def _convex(b: Blocks, wanted: IntArray) -> IntArray:
     return want
 
 
-@compiled
+@njit_cached
 def _made(b: Blocks, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
     """Devices and calls of all blocks, and how many are not where they were wanted; -1: stuck.
 
@@ -234,7 +234,7 @@ def _made(b: Blocks, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
     return want, call, moved
 
 
-@compiled
+@njit_cached
 def _collected(
     b: Blocks,
     d: int,
@@ -262,7 +262,7 @@ def _collected(
     return size, work
 
 
-@compiled
+@njit_cached
 def _sent_on(
     b: Blocks,
     d: int,
@@ -291,7 +291,7 @@ def _sent_on(
     return True
 
 
-@compiled
+@njit_cached
 def _finish(b: Blocks, x: int, waits: IntArray) -> None:
     """Tell the blocks that read x."""
     for a in range(b.out_start[x], b.out_start[x + 1]):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
-from placewright.numerics.njit import released
+from placewright.numerics.njit import njit_nogil
 from placewright.operators.planners.annealing import csr, draw
 from placewright.operators.planners.learned.calls import over_links
 from placewright.operators.problem import OperatorProblem
@@ -179,7 +179,7 @@ def new_trace(n: int, m: int) -> Trace:
     )
 
 
-@released
+@njit_nogil
 def play_episode(
     b: EpisodeBoard,
     numbers: Numbers,
@@ -275,12 +275,12 @@ def ruled_episode(
     return trace
 
 
-@released
+@njit_nogil
 def _gumbel(random: IntArray) -> float:
     return -np.log(-np.log((draw(random, 0, FINE) + 0.5) / FINE))  # type: ignore[no-any-return]
 
 
-@released
+@njit_nogil
 def _see(
     b: EpisodeBoard,
     v: int,
@@ -331,7 +331,7 @@ def _see(
         t.seen[v, d, END] -= least
 
 
-@released
+@njit_nogil
 def _choose(
     numbers: Numbers,
     rule: FloatArray,

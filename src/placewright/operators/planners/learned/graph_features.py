@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 
@@ -81,7 +81,7 @@ def _uses(problem: OperatorProblem) -> tuple[IntArray, IntArray, FloatArray]:
     return source, np.array(problem.consumers), np.repeat(problem.tensor_bytes, uses)
 
 
-@compiled
+@njit_cached
 def _join_chains(order: IntArray, node: IntArray, allowed: BoolArray, pair: IntArray) -> IntArray:
     """Union of nodes along chains; `allowed` of a union becomes what all its members allow."""
     n = len(order)
@@ -106,7 +106,7 @@ def _join_chains(order: IntArray, node: IntArray, allowed: BoolArray, pair: IntA
     return joined
 
 
-@compiled
+@njit_cached
 def best_edge_groups(
     allowed: BoolArray, source: IntArray, target: IntArray, scores: FloatArray, least: float
 ) -> IntArray:
@@ -140,7 +140,7 @@ def best_edge_groups(
     return group
 
 
-@inner
+@njit_internal
 def _root(above: IntArray, x: int) -> int:
     while above[x] != x:
         above[x] = above[above[x]]
@@ -174,7 +174,7 @@ def fractal_dimension(graph: CoarseGraph) -> FloatArray:
     return _fractal(offsets, other[by])
 
 
-@compiled
+@njit_cached
 def _fractal(offsets: IntArray, neighbours: IntArray) -> FloatArray:
     k = len(offsets) - 1
     slope, queue, seen = np.zeros(k), np.empty(k, np.int64), np.full(k, -1)

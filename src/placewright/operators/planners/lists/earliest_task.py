@@ -8,8 +8,8 @@ records:
 - `MemoryState`: memory only fills, and the largest operators stop fitting first: one pointer per
   device goes through the operators by size. Where an operator fits nowhere, every device that
   may run it is open.
-- `ReadyHeaps`, two heaps per device: `coming` has ready operators whose inputs are still on their
-  way, the first to arrive on top; `here` those that could start as soon as the device is free, the
+- `ReadyHeaps`, two heaps per device: `arriving` has ready operators whose inputs are in transfer,
+  the first to arrive on top; `arrived` those that could start as soon as the device is free, the
   one of the highest rank on top. Operators that are placed, or no longer open, leave a heap when
   they come to its top.
 """
@@ -21,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 
 
 class MemoryState(NamedTuple):
-    """Where memory stands.
+    """Memory in use, and the operators that no longer fit.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class MemoryState(NamedTuple):
         Shape (n,): an operator's outputs, and the resident bytes of its group.
     largest
         Shape (n,), operators by `own_bytes`, the largest first.
-    passed
-        Shape (m,): so many of the largest have no memory on each device.
-    homes
+    excluded
+        Shape (m,): how many of the largest operators do not fit on each device any more.
+    fitting
         Shape (n,): how many of the devices that may run an operator have memory for it.
     used_bytes
         Shape (m,).
@@ -48,54 +48,54 @@ class MemoryState(NamedTuple):
 
     own_bytes: FloatArray
     largest: IntArray
-    passed: IntArray
-    homes: IntArray
+    excluded: IntArray
+    fitting: IntArray
     used_bytes: FloatArray
     chosen: IntArray
 
 
-@compiled
+@njit_cached
 def empty_memory(c: Costs, r: Rules) -> MemoryState:
-    """Nothing is placed."""
+    """Memory before any operator is placed."""
     n, m = r.allowed.shape
     own_bytes = r.group_bytes[r.group]
     for k in range(len(c.producer)):
         own_bytes[c.producer[k]] += c.home_bytes[k]
-    homes = np.zeros(n, dtype=np.int64)
+    fitting = np.zeros(n, dtype=np.int64)
     for i in range(n):
         for d in range(m):
-            homes[i] += r.allowed[i, d]
+            fitting[i] += r.allowed[i, d]
     return MemoryState(
         own_bytes,
         np.argsort(-own_bytes),
         np.zeros(m, dtype=np.int64),
-        homes,
+        fitting,
         np.zeros(m),
         np.full(len(r.group_bytes), -1),
     )
 
 
-@inner
+@njit_internal
 def is_open(r: Rules, memory: MemoryState, i: int, d: int) -> bool:
     """Whether operator `i` may go to device `d`: to its group, else where there is memory."""
     only = memory.chosen[r.group[i]]
     if only >= 0:
         return bool(d == only)
     fits = memory.used_bytes[d] + memory.own_bytes[i] <= r.budget_bytes[d]
-    return bool(r.allowed[i, d] and (fits or memory.homes[i] == 0))
+    return bool(r.allowed[i, d] and (fits or memory.fitting[i] == 0))
 
 
-@inner
+@njit_internal
 def next_excluded(r: Rules, memory: MemoryState, d: int) -> int:
     """The next operator that has no memory on device `d` any more, -1 where all others have."""
-    at = memory.passed[d]
+    at = memory.excluded[d]
     if at == len(memory.largest):
         return -1
     i = memory.largest[at]
     if memory.used_bytes[d] + memory.own_bytes[i] <= r.budget_bytes[d]:
         return -1
-    memory.passed[d] += 1
-    memory.homes[i] -= r.allowed[i, d]
+    memory.excluded[d] += 1
+    memory.fitting[i] -= r.allowed[i, d]
     return int(i)
 
 
@@ -116,7 +116,7 @@ class ReadyHeaps(NamedTuple):
     queued
         Shape (m * n,), whether a place is in a heap of a device.
     same
-        Shape (n,), the key of `here`: places alone decide.
+        Shape (n,), zeros: the key of `arrived`, in which places alone decide.
     """
 
     place: IntArray
@@ -125,14 +125,14 @@ class ReadyHeaps(NamedTuple):
     free_s: FloatArray
     ready: BoolArray
     queued: BoolArray
-    here: IntArray
-    here_size: IntArray
-    coming: IntArray
-    coming_size: IntArray
-    same: FloatArray
+    arrived: IntArray
+    arrived_size: IntArray
+    arriving: IntArray
+    arriving_size: IntArray
+    no_key: FloatArray
 
 
-@compiled
+@njit_cached
 def empty_heaps(operator: IntArray, m: int) -> ReadyHeaps:
     """Empty heaps; `operator` lists the operators by rank."""
     n = len(operator)
@@ -154,47 +154,47 @@ def empty_heaps(operator: IntArray, m: int) -> ReadyHeaps:
     )
 
 
-@inner
+@njit_internal
 def start_s(s: ReadyHeaps, i: int, d: int) -> float:
     """When operator `i` could start on device `d`, ``inf`` without a link."""
     return max(s.free_s[d], s.ready_s[d * len(s.place) + s.place[i]])  # type: ignore[no-any-return]
 
 
-@inner
-def enter(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int, d: int) -> None:
+@njit_internal
+def queue_for_device(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int, d: int) -> None:
     """Queue a ready operator for a device, if it may go there and is not queued."""
     at = d * len(s.place) + s.place[i]
     if s.queued[at] or s.ready_s[at] == np.inf or not is_open(r, memory, i, d):
         return
     s.queued[at] = True
-    _push_coming(s, d, s.place[i])
+    _push_arriving(s, d, s.place[i])
 
 
-@inner
-def _push_coming(s: ReadyHeaps, d: int, place: int) -> None:
+@njit_internal
+def _push_arriving(s: ReadyHeaps, d: int, place: int) -> None:
     base = d * len(s.place)
-    push(s.coming, base, s.coming_size[d], s.ready_s, base, place)
-    s.coming_size[d] += 1
+    push(s.arriving, base, s.arriving_size[d], s.ready_s, base, place)
+    s.arriving_size[d] += 1
 
 
-@inner
-def _pop_coming(s: ReadyHeaps, d: int) -> int:
+@njit_internal
+def _pop_arriving(s: ReadyHeaps, d: int) -> int:
     base = d * len(s.place)
-    s.coming_size[d] -= 1
-    return pop(s.coming, base, s.coming_size[d] + 1, s.ready_s, base)
+    s.arriving_size[d] -= 1
+    return pop(s.arriving, base, s.arriving_size[d] + 1, s.ready_s, base)
 
 
-@inner
-def _arrive(s: ReadyHeaps, d: int) -> None:
-    """Whose inputs are there by the time the device is free is here."""
+@njit_internal
+def _move_arrived(s: ReadyHeaps, d: int) -> None:
+    """Move operators whose inputs are there when the device is free to `arrived`."""
     base = d * len(s.place)
-    while s.coming_size[d] > 0 and s.ready_s[base + s.coming[base]] <= s.free_s[d]:
-        place = _pop_coming(s, d)
-        push(s.here, base, s.here_size[d], s.same, 0, place)
-        s.here_size[d] += 1
+    while s.arriving_size[d] > 0 and s.ready_s[base + s.arriving[base]] <= s.free_s[d]:
+        place = _pop_arriving(s, d)
+        push(s.arrived, base, s.arrived_size[d], s.no_key, 0, place)
+        s.arrived_size[d] += 1
 
 
-@inner
+@njit_internal
 def _still_open(r: Rules, memory: MemoryState, s: ReadyHeaps, place: int, d: int) -> bool:
     """Whether a place is still to be placed and open; if not, it is queued no more."""
     i = s.operator[place]
@@ -204,20 +204,20 @@ def _still_open(r: Rules, memory: MemoryState, s: ReadyHeaps, place: int, d: int
     return False
 
 
-@inner
+@njit_internal
 def first(r: Rules, memory: MemoryState, s: ReadyHeaps, d: int) -> int:
     """The operator that starts first on device `d`, of several the one of highest rank; or -1."""
-    _arrive(s, d)
+    _move_arrived(s, d)
     base = d * len(s.place)
-    while s.here_size[d] > 0:
-        if _still_open(r, memory, s, s.here[base], d):
-            return int(s.operator[s.here[base]])
-        pop(s.here, base, s.here_size[d], s.same, 0)
-        s.here_size[d] -= 1
-    while s.coming_size[d] > 0:
-        if _still_open(r, memory, s, s.coming[base], d):
-            return int(s.operator[s.coming[base]])
-        _pop_coming(s, d)
+    while s.arrived_size[d] > 0:
+        if _still_open(r, memory, s, s.arrived[base], d):
+            return int(s.operator[s.arrived[base]])
+        pop(s.arrived, base, s.arrived_size[d], s.no_key, 0)
+        s.arrived_size[d] -= 1
+    while s.arriving_size[d] > 0:
+        if _still_open(r, memory, s, s.arriving[base], d):
+            return int(s.operator[s.arriving[base]])
+        _pop_arriving(s, d)
     return -1
 
 
@@ -242,7 +242,7 @@ def earliest_task(
     return _schedule(c, r, np.argsort(-rank, kind="stable"), favourite, members)
 
 
-@compiled
+@njit_cached
 def _schedule(
     c: Costs, r: Rules, by_rank: IntArray, favourite: IntArray, members: Members
 ) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -268,7 +268,7 @@ def _schedule(
     return place, begin_s, end_s
 
 
-@inner
+@njit_internal
 def _earliest_pair(
     r: Rules, memory: MemoryState, s: ReadyHeaps, favourite: IntArray, last: IntArray
 ) -> tuple[int, int]:
@@ -292,42 +292,42 @@ def _earliest_pair(
     return best, device
 
 
-@inner
+@njit_internal
 def _make_ready(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int) -> None:
-    """All producers of an operator are placed."""
+    """Queue an operator, all of whose producers are placed."""
     s.ready[i] = True
     for d in range(len(s.free_s)):
-        enter(r, memory, s, i, d)
+        queue_for_device(r, memory, s, i, d)
 
 
-@inner
+@njit_internal
 def _update_memory(r: Rules, memory: MemoryState, s: ReadyHeaps, d: int) -> None:
-    """Device `d` holds more: for whom it was the last with memory, all are open."""
+    """Exclude operators from device `d`, now fuller; what fits nowhere may go anywhere."""
     i = next_excluded(r, memory, d)
     while i >= 0:
-        if memory.homes[i] == 0 and s.ready[i]:
+        if memory.fitting[i] == 0 and s.ready[i]:
             _make_ready(r, memory, s, i)
         i = next_excluded(r, memory, d)
 
 
-@inner
+@njit_internal
 def _place(
     c: Costs, r: Rules, memory: MemoryState, s: ReadyHeaps, members: Members, i: int, d: int
 ) -> None:
-    """Device `d` takes in operator `i`: its outputs, and its group where it is the first of it."""
+    """Count operator `i` on device `d`: its outputs and, if it is the first, its group."""
     g = r.group[i]
     if memory.chosen[g] < 0:
         memory.chosen[g] = d
         memory.used_bytes[d] += r.group_bytes[g]
         for a in range(members.offsets[g], members.offsets[g + 1]):
             if s.ready[members.operators[a]]:
-                enter(r, memory, s, members.operators[a], d)
+                queue_for_device(r, memory, s, members.operators[a], d)
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
         memory.used_bytes[d] += c.home_bytes[c.out_tensors[a]]
     _update_memory(r, memory, s, d)
 
 
-@inner
+@njit_internal
 def _send_outputs(
     c: Costs,
     r: Rules,
@@ -338,7 +338,7 @@ def _send_outputs(
     i: int,
     d: int,
 ) -> None:
-    """The tensors of operator `i` go wherever their consumers could be."""
+    """Update arrivals of the tensors of operator `i` on every device; consumers may be ready."""
     n, m = c.compute_s.shape
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
         k = c.out_tensors[a]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled, inner, lean
+from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 
@@ -67,7 +67,7 @@ class Sending(NamedTuple):
     arrived_s: FloatArray
 
 
-@compiled
+@njit_cached
 def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     """Operators by (least key, topological position), none before its producers."""
     n = len(key)
@@ -99,7 +99,7 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     return sequence
 
 
-@compiled
+@njit_cached
 def list_schedule(
     c: Costs, r: Rules, sequence: IntArray, ahead_s: FloatArray, channels: int
 ) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -108,8 +108,8 @@ def list_schedule(
     Ties go to the earlier device.
 
     `ahead_s`: shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
-    `channels`: how many there are: missing inputs are booked in the gaps of their channels, in the
-    order in which they were made. 0: transfers do not wait for each other.
+    `channels`: how many there are: missing inputs are reserved in the gaps of their channels, in
+    the order in which they were made. 0: transfers do not wait for each other.
     Returns `place`, `start_s`, `end_s`, shape (n,); -1 in `place` where no device can be reached.
     """
     n, m = c.compute_s.shape
@@ -122,19 +122,19 @@ def list_schedule(
     most = _most_inputs(c) if channels else 0
     sent = _nothing_sent(c, most, m if channels else 0)
     shape = (channels, 64 + most)
-    lanes = Timeline(np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64))
+    channel_times = Timeline(np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64))
     for i in sequence:
         candidates(c, r, chosen, used, i, open_)
-        if channels and lanes.size.max() + most > lanes.start_s.shape[1]:
-            lanes = _grown(lanes)
+        if channels and channel_times.size.max() + most > channel_times.start_s.shape[1]:
+            channel_times = _grown(channel_times)
         best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
         for d in range(m):
             if not open_[d]:
                 continue
             if channels:
                 count = _missing(c, sent, place, end_s, i, d)
-                ready = _reserve(c, lanes, sent, place, end_s, d, count)
-                _release(c, lanes, sent, place, d, count)
+                ready = _reserve(c, channel_times, sent, place, end_s, d, count)
+                _release(c, channel_times, sent, place, d, count)
                 ready = max(ready, _sent_before(c, sent, place, end_s, i, d))
             else:
                 ready = _inputs_ready(c, place, end_s, i, d)
@@ -146,9 +146,9 @@ def list_schedule(
                 best, best_score, best_start, best_slot = d, score, start, slot
         if best < 0:
             return place, start_s, end_s
-        if channels:  # the bookings of the device that was chosen are made again, to stay
+        if channels:  # reserve again, for good, on the device that was chosen
             count = _missing(c, sent, place, end_s, i, best)
-            _reserve(c, lanes, sent, place, end_s, best, count)
+            _reserve(c, channel_times, sent, place, end_s, best, count)
             for x in range(count):
                 sent.arrived_s[sent.tensor[x], best] = sent.until_s[x]
         place[i], start_s[i] = best, best_start
@@ -156,20 +156,20 @@ def list_schedule(
         if busy.size[best] == busy.start_s.shape[1]:
             busy = _grown(busy)
         if joined:
-            _book_joined(busy, best, best_slot, start_s[i], end_s[i])
+            _insert_joined(busy, best, best_slot, start_s[i], end_s[i])
         else:
-            _book(busy, best, best_slot, start_s[i], end_s[i])
+            _insert_slot(busy, best, best_slot, start_s[i], end_s[i])
         if chosen[r.group[i]] < 0:
             chosen[r.group[i]] = best
             used[best] += r.group_bytes[r.group[i]]
     return place, start_s, end_s
 
 
-@lean
+@njit_no_refcount
 def candidates(
     c: Costs, r: Rules, chosen: IntArray, used: FloatArray, i: int, out: BoolArray
 ) -> None:
-    """Mark the devices open to operator `i`: group first, then force, then room."""
+    """Mark the devices open to `i`: its group's, else `forced`, else those with enough memory."""
     g, m = r.group[i], len(out)
     only = chosen[g]
     if only < 0 and r.forced[i] >= 0 and r.allowed[i, r.forced[i]]:
@@ -185,7 +185,7 @@ def candidates(
         out[d] = out[d] and (only >= 0 or not room or used[d] + own <= r.budget_bytes[d])
 
 
-@inner
+@njit_internal
 def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) -> float:
     """When all inputs of `i` are on `d` if transfers do not wait."""
     ready = 0.0
@@ -196,71 +196,71 @@ def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) 
     return ready
 
 
-@compiled
-def _grown(line: Timeline) -> Timeline:
+@njit_cached
+def _grown(timeline: Timeline) -> Timeline:
     """The same slots with room for twice as many."""
-    rows, room = line.start_s.shape
+    rows, room = timeline.start_s.shape
     start_s, end_s = np.empty((rows, 2 * room)), np.empty((rows, 2 * room))
     for row in range(rows):
-        for x in range(line.size[row]):
-            start_s[row, x], end_s[row, x] = line.start_s[row, x], line.end_s[row, x]
-    return Timeline(start_s, end_s, line.size)
+        for x in range(timeline.size[row]):
+            start_s[row, x], end_s[row, x] = timeline.start_s[row, x], timeline.end_s[row, x]
+    return Timeline(start_s, end_s, timeline.size)
 
 
-@lean
-def _gap(line: Timeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
+@njit_no_refcount
+def _gap(timeline: Timeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
-    low, high = 0, line.size[row]
+    low, high = 0, timeline.size[row]
     while low < high:
         middle = (low + high) >> 1
-        if line.end_s[row, middle] > ready_s:
+        if timeline.end_s[row, middle] > ready_s:
             high = middle
         else:
             low = middle + 1
     at = ready_s
-    while low < line.size[row] and at + took_s > line.start_s[row, low]:
-        at = max(at, line.end_s[row, low])
+    while low < timeline.size[row] and at + took_s > timeline.start_s[row, low]:
+        at = max(at, timeline.end_s[row, low])
         low += 1
     return at, low
 
 
-@inner
-def _book(line: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
-    for x in range(line.size[row], slot, -1):
-        line.start_s[row, x] = line.start_s[row, x - 1]
-        line.end_s[row, x] = line.end_s[row, x - 1]
-    line.start_s[row, slot], line.end_s[row, slot] = start_s, end_s
-    line.size[row] += 1
+@njit_internal
+def _insert_slot(timeline: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+    for x in range(timeline.size[row], slot, -1):
+        timeline.start_s[row, x] = timeline.start_s[row, x - 1]
+        timeline.end_s[row, x] = timeline.end_s[row, x - 1]
+    timeline.start_s[row, slot], timeline.end_s[row, slot] = start_s, end_s
+    timeline.size[row] += 1
 
 
-@inner
-def _unbook(line: Timeline, row: int, slot: int) -> None:
-    line.size[row] -= 1
-    for x in range(slot, line.size[row]):
-        line.start_s[row, x] = line.start_s[row, x + 1]
-        line.end_s[row, x] = line.end_s[row, x + 1]
+@njit_internal
+def _remove_slot(timeline: Timeline, row: int, slot: int) -> None:
+    timeline.size[row] -= 1
+    for x in range(slot, timeline.size[row]):
+        timeline.start_s[row, x] = timeline.start_s[row, x + 1]
+        timeline.end_s[row, x] = timeline.end_s[row, x + 1]
 
 
-@inner
-def _book_joined(line: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
-    """As `_book`; slots that touch become one, which keeps timelines short.
+@njit_internal
+def _insert_joined(timeline: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+    """As `_insert_slot`; slots that touch become one, which keeps timelines short.
 
     Not where operators may take no time at all: they fit between slots that touch.
     """
-    before = slot > 0 and line.end_s[row, slot - 1] == start_s
-    after = slot < line.size[row] and line.start_s[row, slot] == end_s
+    before = slot > 0 and timeline.end_s[row, slot - 1] == start_s
+    after = slot < timeline.size[row] and timeline.start_s[row, slot] == end_s
     if before and after:
-        line.end_s[row, slot - 1] = line.end_s[row, slot]
-        _unbook(line, row, slot)
+        timeline.end_s[row, slot - 1] = timeline.end_s[row, slot]
+        _remove_slot(timeline, row, slot)
     elif before:
-        line.end_s[row, slot - 1] = end_s
+        timeline.end_s[row, slot - 1] = end_s
     elif after:
-        line.start_s[row, slot] = start_s
+        timeline.start_s[row, slot] = start_s
     else:
-        _book(line, row, slot, start_s, end_s)
+        _insert_slot(timeline, row, slot, start_s, end_s)
 
 
-@compiled
+@njit_cached
 def _most_inputs(c: Costs) -> int:
     most = 1
     for i in range(len(c.order)):
@@ -268,13 +268,13 @@ def _most_inputs(c: Costs) -> int:
     return most
 
 
-@compiled
+@njit_cached
 def _nothing_sent(c: Costs, most: int, m: int) -> Sending:
     arrived_s = np.full((len(c.producer), m), np.inf)
     return Sending(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most), arrived_s)
 
 
-@inner
+@njit_internal
 def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int, d: int) -> int:
     """List the tensors that `i` needs on `d` and that were not sent there, first made first."""
     count = 0
@@ -292,11 +292,17 @@ def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int
     return count
 
 
-@inner
+@njit_internal
 def _reserve(
-    c: Costs, lanes: Timeline, sent: Sending, place: IntArray, end_s: FloatArray, d: int, count: int
+    c: Costs,
+    channel_times: Timeline,
+    sent: Sending,
+    place: IntArray,
+    end_s: FloatArray,
+    d: int,
+    count: int,
 ) -> float:
-    """Book every missing transfer to `d`; when the last arrives, ``inf`` without a link."""
+    """Reserve every missing transfer to `d`; when the last arrives, ``inf`` without a link."""
     last = 0.0
     for x in range(count):
         k = sent.tensor[x]
@@ -306,23 +312,27 @@ def _reserve(
         if took == np.inf:
             last = np.inf
             continue
-        lane = c.channel[source, d]
-        start, sent.slot[x] = _gap(lanes, lane, end_s[c.producer[k]], took)
+        channel = c.channel[source, d]
+        start, sent.slot[x] = _gap(channel_times, channel, end_s[c.producer[k]], took)
         sent.until_s[x] = start + took
-        _book(lanes, lane, sent.slot[x], start, sent.until_s[x])
+        _insert_slot(channel_times, channel, sent.slot[x], start, sent.until_s[x])
         last = max(last, sent.until_s[x])
     return last
 
 
-@inner
-def _release(c: Costs, lanes: Timeline, sent: Sending, place: IntArray, d: int, count: int) -> None:
+@njit_internal
+def _release(
+    c: Costs, channel_times: Timeline, sent: Sending, place: IntArray, d: int, count: int
+) -> None:
     """Undo `_reserve`."""
     for x in range(count - 1, -1, -1):
         if sent.slot[x] >= 0:
-            _unbook(lanes, c.channel[place[c.producer[sent.tensor[x]]], d], sent.slot[x])
+            _remove_slot(
+                channel_times, c.channel[place[c.producer[sent.tensor[x]]], d], sent.slot[x]
+            )
 
 
-@inner
+@njit_internal
 def _sent_before(
     c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int, d: int
 ) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.structure.costs import Costs, move_time
 
 
-@compiled
+@njit_cached
 def mean_upward_rank(
     c: Costs, compute_s: FloatArray, latency_s: float, seconds_per_byte: float
 ) -> FloatArray:
@@ -20,14 +20,14 @@ def mean_upward_rank(
         tail = 0.0
         for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
             k = c.out_tensors[a]
-            way = latency_s + c.tensor_bytes[k] * seconds_per_byte
+            transfer_s = latency_s + c.tensor_bytes[k] * seconds_per_byte
             for b in range(c.offsets[k], c.offsets[k + 1]):
-                tail = max(tail, way + rank[c.consumers[b]])
+                tail = max(tail, transfer_s + rank[c.consumers[b]])
         rank[i] = compute_s[i] + tail
     return rank
 
 
-@compiled
+@njit_cached
 def mean_downward_rank(
     c: Costs, compute_s: FloatArray, latency_s: float, seconds_per_byte: float
 ) -> FloatArray:
@@ -37,12 +37,12 @@ def mean_downward_rank(
         for a in range(c.in_offsets[i], c.in_offsets[i + 1]):
             k = c.in_tensors[a]
             p = c.producer[k]
-            way = latency_s + c.tensor_bytes[k] * seconds_per_byte
-            rank[i] = max(rank[i], rank[p] + compute_s[p] + way)
+            transfer_s = latency_s + c.tensor_bytes[k] * seconds_per_byte
+            rank[i] = max(rank[i], rank[p] + compute_s[p] + transfer_s)
     return rank
 
 
-@compiled
+@njit_cached
 def mean_critical_path(
     c: Costs, rank: FloatArray, latency_s: float, seconds_per_byte: float
 ) -> IntArray:
@@ -59,16 +59,16 @@ def mean_critical_path(
         longest, following = -1.0, -1
         for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
             k = c.out_tensors[a]
-            way = latency_s + c.tensor_bytes[k] * seconds_per_byte
+            transfer_s = latency_s + c.tensor_bytes[k] * seconds_per_byte
             for b in range(c.offsets[k], c.offsets[k + 1]):
                 j = c.consumers[b]
-                if way + rank[j] > longest:
-                    longest, following = way + rank[j], j
+                if transfer_s + rank[j] > longest:
+                    longest, following = transfer_s + rank[j], j
         i = following
     return path[:size]
 
 
-@compiled
+@njit_cached
 def optimistic_costs(c: Costs, work_s: FloatArray) -> FloatArray:
     """PEFT's table, shape (n, m); transfers between the very devices.
 

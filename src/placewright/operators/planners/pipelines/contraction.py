@@ -307,13 +307,13 @@ def _hyperedges(
     """Members, bytes and backward bytes, in the order of their first tensor."""
     found: dict[tuple[int, ...], list[float]] = {}
     for k in range(problem.t):
-        maker = int(problem.tensor_producer[k])
+        producer = int(problem.tensor_producer[k])
         some = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
-        members = tuple(sorted({int(node[maker]), *node[some].tolist()}))
+        members = tuple(sorted({int(node[producer]), *node[some].tolist()}))
         size = float(problem.tensor_bytes[k])
         if len(members) > 1 and size > 0:
             entry = found.setdefault(members, [0.0, 0.0])
             entry[0] += size
-            entry[1] += size * bool(problem.is_backward[maker])
+            entry[1] += size * bool(problem.is_backward[producer])
     sizes = np.array(list(found.values())).reshape(-1, 2)
     return tuple(found), np.ascontiguousarray(sizes[:, 0]), np.ascontiguousarray(sizes[:, 1])

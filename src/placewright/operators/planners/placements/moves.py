@@ -1,9 +1,9 @@
-"""Local moves on the judge, compiled: what every search on placements shares.
+"""Local moves on placements, compiled: shared by every search on placements.
 
 One move takes an operator, preferably a critical one, and sends it alone, with what is connected
 to it, or with a stretch of the topological order to another device, or exchanges two groups.
-The judge plays every move. Memory comes first: a move that needs fewer bytes too many is taken,
-one that needs more is not; among equals simulated annealing decides on the value.
+The judge's simulator evaluates every move. Memory comes first: a move with fewer excess bytes is
+accepted, one with more is not; among equals simulated annealing decides on the value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import inlined, inner, lean
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.planners.annealing import draw
 from placewright.operators.simulation.fast.state import FastState
 from placewright.operators.simulation.full.simulate import simulate
@@ -25,11 +25,11 @@ VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
 """Slots of `Walk.score`."""
 
 RANDOM, CRITICAL, MOVED, EVALUATED = 0, 1, 2, 3
-"""Slots of `Walk.counts`: random state, lengths of the two lists, placements played."""
+"""Slots of `Walk.counts`: random state, lengths of the two lists, placements evaluated."""
 
 
-class Scene(NamedTuple):
-    """What does not change while moving.
+class PlacementInstance(NamedTuple):
+    """The problem as moves read it.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Scene(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where the search is: current and best placement, their scores, and scratch lists."""
+    """State of a search: current and best placement, their scores, and scratch lists."""
 
     place: IntArray
     best: IntArray
@@ -76,7 +76,7 @@ class Walk(NamedTuple):
 def begin(
     groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
 ) -> Walk:
-    """A walk that starts at `place`, which the judge has scored: its value, bytes over."""
+    """A walk that starts at `place` with its score: value, excess bytes."""
     n, (value, over) = len(place), score
     walk = Walk(
         place=place.copy(),
@@ -94,9 +94,9 @@ def begin(
     return walk
 
 
-@lean
-def wander(
-    s: Scene,
+@njit_no_refcount
+def anneal_moves(
+    s: PlacementInstance,
     w: IntArray,
     x: FloatArray,
     o: Layout,
@@ -104,14 +104,14 @@ def wander(
     evaluations: int,
     cooling: float,
 ) -> None:
-    """Play `evaluations` moves; the temperature is multiplied by `cooling` after each."""
+    """Evaluate `evaluations` moves; the temperature is multiplied by `cooling` after each."""
     stop = walk.counts[EVALUATED] + evaluations
     idle = 0
     while walk.counts[EVALUATED] < stop and idle < 100 * evaluations:
         if not _propose(s, walk):
             idle += 1
             continue
-        value, over = _play(s, w, x, o, walk)
+        value, over = _evaluate(s, w, x, o, walk)
         if _accepted(walk, value, over):
             walk.score[VALUE], walk.score[OVER] = value, over
             if over < walk.score[BEST_OVER] or (
@@ -125,15 +125,17 @@ def wander(
         walk.score[TEMPERATURE] *= cooling
 
 
-@inlined
-def _play(s: Scene, w: IntArray, x: FloatArray, o: Layout, walk: Walk) -> tuple[float, float]:
-    """Value and bytes over of the current placement."""
+@njit_inline
+def _evaluate(
+    s: PlacementInstance, w: IntArray, x: FloatArray, o: Layout, walk: Walk
+) -> tuple[float, float]:
+    """Value and excess bytes of the current placement."""
     walk.counts[EVALUATED] += 1
     value, over = score(s.fast, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
     return value, np.inf if value == np.inf else float(over)
 
 
-@inner
+@njit_internal
 def _accepted(walk: Walk, value: float, over: float) -> bool:
     if over != walk.score[OVER]:
         return bool(over < walk.score[OVER])
@@ -144,8 +146,8 @@ def _accepted(walk: Walk, value: float, over: float) -> bool:
     return bool(heat > 0 and draw(walk.counts, RANDOM, 1 << 20) / (1 << 20) < np.exp(-worse / heat))
 
 
-@inner
-def _propose(s: Scene, walk: Walk) -> bool:
+@njit_internal
+def _propose(s: PlacementInstance, walk: Walk) -> bool:
     """Change the current placement; False if nothing changed."""
     walk.counts[MOVED] = 0
     i = _pick(s, walk)
@@ -167,15 +169,15 @@ def _propose(s: Scene, walk: Walk) -> bool:
     return bool(walk.counts[MOVED] > 0)
 
 
-@inner
-def _pick(s: Scene, walk: Walk) -> int:
+@njit_internal
+def _pick(s: PlacementInstance, walk: Walk) -> int:
     if walk.counts[CRITICAL] > 0 and draw(walk.counts, RANDOM, 3) > 0:
         return int(walk.critical[draw(walk.counts, RANDOM, walk.counts[CRITICAL])])
     return draw(walk.counts, RANDOM, len(walk.place))
 
 
-@inner
-def _target(s: Scene, walk: Walk, i: int) -> int:
+@njit_internal
+def _target(s: PlacementInstance, walk: Walk, i: int) -> int:
     """A neighbour's device half of the time, else any."""
     first, last = s.neighbour_start[i], s.neighbour_start[i + 1]
     if last > first and draw(walk.counts, RANDOM, 2) == 0:
@@ -183,8 +185,8 @@ def _target(s: Scene, walk: Walk, i: int) -> int:
     return draw(walk.counts, RANDOM, s.allowed.shape[1])
 
 
-@inner
-def _send(s: Scene, walk: Walk, g: int, there: int) -> None:
+@njit_internal
+def _send(s: PlacementInstance, walk: Walk, g: int, there: int) -> None:
     """Move a group once, if it may go there and is not there."""
     here = walk.place[s.members[s.group_start[g]]]
     if walk.seen[g] or here == there or not s.allowed[g, there]:
@@ -196,17 +198,17 @@ def _send(s: Scene, walk: Walk, g: int, there: int) -> None:
         walk.place[s.members[a]] = there
 
 
-@inner
-def _undo(s: Scene, walk: Walk) -> None:
+@njit_internal
+def _undo(s: PlacementInstance, walk: Walk) -> None:
     for x in range(walk.counts[MOVED]):
         g = walk.moved[x]
         for a in range(s.group_start[g], s.group_start[g + 1]):
             walk.place[s.members[a]] = walk.moved_from[x]
 
 
-@inner
-def _send_stretch(s: Scene, walk: Walk, i: int, there: int) -> None:
-    """Everything on the device of `i` within a stretch of the topological order."""
+@njit_internal
+def _send_stretch(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Move all operators on the device of `i` within a stretch of the topological order."""
     here, n = walk.place[i], len(walk.place)
     length = 2
     while length < n // 2 and draw(walk.counts, RANDOM, 4) > 0:
@@ -218,9 +220,9 @@ def _send_stretch(s: Scene, walk: Walk, i: int, there: int) -> None:
             _send(s, walk, s.group[j], there)
 
 
-@inner
-def _send_connected(s: Scene, walk: Walk, i: int, there: int) -> None:
-    """Groups reached from `i` over tensors within its device, nearest first."""
+@njit_internal
+def _send_connected(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Move groups reached from `i` over tensors within its device, nearest first."""
     here, limit = walk.place[i], 2
     while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
         limit *= 2
@@ -238,9 +240,9 @@ def _send_connected(s: Scene, walk: Walk, i: int, there: int) -> None:
                     _send(s, walk, s.group[s.neighbours[a]], there)
 
 
-@inner
-def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
-    """`i` goes there and one group from there comes here."""
+@njit_internal
+def _exchange(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Exchange the group of `i` with one group from device `there`."""
     here, n = walk.place[i], len(walk.place)
     start = draw(walk.counts, RANDOM, n)
     for x in range(n):
@@ -251,16 +253,16 @@ def _exchange(s: Scene, walk: Walk, i: int, there: int) -> None:
             return
 
 
-def list_critical(s: Scene, board: SimulatorState, walk: Walk) -> None:
-    """From the last operator back along what each one waited for: a tensor or its device."""
+def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -> None:
+    """List the critical path: from the last operator back along what each one waited for."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
-    if simulate(*board, s.mode, walk.place, s.order) == DONE:
-        end_s = board.x[board.o.end_s : board.o.end_s + board.o.n]
-        _follow_back(*board, walk, np.argsort(end_s))
+    if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
+        end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
+        _follow_back(*simulator, walk, np.argsort(end_s))
 
 
-@lean
+@njit_no_refcount
 def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntArray) -> None:
     """`by_end` lists the operators by when they ended."""
     i, at = by_end[-1], o.n
@@ -277,7 +279,7 @@ def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntA
             return
 
 
-@inner
+@njit_internal
 def _blocker(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, by_end: IntArray, at: int
 ) -> int:
@@ -288,7 +290,7 @@ def _blocker(
     latest, source = -1.0, -1
     for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
         p = w[o.producer + w[o.in_tensors + a]]
-        arrival = _came_s(w, x, o, place, w[o.in_tensors + a], place[i])
+        arrival = _arrival_s(w, x, o, place, w[o.in_tensors + a], place[i])
         if arrival > latest:
             latest, source = arrival, p
     start = x[o.start_s + i]
@@ -300,8 +302,8 @@ def _blocker(
     return source
 
 
-@inlined
-def _came_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
+@njit_inline
+def _arrival_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
     """When tensor `k` was made on device `d` or came there."""
     p = w[o.producer + k]
     if place[p] == d:

@@ -17,10 +17,10 @@ from placewright.operators.planners.placements.moves import (
     BEST_VALUE,
     EVALUATED,
     TEMPERATURE,
-    Scene,
+    PlacementInstance,
+    anneal_moves,
     begin,
     list_critical,
-    wander,
 )
 from placewright.operators.planners.queued import walks as queued_walks
 from placewright.operators.problem import Objective, OperatorProblem
@@ -98,15 +98,15 @@ def improve(
     """
     if judge.queued is not None:
         return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)
-    scene, board = _scene(judge, groups, start), judge.full
+    instance, simulator = _instance(judge, groups, start), judge.full
     score = (start.score.value_s, start.score.over_bytes)
     walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
     cooling = COLDEST ** (1.0 / max(1, moves))
     while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
         done = int(walk.counts[EVALUATED])
-        list_critical(scene, board, walk)
-        wander(scene, *board, walk, min(CHUNK, moves - done), cooling)
+        list_critical(instance, simulator, walk)
+        anneal_moves(instance, *simulator, walk, min(CHUNK, moves - done), cooling)
         if walk.counts[EVALUATED] <= done + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
@@ -123,16 +123,16 @@ def _improve_queued(
     deadline_s: float,
 ) -> Start:
     """The same under first come, first served queues, by threshold accepting."""
-    board, second = judge.queued, judge.problem.ticks_per_s or 1.0
-    assert board is not None
-    scene = queued_walks.make_scene(judge.problem, groups, board)
-    walk = queued_walks.make_walk(scene, thawed(start.place), start.score.value_s * second, seed)
+    state, second = judge.queued, judge.problem.ticks_per_s or 1.0
+    assert state is not None
+    instance = queued_walks.make_instance(judge.problem, groups, state)
+    walk = queued_walks.make_walk(instance, thawed(start.place), start.score.value_s * second, seed)
     first = heat * mean_operator_s(judge.problem) * second
     for done in range(0, moves, CHUNK):
         if time.perf_counter() >= deadline_s:
             break
         left, now = first * (1.0 - done / moves), min(CHUNK, moves - done)
-        queued_walks.wander(board, scene, walk, now, left, first / moves)
+        queued_walks.accept_moves(state, instance, walk, now, left, first / moves)
     best = Score(0.0, float(walk.value[queued_walks.BEST]) / second)
     return Start(walk.best.copy(), best, start.order, start.dispatch)
 
@@ -142,13 +142,13 @@ def mean_operator_s(problem: OperatorProblem) -> float:
     return float(problem.compute_s[np.isfinite(problem.compute_s)].mean())
 
 
-def _scene(judge: Judge, groups: Groups, start: Start) -> Scene:
+def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
     problem = judge.problem
     members = np.argsort(groups.group, kind="stable")
     neighbour_start, neighbours = _neighbours(problem)
     position = np.empty(problem.n, dtype=np.int64)
     position[problem.topology.order] = np.arange(problem.n)
-    return Scene(
+    return PlacementInstance(
         fast=judge.fast,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
         throughput=problem.objective is Objective.THROUGHPUT,

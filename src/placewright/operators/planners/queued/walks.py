@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import inner, released
+from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.planners.annealing import draw
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.first_come import QueueBoard, play_queues
+from placewright.operators.simulation.first_come import QueueState, simulate_queues
 from placewright.operators.structure.groups import Groups
 
 CURRENT, BEST = 0, 1
@@ -26,8 +26,8 @@ RANDOM, CRITICAL, MOVED = 0, 1, 2
 """Places in `Walk.counts`: random state, lengths of two lists."""
 
 
-class Scene(NamedTuple):
-    """What does not change along a walk.
+class QueueInstance(NamedTuple):
+    """The problem as moves read it.
 
     Attributes
     ----------
@@ -65,31 +65,31 @@ class Walk(NamedTuple):
     seen: BoolArray
 
 
-def make_scene(problem: OperatorProblem, groups: Groups, board: QueueBoard) -> Scene:
+def make_instance(problem: OperatorProblem, groups: Groups, state: QueueState) -> QueueInstance:
     """Lists of neighbours and of edges into operators."""
     members = np.argsort(groups.group, kind="stable")
-    producer = problem.tensor_producer[board.edge_tensor]
-    own, other = groups.group[producer], groups.group[board.edge_target]
+    producer = problem.tensor_producer[state.edge_tensor]
+    own, other = groups.group[producer], groups.group[state.edge_target]
     pairs = np.unique(np.stack([np.r_[own, other], np.r_[other, own]], axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     count = len(groups.first)
-    in_edge = np.argsort(board.edge_target, kind="stable")
-    return Scene(
+    in_edge = np.argsort(state.edge_target, kind="stable")
+    return QueueInstance(
         groups.group,
         np.searchsorted(groups.group[members], np.arange(count + 1)),
         members,
         np.searchsorted(pairs[:, 0], np.arange(count + 1)),
         np.ascontiguousarray(pairs[:, 1]),
-        np.searchsorted(board.edge_target[in_edge], np.arange(problem.n + 1)),
+        np.searchsorted(state.edge_target[in_edge], np.arange(problem.n + 1)),
         in_edge,
         producer,
         groups.allowed,
     )
 
 
-def make_walk(scene: Scene, place: IntArray, value: float, seed: int) -> Walk:
-    """A walk that starts at `place`; `value` in the unit of the board."""
-    n, groups = len(place), len(scene.allowed)
+def make_walk(instance: QueueInstance, place: IntArray, value: float, seed: int) -> Walk:
+    """A walk that starts at `place`; `value` in the unit of the queue state."""
+    n, groups = len(place), len(instance.allowed)
     counts = np.zeros(3, dtype=np.int64)
     counts[RANDOM] = (seed * 2654435761 + 88172645) % 0x7FFFFFFF or 1
     return Walk(
@@ -104,13 +104,13 @@ def make_walk(scene: Scene, place: IntArray, value: float, seed: int) -> Walk:
     )
 
 
-@released
-def wander(
-    b: QueueBoard, s: Scene, walk: Walk, evaluations: int, threshold: float, fall: float
+@njit_nogil
+def accept_moves(
+    b: QueueState, s: QueueInstance, walk: Walk, evaluations: int, threshold: float, fall: float
 ) -> None:
-    """Play `evaluations` moves; the threshold falls by `fall` after each."""
+    """Evaluate `evaluations` moves; the threshold falls by `fall` after each."""
     walk.counts[MOVED] = 0
-    play_queues(b, walk.place)
+    simulate_queues(b, walk.place)
     _list_critical(b, s, walk)
     for _ in range(evaluations):
         limit = walk.value[CURRENT] + max(0.0, threshold)
@@ -118,7 +118,7 @@ def wander(
         _propose(s, walk)
         if walk.counts[MOVED] == 0:
             continue
-        value = play_queues(b, walk.place)
+        value = simulate_queues(b, walk.place)
         if value <= limit:
             walk.value[CURRENT] = value
             _list_critical(b, s, walk)
@@ -130,15 +130,15 @@ def wander(
                 _put(s, walk, walk.moved[x], walk.moved_from[x])
 
 
-@inner
-def _put(s: Scene, walk: Walk, g: int, d: int) -> None:
+@njit_internal
+def _put(s: QueueInstance, walk: Walk, g: int, d: int) -> None:
     for x in range(s.group_start[g], s.group_start[g + 1]):
         walk.place[s.members[x]] = d
 
 
-@inner
-def _send(s: Scene, walk: Walk, g: int, d: int) -> None:
-    """Move a group, and note where it was; nothing where it is there or cannot be."""
+@njit_internal
+def _send(s: QueueInstance, walk: Walk, g: int, d: int) -> None:
+    """Move a group and record where it was; nothing if it is there or not allowed there."""
     at = walk.place[s.members[s.group_start[g]]]
     if at == d or not s.allowed[g, d]:
         return
@@ -148,9 +148,9 @@ def _send(s: Scene, walk: Walk, g: int, d: int) -> None:
     _put(s, walk, g, d)
 
 
-@inner
-def _propose(s: Scene, walk: Walk) -> None:
-    """One random move; it may turn out to be none."""
+@njit_internal
+def _propose(s: QueueInstance, walk: Walk) -> None:
+    """Make one random move, which may change nothing."""
     c, m = walk.counts, s.allowed.shape[1]
     c[MOVED] = 0
     if c[CRITICAL] > 0 and draw(c, RANDOM, 2) == 0:
@@ -183,8 +183,8 @@ def _propose(s: Scene, walk: Walk) -> None:
         _send_part(s, walk, g, here, d, 2 + draw(c, RANDOM, 14))
 
 
-@inner
-def _send_part(s: Scene, walk: Walk, g: int, here: int, d: int, most: int) -> None:
+@njit_internal
+def _send_part(s: QueueInstance, walk: Walk, g: int, here: int, d: int, most: int) -> None:
     if d == here or not s.allowed[g, d]:
         return
     _send(s, walk, g, d)
@@ -199,9 +199,9 @@ def _send_part(s: Scene, walk: Walk, g: int, here: int, d: int, most: int) -> No
         at += 1
 
 
-@inner
-def _list_critical(b: QueueBoard, s: Scene, walk: Walk) -> None:
-    """Operators of one chain without a gap that ends last, of the simulation just played."""
+@njit_internal
+def _list_critical(b: QueueState, s: QueueInstance, walk: Walk) -> None:
+    """Operators of one chain without a gap that ends last, of the last simulation."""
     i = 0
     for j in range(len(b.end)):
         if b.end[j] > b.end[i]:

@@ -1,12 +1,12 @@
 """Decoder of sequences, compiled: the makespan of a topological sequence and a placement.
 
 Operators are taken in the sequence: each starts when its device is free and its inputs are there.
-Where transfers do not wait this is exactly how the judge plays `Dispatch.IN_ORDER`. Where they do,
-channels serve in the sequence's order of producers, the judge's in the order in which producers
+Where transfers do not wait this is exactly how the judge simulates `Dispatch.IN_ORDER`. Where they
+do, channels serve in the sequence's order of producers, the judge's in the order in which producers
 ended: the same once the sequence has been settled into that order (`settle`).
 
 Only a window of the sequence is decoded again after a move: what comes before it has not changed,
-and of what comes after it the longest ways to the end of all are known (`sequences.tails`).
+and of what comes after it the longest paths to the end are known (`sequences.tails`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import inlined, inner, lean
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.planners.sequences.state import (
     BEST,
     HIGH,
@@ -29,7 +29,7 @@ from placewright.operators.planners.sequences.state import (
 )
 
 SETTLINGS = 8
-"""Times that a sequence is sorted at most until it stays as it is."""
+"""How often a sequence is sorted at most until it does not change."""
 
 
 def start_state(
@@ -76,7 +76,7 @@ def start_state(
     return s
 
 
-@lean
+@njit_no_refcount
 def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) -> float:
     """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`.
 
@@ -84,7 +84,7 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
     """
     m, last = f.allowed.shape[1], s.counts[HIGH]
     if f.contended:
-        _take_back(s, first)
+        _undo_log(s, first)
     latest = s.latest_s[first]
     for at in range(first, last + 1):
         i = s.sequence[at]
@@ -108,7 +108,7 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
         latest = max(latest, end)
         s.latest_s[at + 1] = latest
         if f.contended:
-            _book(f, s, i, d, m)
+            _send_outputs(f, s, i, d, m)
             s.log_start[at + 1] = s.counts[LOGGED]
         if not end + f.tail_s[i] <= limit_s:
             s.counts[VALID] = at + 1
@@ -119,9 +119,9 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
     return max(latest, _after(f, s, m, last))  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
-    """When all ends if what comes after position `last` stays as it is."""
+    """The makespan if what comes after position `last` does not change."""
     latest = 0.0
     for d in range(m):
         latest = max(latest, s.free_s[last + 1, d] + s.after_device_s[d])
@@ -131,8 +131,8 @@ def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
     for x in range(s.counts[PENDING]):
         kd = s.pending[x]
         k, d = kd // m, kd % m
-        there = s.end_s[f.maker[k]]
-        pair = s.place[f.maker[k]] * m + d
+        there = s.end_s[f.tensor_producer[k]]
+        pair = s.place[f.tensor_producer[k]] * m + d
         if f.channel[pair] >= 0:
             if f.contended:
                 there = s.arrival_s[kd]
@@ -142,8 +142,8 @@ def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
     return latest
 
 
-@inlined
-def _take_back(s: SequenceState, first: int) -> None:
+@njit_inline
+def _undo_log(s: SequenceState, first: int) -> None:
     """Undo the log: channels and arrivals as they were before position `first`."""
     for x in range(s.counts[LOGGED] - 1, s.log_start[first] - 1, -1):
         s.channel_s[s.log_channel[x]] = s.log_before_s[x]
@@ -151,8 +151,8 @@ def _take_back(s: SequenceState, first: int) -> None:
     s.counts[LOGGED] = s.log_start[first]
 
 
-@inlined
-def _book(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None:
+@njit_inline
+def _send_outputs(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None:
     """Send the outputs of operator `i` to every other device that reads them, next reader first."""
     first = f.out_start[i]
     for u in range(first, f.out_start[i + 1]):
@@ -179,7 +179,7 @@ def _book(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None
         s.arrival_s[kd] = there
 
 
-@lean
+@njit_no_refcount
 def settle(f: SequenceInstance, s: SequenceState) -> float:
     """Sort a decoded sequence by ends until it is in the order in which the judge's channels serve.
 
@@ -194,7 +194,7 @@ def settle(f: SequenceInstance, s: SequenceState) -> float:
     return value  # type: ignore[no-any-return]
 
 
-@inner
+@njit_internal
 def _sorted_by_end(s: SequenceState) -> int:
     """Sort by insertion, since little is out of place; the first position that changed."""
     n = len(s.sequence)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.numerics.njit import inlined, inner, lean, released
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount, njit_nogil
 from placewright.operators.planners.annealing import draw
 from placewright.operators.planners.sequences.decode import decode, settle
 from placewright.operators.planners.sequences.state import (
@@ -34,7 +34,7 @@ SMALLEST = 32
 """Positions in the smallest window."""
 
 
-@released
+@njit_nogil
 def anneal_windows(
     f: SequenceInstance,
     s: SequenceState,
@@ -61,7 +61,7 @@ def anneal_windows(
         _anneal_window(f, s, low, min(n - 1, low + size - 1), moves, cooling)
 
 
-@inlined
+@njit_inline
 def _anneal_window(
     f: SequenceInstance, s: SequenceState, low: int, high: int, moves: int, cooling: float
 ) -> None:
@@ -86,7 +86,7 @@ def _anneal_window(
         _keep_best(s)
 
 
-@inner
+@njit_internal
 def _keep_critical(s: SequenceState, low: int, high: int) -> None:
     """Of the critical operators those in the window."""
     count = 0
@@ -98,7 +98,7 @@ def _keep_critical(s: SequenceState, low: int, high: int) -> None:
     s.counts[CRITICAL] = count
 
 
-@inner
+@njit_internal
 def _keep_best(s: SequenceState) -> None:
     s.score[BEST] = s.score[VALUE]
     for x in range(len(s.sequence)):
@@ -106,14 +106,14 @@ def _keep_best(s: SequenceState) -> None:
         s.best_sequence[x] = s.sequence[x]
 
 
-@released
+@njit_nogil
 def anneal(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) -> None:
     """Try `moves` moves in the whole sequence; each multiplies the temperature by `cooling`."""
     list_critical(f, s)
     _moves(f, s, moves, cooling)
 
 
-@inner
+@njit_internal
 def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) -> float:
     """Try moves within the window; its makespan then, which may be an estimate."""
     n = len(s.sequence)
@@ -152,7 +152,7 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
     return s.score[VALUE]  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def _pick(s: SequenceState) -> int:
     """A critical operator two times of three."""
     if s.counts[CRITICAL] > 0 and draw(s.counts, RANDOM, 3) > 0:
@@ -161,7 +161,7 @@ def _pick(s: SequenceState) -> int:
     return int(s.sequence[low + draw(s.counts, RANDOM, s.counts[HIGH] - low + 1)])
 
 
-@inner
+@njit_internal
 def _target(f: SequenceInstance, s: SequenceState, i: int) -> int:
     """A producer's device half of the time, else any."""
     first, last = f.in_start[i], f.in_start[i + 1]
@@ -170,7 +170,7 @@ def _target(f: SequenceInstance, s: SequenceState, i: int) -> int:
     return draw(s.counts, RANDOM, f.allowed.shape[1])
 
 
-@inner
+@njit_internal
 def _send(f: SequenceInstance, s: SequenceState, i: int, there: int) -> None:
     """Send the group of `i` to a device, if it may go there and is in the window."""
     g = f.group[i]
@@ -192,7 +192,7 @@ def _send(f: SequenceInstance, s: SequenceState, i: int, there: int) -> None:
         _changed(f, s, j)
 
 
-@inner
+@njit_internal
 def _send_walk(f: SequenceInstance, s: SequenceState, i: int, there: int) -> None:
     """Send `i` and what a random walk along tensors within its device meets."""
     here, steps = s.place[i], 1
@@ -212,7 +212,7 @@ def _send_walk(f: SequenceInstance, s: SequenceState, i: int, there: int) -> Non
             _send(f, s, i, there)
 
 
-@inner
+@njit_internal
 def _shift(f: SequenceInstance, s: SequenceState, i: int) -> None:
     """Move `i` within the sequence, between its producers and its readers."""
     at, low, high = s.position[i], s.counts[LOW], s.counts[HIGH]
@@ -233,7 +233,7 @@ def _shift(f: SequenceInstance, s: SequenceState, i: int) -> None:
         _move_to(s, i, to)
 
 
-@inlined
+@njit_inline
 def _changed(f: SequenceInstance, s: SequenceState, i: int) -> None:
     """Mark what must be decoded again: `i` and, where transfers wait, its producers."""
     first = min(s.counts[FIRST], s.position[i])
@@ -243,7 +243,7 @@ def _changed(f: SequenceInstance, s: SequenceState, i: int) -> None:
     s.counts[FIRST] = first
 
 
-@inner
+@njit_internal
 def _move_to(s: SequenceState, i: int, to: int) -> None:
     """Rotate the sequence so that `i` stands at `to`."""
     at = s.position[i]
@@ -257,9 +257,9 @@ def _move_to(s: SequenceState, i: int, to: int) -> None:
     s.position[i] = to
 
 
-@lean
+@njit_no_refcount
 def list_critical(f: SequenceInstance, s: SequenceState) -> None:
-    """From the last end back along what each operator waited for."""
+    """List the critical path: from the last end back along what each operator waited for."""
     n, m = len(s.sequence), f.allowed.shape[1]
     if s.counts[VALID] < n:
         decode(f, s, s.counts[VALID], np.inf)

@@ -1,9 +1,9 @@
 """Latency over links as a CP-SAT model of placements and starts.
 
 x[g, d]: group g is on device d; operators on one device do not overlap. With free links a reader
-starts no earlier than its tensor's arrival, for each pair of devices that its maker and it can be
-on. With contended links transfers are intervals as well, which do not overlap on their channel and
-come in the order in which their makers end.
+starts no earlier than its tensor's arrival, for each pair of devices that its producer and it can
+be on. With contended links transfers are intervals as well, which do not overlap on their channel
+and come in the order in which their producers end.
 
 Every simulated schedule keeps these rules, under any dispatch: so the least makespan
 is a lower bound on all plans. Times are whole numbers, durations rounded down: with starts rounded
@@ -147,7 +147,7 @@ def _arrivals(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
 
 
 def _transfers(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
-    """Transfers take turns on their channel; readers wait for them."""
+    """Transfers of one channel do not overlap; readers wait for them."""
     most = int(RESOLUTION) + 1
     channel: list[list[tuple[Any, Any, Any, Any]]] = [[] for _ in p.channel_names]
     for k in range(p.t):

@@ -163,7 +163,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         producer=producer,
         in_tensor=costs.in_tensors,
         in_bytes=problem.tensor_bytes[costs.in_tensors],
-        maker=problem.tensor_producer,
+        tensor_producer=problem.tensor_producer,
         size_bytes=problem.tensor_bytes,
         out_start=np.searchsorted(made[by_producer], np.arange(n + 1)),
         reader=problem.consumers[by_producer],

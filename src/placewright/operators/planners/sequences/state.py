@@ -22,7 +22,7 @@ class SequenceInstance(NamedTuple):
     ----------
     in_start, producer, in_tensor, in_bytes
         CSR by consumer: what it reads.
-    maker, size_bytes
+    tensor_producer, size_bytes
         By tensor: its producer and its bytes.
     out_start, reader, out_tensor
         CSR by producer: readers and tensors.
@@ -31,7 +31,7 @@ class SequenceInstance(NamedTuple):
     latency_s, seconds_per_byte, channel
         Flat (m * m); zero and -1 within a device.
     tail_s
-        Least seconds from an operator's end to the end of all.
+        Least seconds from an operator's end to the end.
     """
 
     contended: bool
@@ -40,7 +40,7 @@ class SequenceInstance(NamedTuple):
     producer: IntArray
     in_tensor: IntArray
     in_bytes: FloatArray
-    maker: IntArray
+    tensor_producer: IntArray
     size_bytes: FloatArray
     out_start: IntArray
     reader: IntArray
@@ -64,7 +64,7 @@ class SequenceState(NamedTuple):
 
         position       0        1     2            3
         log_start      0        2     2            5
-        log_channel    c0  c1         c1  c2  c1          channel that a transfer was booked on
+        log_channel    c0  c1         c1  c2  c1          channel of a transfer
         log_before_s   .   .          .   .   .           when it was free before
         log_arrival    kd  kd         kd  kd  kd          tensor k and device d as k * m + d
 
@@ -74,13 +74,13 @@ class SequenceState(NamedTuple):
         Operators by position, positions by operator, devices; `best_sequence` and `best_place` are
         those of the best state found.
     end_s
-        When operators end; right for the first ``counts[VALID]`` of the sequence.
+        When operators end; valid for the first ``counts[VALID]`` of the sequence.
     free_s, latest_s
         Before each position: when devices are free, shape (n + 1, m), and the latest end so far.
     channel_s, arrival_s
         When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
     after_device_s, after_channel_s
-        Least seconds from when a device or a channel is through with the window to the end of all.
+        Least seconds from when a device or a channel has finished the window to the end.
     after_s
         The same from when tensor k is on device d, at ``[k * m + d]``, -1 if it is not read
         there after the window; `pending` lists those made in the window or before it.

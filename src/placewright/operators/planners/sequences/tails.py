@@ -1,13 +1,14 @@
-"""The longest ways from a window of a sequence to the end of all, compiled.
+"""The longest paths from a window of a sequence to the end, compiled.
 
-The sequence is walked from its end back to the window, in the order in which devices and channels
-were held, so that what follows a window need not be decoded again after a move inside it. Where
-transfers do not wait this is exact; where they do, it is until channels serve in another order.
+The sequence is traversed from its end back to the window, in the order in which devices and
+channels were held, so that what follows a window need not be decoded again after a move inside it.
+Where transfers do not wait this is exact; where they do, it is until channels serve in another
+order.
 """
 
 from __future__ import annotations
 
-from placewright.numerics.njit import inner, lean
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.operators.planners.sequences.decode import decode
 from placewright.operators.planners.sequences.state import (
     HIGH,
@@ -20,35 +21,35 @@ from placewright.operators.planners.sequences.state import (
 )
 
 
-@lean
+@njit_no_refcount
 def open_window(f: SequenceInstance, s: SequenceState, low: int, high: int) -> float:
     """Confine what follows to positions `low` to `high` of a state that is decoded to its end.
 
     Returns the makespan as the window sees it.
     """
     n, m = len(s.sequence), f.allowed.shape[1]
-    _forget(s)
+    _clear_paths(s)
     s.counts[LOW], s.counts[HIGH] = low, high
     for at in range(n - 1, high, -1):
         i = s.sequence[at]
         d = s.place[i]
-        way = f.compute_s[i * m + d] + max(s.after_device_s[d], _way_from_end(f, s, at, d, m))
-        s.after_device_s[d] = way
-        _reach_inputs(f, s, i, d, m, way)
+        path_s = f.compute_s[i * m + d] + max(s.after_device_s[d], _path_from_end(f, s, at, d, m))
+        s.after_device_s[d] = path_s
+        _reach_inputs(f, s, i, d, m, path_s)
     _list_pending(f, s, high, m)
     return decode(f, s, high + 1, float("inf"))
 
 
-@lean
+@njit_no_refcount
 def close_window(f: SequenceInstance, s: SequenceState, limit_s: float) -> float:
     """Decode from where the window left off to the end; the makespan, ``inf`` over `limit_s`."""
     s.counts[LOW], s.counts[HIGH] = 0, len(s.sequence) - 1
     return decode(f, s, s.counts[VALID], limit_s)
 
 
-@inner
-def _forget(s: SequenceState) -> None:
-    """Clear the ways of the last window."""
+@njit_internal
+def _clear_paths(s: SequenceState) -> None:
+    """Clear the paths of the last window."""
     for x in range(s.counts[TOUCHED]):
         s.after_s[s.touched[x]] = -1.0
     s.counts[TOUCHED] = 0
@@ -58,22 +59,22 @@ def _forget(s: SequenceState) -> None:
         s.after_channel_s[channel] = 0.0
 
 
-@inner
+@njit_internal
 def _reach_inputs(
-    f: SequenceInstance, s: SequenceState, i: int, d: int, m: int, way: float
+    f: SequenceInstance, s: SequenceState, i: int, d: int, m: int, path_s: float
 ) -> None:
-    """Operator `i` on `d` is `way` from the end of all: so are its inputs once they are there."""
+    """Operator `i` starts `path_s` before the end; its inputs are needed on `d` by then."""
     for e in range(f.in_start[i], f.in_start[i + 1]):
         kd = f.in_tensor[e] * m + d
         if s.after_s[kd] < 0.0:
             s.touched[s.counts[TOUCHED]] = kd
             s.counts[TOUCHED] += 1
-        s.after_s[kd] = max(s.after_s[kd], way)
+        s.after_s[kd] = max(s.after_s[kd], path_s)
 
 
-@inner
-def _way_from_end(f: SequenceInstance, s: SequenceState, at: int, d: int, m: int) -> float:
-    """From the end of the operator at a position on `d` over its tensors to the end of all."""
+@njit_internal
+def _path_from_end(f: SequenceInstance, s: SequenceState, at: int, d: int, m: int) -> float:
+    """Longest path from the end of the operator at a position over its tensors to the end."""
     longest, i = 0.0, s.sequence[at]
     for u in range(f.out_start[i], f.out_start[i + 1]):
         k, target = f.out_tensor[u], s.place[f.reader[u]]
@@ -88,19 +89,19 @@ def _way_from_end(f: SequenceInstance, s: SequenceState, at: int, d: int, m: int
             kd, channel = s.log_arrival[x], s.log_channel[x]
             pair = d * m + kd % m
             took = f.latency_s[pair] + f.size_bytes[kd // m] * f.seconds_per_byte[pair]
-            way = took + max(s.after_s[kd], s.after_channel_s[channel])
-            s.after_channel_s[channel] = way
-            longest = max(longest, way)
+            path_s = took + max(s.after_s[kd], s.after_channel_s[channel])
+            s.after_channel_s[channel] = path_s
+            longest = max(longest, path_s)
     return longest
 
 
-@inner
+@njit_internal
 def _list_pending(f: SequenceInstance, s: SequenceState, high: int, m: int) -> None:
     """Tensors made in the window or before it that are read after it."""
     count = 0
     for x in range(s.counts[TOUCHED]):
         kd = s.touched[x]
-        if s.position[f.maker[kd // m]] <= high:
+        if s.position[f.tensor_producer[kd // m]] <= high:
             s.pending[count] = kd
             count += 1
     s.counts[PENDING] = count

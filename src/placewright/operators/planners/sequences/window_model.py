@@ -178,7 +178,7 @@ def _add_inputs(model: _Model, i: int, inside: frozenset[int]) -> None:
 def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
     """When tensor `k` can be on device `d` at the earliest, if it is read there."""
     f, state, m = model.f, model.state, model.m
-    kd, p = k * m + d, int(f.maker[k])
+    kd, p = k * m + d, int(f.tensor_producer[k])
     if kd in model.there:
         return model.there[kd]
     if p not in inside and (state.place[p] == d or state.arrival_s[kd] >= 0.0):
@@ -239,7 +239,7 @@ def _add_what_follows(model: _Model, inside: frozenset[int]) -> None:
     """Who reads the window's tensors after it has so much to go from there."""
     state, m = model.state, model.m
     for kd in state.pending[: state.counts[PENDING]].tolist():
-        if int(model.f.maker[kd // m]) in inside:
+        if int(model.f.tensor_producer[kd // m]) in inside:
             there = _arrival(model, kd // m, kd % m, inside)
             model.cp.add(model.worst >= there + model.units(state.after_s[kd]))
 

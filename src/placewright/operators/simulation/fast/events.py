@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.numerics.njit import index, inlined
+from placewright.numerics.njit import index, njit_inline
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.queues.ready_sets import include, take_first
 from placewright.operators.simulation.fast.state import FastState, Offsets
@@ -14,7 +14,7 @@ MOST_LISTED = 32
 """Pending operators of a device that are looked through one by one; more of them form a heap."""
 
 
-@inlined
+@njit_inline
 def add_pending(
     s: FastState, device: int, i: int, position: int, ready_s: float, pending: bool
 ) -> None:
@@ -28,7 +28,7 @@ def add_pending(
     row.op = i
 
 
-@inlined
+@njit_inline
 def start_in_order(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
     """Start the next operator of a free device in its sequence, or note when it may start."""
     its = s.devices[base.device + device]
@@ -48,7 +48,7 @@ def start_in_order(s: FastState, mode: Mode, base: Offsets, device: int, now: fl
                 its.next_s = op.ready_s
 
 
-@inlined
+@njit_inline
 def start_ready(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
     """Start the first ready operator of a free device, or note when there will be one."""
     row = base.device + device
@@ -63,7 +63,7 @@ def start_ready(s: FastState, mode: Mode, base: Offsets, device: int, now: float
         s.start_s[base.op + i] = now
 
 
-@inlined
+@njit_inline
 def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
     """Move pending operators that are ready by now to the ready set; soonest time of the rest.
 
@@ -90,7 +90,7 @@ def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
     return soonest_s
 
 
-@inlined
+@njit_inline
 def _pop_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
     """As `_move_ready`, for the heap."""
     its = s.devices[device]
@@ -101,7 +101,7 @@ def _pop_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
     return s.ready_s[base.op + s.pending_heap[its.begin]] if its.heap_size > 0 else np.inf
 
 
-@inlined
+@njit_inline
 def _push_pending(s: FastState, base: Offsets, device: int) -> None:
     """Move the list into the heap."""
     its = s.devices[device]
@@ -111,25 +111,25 @@ def _push_pending(s: FastState, base: Offsets, device: int) -> None:
     its.pending_end = its.begin
 
 
-@inlined
+@njit_inline
 def send(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
-    """Send what operator `i`, which has ended on device `d`, made; note when it comes.
+    """Send the outputs of operator `i`, which has ended on device `d`, and set their arrivals.
 
-    False where this simulator cannot tell (see `placewright.operators.simulation.fast.simulate`):
+    False where the result is unsure (see `placewright.operators.simulation.fast.simulate`):
     a transfer takes no time, or another operator has requested its channel at this instant.
     """
-    if s.facts[i].apart == 1 or not mode.contended:
-        return _send_apart(s, mode, base, i, d, now)
+    if s.static[i].separate == 1 or not mode.contended:
+        return _send_separately(s, mode, base, i, d, now)
     return _send_contended(s, mode, base, i, d, now)
 
 
-@inlined
-def _send_apart(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+@njit_inline
+def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
     """Send where the order does not matter: no two requests for one channel, or none waits."""
     here, certain = index(d * s.m), True
-    for e in range(s.facts[i].first, s.facts[i].last):
+    for e in range(s.static[i].first, s.static[i].last):
         edge = s.edges[e]
-        tensor, target = edge.tensor, s.ops[base.op + edge.consumer].place
+        tensor, target = edge.tensor, s.ops[base.op + edge.consumer].device
         pair, to = s.pairs[here + target], s.devices[base.device + target]
         channel = s.channel[base.channel + pair.channel]
         free_s, requested_s = channel.free_s, channel.requested_s
@@ -146,12 +146,12 @@ def _send_apart(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: fl
     return certain
 
 
-@inlined
+@njit_inline
 def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> None:
-    """Note that the tensor of an edge comes at `at_s`; its reader may be pending from now on."""
+    """Set the arrival of an edge's tensor; its reader may be pending from now on."""
     j = s.edges[e].consumer
     op = s.ops[base.op + j]
-    row = base.device + op.place
+    row = base.device + op.device
     to = s.devices[row]
     ready_s, left, position = max(op.ready_s, at_s), op.waiting - 1, op.position
     pending, idle, next_s = left == 0, to.running == s.n, to.next_s
@@ -167,19 +167,19 @@ def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> No
     op.waiting = left
 
 
-@inlined
+@njit_inline
 def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
     """Send where requests can be for one channel, best reader first (rule C4)."""
-    first, last = s.facts[i].first, s.facts[i].last
+    first, last = s.static[i].first, s.static[i].last
     here, count = index(d * s.m), _requests(s, base, first, last)
     certain = True
     for r in range(count):
-        pair = s.pairs[here + s.ops[base.op + s.edges[s.requests[r].edge].consumer].place]
+        pair = s.pairs[here + s.ops[base.op + s.edges[s.requests[r].edge].consumer].device]
         certain &= s.channel[base.channel + pair.channel].requested_s != now
     for x in range(count):
-        request = s.requests[s.requests[x].turn]
+        request = s.requests[s.requests[x].served]
         edge = s.edges[request.edge]
-        target = s.ops[base.op + edge.consumer].place
+        target = s.ops[base.op + edge.consumer].device
         pair = s.pairs[here + target]
         channel = s.channel[base.channel + pair.channel]
         start_s = max(now, channel.free_s)
@@ -193,14 +193,14 @@ def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now
     return certain
 
 
-@inlined
+@njit_inline
 def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
     """List one request per tensor and target, sorted by best reader; returns how many."""
     count = 0
     for e in range(first, last):
         edge = s.edges[e]
         reader = s.ops[base.op + edge.consumer]
-        to = s.devices[base.device + reader.place]
+        to = s.devices[base.device + reader.device]
         if to.last_tensor != edge.tensor:
             to.last_tensor = edge.tensor
             to.request = count
@@ -212,8 +212,8 @@ def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
         its.position = min(its.position, reader.position)
     for r in range(count):
         at, mine = r, s.requests[r].position
-        while at > 0 and s.requests[s.requests[at - 1].turn].position > mine:
-            s.requests[at].turn = s.requests[at - 1].turn
+        while at > 0 and s.requests[s.requests[at - 1].served].position > mine:
+            s.requests[at].served = s.requests[at - 1].served
             at -= 1
-        s.requests[at].turn = r
+        s.requests[at].served = r
     return count

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.numerics.njit import index, inlined, inner
+from placewright.numerics.njit import index, njit_inline, njit_internal
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.simulation.fast.state import FastState, Offsets
 
 
-@inner
+@njit_internal
 def bytes_over(s: FastState, base: Offsets, makespan_s: float) -> int:
     """Bytes over the devices' memories, summed, after a simulation with `Mode.memory`."""
     if not _may_be_short(s, base):
@@ -28,55 +28,55 @@ def bytes_over(s: FastState, base: Offsets, makespan_s: float) -> int:
     over = 0
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
-        if its.all > s.memory_bytes[index(d)]:
-            over += _over(s, its.held, s.memory_bytes[index(d)], index(d * cells), cells)
+        if its.all_bytes > s.memory_bytes[index(d)]:
+            over += _over(s, its.held_bytes, s.memory_bytes[index(d)], index(d * cells), cells)
     return over
 
 
-@inlined
+@njit_inline
 def _may_be_short(s: FastState, base: Offsets) -> bool:
     """Whether all that lives on a device or ever comes to it might be more than its memory."""
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
-        its.held = its.all = its.last_tensor = 0
+        its.held_bytes = its.all_bytes = its.last_tensor = 0
     for i in range(s.n):
-        its = s.devices[base.device + s.ops[base.op + index(i)].place]
-        its.held += s.resident_bytes[index(i)]
+        its = s.devices[base.device + s.ops[base.op + index(i)].device]
+        its.held_bytes += s.resident_bytes[index(i)]
     for k in range(len(s.tensors)):
         tensor = s.tensors[index(k)]
-        home = s.devices[base.device + s.ops[base.op + tensor.maker].place]
-        home.all += tensor.home_bytes
+        home = s.devices[base.device + s.ops[base.op + tensor.producer].device]
+        home.all_bytes += tensor.home_bytes
         home.last_tensor = k + 1
         for e in range(tensor.first, tensor.last):
-            to = s.devices[base.device + s.ops[base.op + s.edges[e].consumer].place]
-            to.all += tensor.kept_bytes if to.last_tensor != index(k + 1) else 0
+            to = s.devices[base.device + s.ops[base.op + s.edges[e].consumer].device]
+            to.all_bytes += tensor.kept_bytes if to.last_tensor != index(k + 1) else 0
             to.last_tensor = k + 1
     full = False
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
-        its.all += its.held
-        full |= its.all > s.memory_bytes[index(d)]
+        its.all_bytes += its.held_bytes
+        full |= its.all_bytes > s.memory_bytes[index(d)]
     return full
 
 
-@inlined
+@njit_inline
 def _end_s(s: FastState, base: Offsets, i: int) -> float:
     return s.start_s[base.op + i] + s.ops[base.op + i].took_s  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def _find_copies(s: FastState, base: Offsets) -> None:
     """Which copy each edge reads, and until when each is held by operators and transfers."""
     for d in range(s.m):
         s.devices[base.device + index(d)].last_tensor = 0
     for k in range(len(s.tensors)):
         tensor, made = s.tensors[index(k)], index(len(s.edges) + k)
-        home, until_s = s.ops[base.op + tensor.maker].place, _end_s(s, base, tensor.maker)
+        home, until_s = s.ops[base.op + tensor.producer].device, _end_s(s, base, tensor.producer)
         s.devices[base.device + home].last_tensor = k + 1
         s.devices[base.device + home].request = made
         for e in range(tensor.first, tensor.last):
             j = s.edges[e].consumer
-            to = s.devices[base.device + s.ops[base.op + j].place]
+            to = s.devices[base.device + s.ops[base.op + j].device]
             if to.last_tensor != index(k + 1):
                 to.last_tensor, to.request = k + 1, e
                 s.until_s[e] = 0.0
@@ -90,7 +90,7 @@ def _find_copies(s: FastState, base: Offsets) -> None:
         s.until_s[made] = until_s
 
 
-@inlined
+@njit_inline
 def _hold_viewed(s: FastState) -> None:
     """What has a view is held as long as that, through views of views."""
     for a in range(len(s.views)):
@@ -99,7 +99,7 @@ def _hold_viewed(s: FastState) -> None:
         s.until_s[copy] = max(s.until_s[copy], s.until_s[index(len(s.edges) + view.tensor)])
 
 
-@inlined
+@njit_inline
 def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) -> None:
     """Changes of crowded devices by cells of time."""
     for at in range(len(s.cells)):
@@ -108,16 +108,16 @@ def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) ->
     count = index(1)
     for k in range(len(s.tensors)):
         tensor = s.tensors[index(k)]
-        d = s.ops[base.op + tensor.maker].place
-        if tensor.home_bytes > 0 and s.devices[base.device + d].all > s.memory_bytes[d]:
+        d = s.ops[base.op + tensor.producer].device
+        if tensor.home_bytes > 0 and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
             first, last = index(d * cells), cells
-            from_s, until_s = s.start_s[base.op + tensor.maker], s.until_s[len(s.edges) + k]
+            from_s, until_s = s.start_s[base.op + tensor.producer], s.until_s[len(s.edges) + k]
             _add_change(s, first, last, per_second, count, from_s, tensor.home_bytes)
             _add_change(s, first, last, per_second, index(count + 1), until_s, -tensor.home_bytes)
             count = index(count + 2)
         for e in range(tensor.first, tensor.last):
-            d = s.ops[base.op + s.edges[e].consumer].place
-            if s.copy[e] == e and s.devices[base.device + d].all > s.memory_bytes[d]:
+            d = s.ops[base.op + s.edges[e].consumer].device
+            if s.copy[e] == e and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
                 first, last = index(d * cells), cells
                 from_s, until_s = s.arrival_s[base.edge + e], s.until_s[e]
                 _add_change(s, first, last, per_second, count, from_s, tensor.kept_bytes)
@@ -127,7 +127,7 @@ def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) ->
                 count = index(count + 2)
 
 
-@inlined
+@njit_inline
 def _add_change(
     s: FastState, first: int, cells: int, per_second: float, at: int, at_s: float, change: int
 ) -> None:
@@ -142,7 +142,7 @@ def _add_change(
     cell.gain += max(change, 0)
 
 
-@inner
+@njit_internal
 def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
     """How far a device's highest peak is over its memory."""
     peak = max(held, memory)
@@ -154,7 +154,7 @@ def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
     return peak - memory
 
 
-@inlined
+@njit_inline
 def _peak_within(s: FastState, held: int, first: int) -> int:
     """The highest level over any time within a cell; what changes at one time changes at once."""
     size, at = 0, first

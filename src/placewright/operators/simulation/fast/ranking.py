@@ -7,7 +7,7 @@ instead, and only what shares a cell is compared.
 from __future__ import annotations
 
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import index, inlined, inner
+from placewright.numerics.njit import index, njit_inline, njit_internal
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.simulation.fast.state import FastState, Offsets
 
@@ -18,7 +18,7 @@ SMALLEST_WIDTH = 1e-280
 """Seconds; a range of ranks below it is one cell, since dividing by it might overflow."""
 
 
-@inlined
+@njit_inline
 def rank_upward(s: FastState, base: Offsets, placement: IntArray) -> float:
     """Place all operators and set `rank` to minus their upward rank (rule O2).
 
@@ -27,13 +27,13 @@ def rank_upward(s: FastState, base: Offsets, placement: IntArray) -> float:
     least = 0.0
     for at in range(s.n - 1, -1, -1):
         i = s.topological[index(at)]
-        took_s, facts = place_operator(s, base, i, index(placement[i])), s.facts[i]
+        took_s, static = place_operator(s, base, i, index(placement[i])), s.static[i]
         here = index(placement[i] * s.m)
         tail = 0.0
-        for e in range(facts.first, facts.last):
+        for e in range(static.first, static.last):
             edge = s.edges[e]
             j = edge.consumer
-            pair = s.pairs[here + s.ops[base.op + j].place]
+            pair = s.pairs[here + s.ops[base.op + j].device]
             path = pair.latency_s + edge.bytes * pair.seconds_per_byte - s.rank[j]
             tail = max(tail, path)
         rank = -(took_s + tail)
@@ -42,20 +42,20 @@ def rank_upward(s: FastState, base: Offsets, placement: IntArray) -> float:
     return least
 
 
-@inlined
+@njit_inline
 def place_operator(s: FastState, base: Offsets, i: int, d: int) -> float:
     """Put an operator on a device, with nothing sent to it yet; returns its seconds there."""
     took_s = s.compute_s[index(i * s.m + d)]
     op = s.ops[base.op + i]
     op.ready_s = 0.0
     op.took_s = took_s
-    op.place = d
-    op.waiting = s.facts[i].inputs
+    op.device = d
+    op.waiting = s.static[i].inputs
     s.devices[base.device + d].end += 1
     return took_s  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def sort_by_rank(s: FastState, base: Offsets, least: float) -> None:
     """Sort `ranked` by (rank, operator): into n cells of equal width, then within each."""
     n, ops = s.n, base.op
@@ -70,7 +70,7 @@ def sort_by_rank(s: FastState, base: Offsets, least: float) -> None:
         _sink(s, ops, at)
 
 
-@inlined
+@njit_inline
 def _into_cells(s: FastState, base: Offsets, least: float, per_second: float) -> None:
     """Sort `ranked` by cell, within a cell by operator; `cell_end` is where each cell ends."""
     n = s.n
@@ -89,7 +89,7 @@ def _into_cells(s: FastState, base: Offsets, least: float, per_second: float) ->
         s.cell_end[s.cell[i]] = at + 1
 
 
-@inner
+@njit_internal
 def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
     """Sort a crowded cell into cells of its own; what is crowded again goes through a heap."""
     count, least, most = end - begin, s.ranked_key[begin], s.ranked_key[begin]
@@ -107,13 +107,13 @@ def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
         first = last
 
 
-@inlined
+@njit_inline
 def _scale(cells: int, width: float) -> float:
     """Cells per second of rank, 0 for one cell."""
     return cells / width if width > SMALLEST_WIDTH else 0.0
 
 
-@inlined
+@njit_inline
 def _into_cells_again(
     s: FastState, ops: int, begin: int, end: int, least: float, per_second: float
 ) -> None:
@@ -136,7 +136,7 @@ def _into_cells_again(
         s.subcell_end[s.cell[at]] = to + 1
 
 
-@inlined
+@njit_inline
 def _sort_by_heap(s: FastState, ops: int, begin: int, end: int) -> None:
     """Sort through `pending_heap`, which is not used before a simulation."""
     for at in range(begin, end):
@@ -147,7 +147,7 @@ def _sort_by_heap(s: FastState, ops: int, begin: int, end: int) -> None:
         s.ranked_key[at] = s.rank[i]
 
 
-@inlined
+@njit_inline
 def _sink(s: FastState, ops: int, at: int) -> None:
     """Sink the operator at `at` to its place among those before it; equals stay as they are."""
     i, mine = s.ranked[ops + at], s.ranked_key[at]
@@ -159,7 +159,7 @@ def _sink(s: FastState, ops: int, at: int) -> None:
     s.ranked_key[at] = mine
 
 
-@inlined
+@njit_inline
 def follow_order(s: FastState, base: Offsets, placement: IntArray, order: IntArray) -> float:
     """Place all operators, `ranked` in the order given; returns the most seconds of one."""
     longest = 0.0

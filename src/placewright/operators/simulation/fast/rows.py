@@ -13,17 +13,20 @@ import numpy as np
 from placewright.numerics.arrays import IntArray
 from placewright.operators.structure.costs import Costs
 
-# What a problem determines.
+# Determined by the problem.
 
-FACTS = np.dtype(
+STATIC = np.dtype(
     [
         ("first", "u4"),  # its edges: first to last - 1
         ("last", "u4"),
         ("inputs", "u4"),  # how many tensors it reads
-        ("apart", "u4"),  # 1 where no two of its transfers can be for one channel, see `_apart`
+        (
+            "separate",
+            "u4",
+        ),  # 1 where no two of its transfers can be for one channel, see `_separate`
     ]
 )
-"""An operator, beside `OPERATOR`."""
+"""What no simulation changes of an operator; `OPERATOR` has the rest."""
 
 EDGE = np.dtype([("bytes", "f8"), ("consumer", "u4"), ("tensor", "u4")])
 """One use of a tensor; tensors are counted from 1, since 0 is a device's `last_tensor` at first."""
@@ -35,24 +38,24 @@ TENSOR = np.dtype(
     [
         ("first", "u4"),  # its edges: first to last - 1
         ("last", "u4"),
-        ("maker", "u4"),  # its producer
+        ("producer", "u4"),
         ("home_bytes", "i8"),  # where it is made
         ("kept_bytes", "i8"),  # where it is received
     ],
     align=True,
 )
 
-VIEW = np.dtype([("tensor", "u4"), ("of", "u4"), ("edge", "u4")])
-"""A view, what it is a view of, and the edge over which its producer reads that."""
+VIEW = np.dtype([("tensor", "u4"), ("base", "u4"), ("edge", "u4")])
+"""A view, its base, and the edge over which its producer reads the base."""
 
-# What a simulation writes.
+# Written by simulations.
 
 OPERATOR = np.dtype(
     [
         ("ready_s", "f8"),  # when all inputs that were sent so far have come
         ("took_s", "f8"),  # seconds on its device
         ("position", "u4"),  # in the order
-        ("place", "u4"),  # its device
+        ("device", "u4"),  # its device
         ("waiting", "u4"),  # inputs that have not been sent
         ("spare", "u4"),  # 32 bytes: two rows to a cache line
     ]
@@ -69,14 +72,14 @@ DEVICE = np.dtype(
         ("end", "u4"),
         ("pending_end", "u4"),  # of its list in `pending`
         ("heap_size", "i8"),  # in `pending_heap`; in order, how many operators it has started
-        ("held", "i8"),  # resident bytes
-        ("all", "i8"),  # and all bytes that ever come there
+        ("held_bytes", "i8"),  # resident
+        ("all_bytes", "i8"),  # resident and all that ever comes there
     ],
     align=True,
 )
 
 CHANNEL = np.dtype([("free_s", "f8"), ("requested_s", "f8")])
-"""When it is free, and when it was last asked for."""
+"""When it is free, and when it was last requested."""
 
 PENDING = np.dtype([("ready_s", "f8"), ("position", "u4"), ("op", "u4")])
 """An operator all of whose inputs have been sent, in the list of its device."""
@@ -86,7 +89,7 @@ REQUEST = np.dtype(
         ("at_s", "f8"),  # when it arrives
         ("position", "u4"),  # of its best reader in the order
         ("edge", "u4"),  # one of its edges
-        ("turn", "u4"),  # of row x: the request that is served as number x
+        ("served", "u4"),  # of row x: the row of the request that is served x-th
     ],
     align=True,
 )
@@ -106,7 +109,7 @@ def tensors_and_edges(costs: Costs) -> tuple[Any, Any]:
     length = np.diff(costs.offsets)[k]
     tensors["last"] = np.cumsum(length)
     tensors["first"] = tensors["last"] - length
-    tensors["maker"] = costs.producer[k]
+    tensors["producer"] = costs.producer[k]
     tensors["home_bytes"], tensors["kept_bytes"] = costs.home_bytes[k], costs.kept_bytes[k]
     edges = np.zeros(len(costs.consumers), dtype=EDGE)
     at = np.repeat(costs.offsets[k] - tensors["first"], length) + np.arange(len(edges))
@@ -116,18 +119,18 @@ def tensors_and_edges(costs: Costs) -> tuple[Any, Any]:
     return tensors, edges
 
 
-def facts_of(costs: Costs, tensors: Any) -> Any:
+def static_rows(costs: Costs, tensors: Any) -> Any:
     """One row per operator, and one for none."""
-    facts = np.zeros(len(costs.order) + 1, dtype=FACTS)
+    static = np.zeros(len(costs.order) + 1, dtype=STATIC)
     ends = np.append(0, tensors["last"])[costs.out_offsets]
-    facts["first"][:-1], facts["last"][:-1] = ends[:-1], ends[1:]
-    facts["inputs"][:-1] = np.diff(costs.in_offsets)
-    facts["apart"] = _apart(costs.channel)
-    facts["apart"][:-1] &= np.diff(costs.out_offsets) <= 1
-    return facts
+    static["first"][:-1], static["last"][:-1] = ends[:-1], ends[1:]
+    static["inputs"][:-1] = np.diff(costs.in_offsets)
+    static["separate"] = _separate(costs.channel)
+    static["separate"][:-1] &= np.diff(costs.out_offsets) <= 1
+    return static
 
 
-def _apart(channel: IntArray) -> bool:
+def _separate(channel: IntArray) -> bool:
     """Whether every device sends to each other device over another channel."""
     linked = (np.sort(row[row >= 0]) for row in channel)
     return all((np.diff(row) > 0).all() for row in linked)
@@ -146,13 +149,13 @@ def pairs_of(costs: Costs, channels: int) -> Any:
 
 
 def views_of(costs: Costs, tensors: Any, edges: Any) -> Any:
-    """Each view, what it is a view of, and the edge over which its producer reads that."""
+    """Each view, its base, and the edge over which its producer reads the base."""
     at, n = np.empty(len(tensors), dtype=np.int64), len(costs.order)
     at[costs.out_tensors] = np.arange(len(at))
     views = np.zeros(len(costs.views), dtype=VIEW)
-    views["tensor"], views["of"] = at[costs.views], at[costs.alias[costs.views]]
+    views["tensor"], views["base"] = at[costs.views], at[costs.alias[costs.views]]
     uses = edges["tensor"].astype(np.int64) * n + edges["consumer"]
     by_use = np.argsort(uses, kind="stable")
-    wanted = (views["of"].astype(np.int64) + 1) * n + tensors["maker"][views["tensor"]]
+    wanted = (views["base"].astype(np.int64) + 1) * n + tensors["producer"][views["tensor"]]
     views["edge"] = by_use[np.searchsorted(uses[by_use], wanted)]
     return views

@@ -6,11 +6,11 @@ known the moment it is requested: ``max(now, channel.free_s)`` plus its duration
 which an operator is ready is therefore known when its last producer ends. What is left is one event
 per operator and one per wait of a device; the next one is the least of m times.
 
-**Where it cannot tell.** Devices take their events one by one, not in the rounds of rule E3. That
-makes no difference unless a transfer arrives at the instant at which it starts (in a later round
-of it), or two operators that end at one instant request one channel: the best reader comes first,
-and the operator that is handled later may have it. The fast simulator answers `UNSURE` in both
-cases, and the full one is asked. Pairs of devices without a link are left to it as well.
+**When the result is unsure.** Devices take their events one by one, not in the rounds of rule E3.
+That makes no difference unless a transfer arrives at the instant at which it starts (in a later
+round of it), or two operators that end at one instant request one channel: the best reader comes
+first, and the operator that is handled later may have it. The fast simulator returns `UNSURE` in
+both cases, and the full one runs instead. It also handles pairs of devices without a link.
 
 **Why it is written as it is.** Branches that a processor would guess wrong are computed instead,
 as ``where`` expressions and rows that are written before it is known whether they count. Since
@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import index, inlined, inner, lean
+from placewright.numerics.njit import index, njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.queues.ready_sets import clear
 from placewright.operators.simulation.fast.events import (
     add_pending,
@@ -35,24 +35,27 @@ from placewright.operators.simulation.fast.state import FastState, Offsets
 from placewright.operators.simulation.inputs import Mode
 
 UNSURE = -1.0
-"""Instead of a makespan, where only the full simulator can tell."""
+"""Returned instead of a makespan where the full simulator has to run."""
 
 
-@lean
+@njit_no_refcount
 def simulate(s: FastState, mode: Mode, placement: IntArray, order: IntArray) -> float:
     """Makespan of a placement, ``inf`` where it cannot be simulated, or `UNSURE`.
 
     For every mode but serial. With `mode.memory`,
-    `placewright.operators.simulation.fast.memory.bytes_over` can be asked afterwards.
+    `placewright.operators.simulation.fast.memory.bytes_over` can be called afterwards.
     """
     prepare(s, mode, placement, order, 0)
     simulate_prepared(s, mode, 1)
     return s.makespan_s[0]  # type: ignore[no-any-return]
 
 
-@inner
+@njit_internal
 def prepare(s: FastState, mode: Mode, placement: IntArray, order: IntArray, number: int) -> None:
-    """Lay out a placement as simulation `number`; its makespan is ``inf`` if a device refuses."""
+    """Lay out a placement as simulation `number`.
+
+    Its makespan is ``inf`` if a device cannot run one of its operators.
+    """
     base = offsets_of(s, number)
     s.unfinished[number], s.makespan_s[number] = 0, UNSURE
     if not s.all_linked:
@@ -73,9 +76,9 @@ def prepare(s: FastState, mode: Mode, placement: IntArray, order: IntArray, numb
     s.unfinished[number] = s.n
 
 
-@inner
+@njit_internal
 def simulate_prepared(s: FastState, mode: Mode, count: int) -> None:
-    """Simulate the first `count` placements that were prepared, event by event in turn."""
+    """Simulate the first `count` placements that were prepared, one event of each at a time."""
     busy = True
     while busy:
         busy = False
@@ -85,7 +88,7 @@ def simulate_prepared(s: FastState, mode: Mode, count: int) -> None:
                 busy = True
 
 
-@inlined
+@njit_inline
 def offsets_of(s: FastState, number: int) -> Offsets:
     """First rows of simulation `number`."""
     return Offsets(
@@ -97,7 +100,7 @@ def offsets_of(s: FastState, number: int) -> Offsets:
     )
 
 
-@inlined
+@njit_inline
 def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
     """Take the next event: an operator ends, or a device may start what it waited for."""
     d, now = 0, s.devices[base.device].next_s
@@ -122,7 +125,7 @@ def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
         start_ready(s, mode, base, device, now)
 
 
-@inlined
+@njit_inline
 def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
     """Idle devices and channels; every device looks for its first operator at time zero.
 
@@ -147,7 +150,7 @@ def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
         op = s.ops[base.op + s.ranked[base.op + index(at)]]
         op.position = at
         if mode.in_order:
-            device = s.devices[base.device + op.place]
+            device = s.devices[base.device + op.device]
             s.pending_heap[index(device.begin + device.heap_size)] = s.ranked[base.op + index(at)]
             device.heap_size += 1
     if mode.in_order:
@@ -157,4 +160,4 @@ def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
         for at in range(len(s.sources)):
             i = s.sources[index(at)]
             op = s.ops[base.op + i]
-            add_pending(s, base.device + op.place, i, op.position, 0.0, True)
+            add_pending(s, base.device + op.device, i, op.position, 0.0, True)

@@ -28,8 +28,8 @@ from placewright.operators.simulation.fast.rows import (
     OPERATOR,
     PENDING,
     REQUEST,
-    facts_of,
     pairs_of,
+    static_rows,
     tensors_and_edges,
     views_of,
 )
@@ -42,8 +42,8 @@ WORD = 64
 """Bits of a word of a ready set."""
 
 INTERLEAVED = 2
-"""Placements that are simulated side by side, one event of each in turn: while one waits for the
-result of its last instruction, the processor goes on with the other."""
+"""Placements that are simulated side by side, one event of each at a time: while one waits for the
+result of its last instruction, the processor continues with the other."""
 
 MOST_INTERLEAVED = 20_000
 """Operators above which placements are simulated one by one: two states would not fit the cache."""
@@ -98,7 +98,7 @@ class FastState(NamedTuple):
     n: int
     m: int
     channels: int
-    facts: Any
+    static: Any
     edges: Any
     pairs: Any
     sources: IntArray
@@ -144,7 +144,7 @@ def make_fast_state(costs: Costs, channels: int) -> FastState:
     tensors, edges = tensors_and_edges(costs)
     linked = (costs.channel >= 0) | np.eye(m, dtype=np.bool_)
     problem = {
-        "facts": facts_of(costs, tensors),
+        "static": static_rows(costs, tensors),
         "edges": edges,
         "pairs": pairs_of(costs, channels),
         "sources": _index(np.flatnonzero(np.diff(costs.in_offsets) == 0)),
@@ -156,8 +156,8 @@ def make_fast_state(costs: Costs, channels: int) -> FastState:
         "memory_bytes": costs.memory_bytes.copy(),
     }
     sizes = {"all_linked": bool(linked.all()), "n": n, "m": m, "channels": channels + m}
-    facts = problem["facts"]
-    most = int((facts["last"] - facts["first"]).max())
+    static = problem["static"]
+    most = int((static["last"] - static["first"]).max())
     state = _state(n, m, channels + m, most) | _byte_state(n, m, len(tensors), len(edges))
     return _with_columns(sizes | problem | state)
 

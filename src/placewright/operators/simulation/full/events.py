@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, inner
+from placewright.numerics.njit import njit_inline, njit_internal
 from placewright.operators.queues.heaps import pop, pop_request, push, push_request
 from placewright.operators.simulation.full.memory import (
     change_held,
@@ -15,7 +15,7 @@ from placewright.operators.simulation.full.state import Layout
 from placewright.operators.simulation.inputs import Mode
 
 
-@inner
+@njit_internal
 def simulate_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
     """Run rounds of rule E3: what ends at one instant, then channels, then devices choose."""
     _devices_choose(w, x, o, mode, 0.0)
@@ -33,7 +33,7 @@ def simulate_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: 
         _devices_choose(w, x, o, mode, now)
 
 
-@inner
+@njit_internal
 def _schedule(w: IntArray, x: FloatArray, o: Layout, event: int, end_s: float) -> None:
     """Something ends at `end_s`."""
     x[o.event_s + event] = end_s
@@ -41,7 +41,7 @@ def _schedule(w: IntArray, x: FloatArray, o: Layout, event: int, end_s: float) -
     w[o.event_count] += 1
 
 
-@inner
+@njit_internal
 def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now: float) -> None:
     """Device `d` starts operator `i`; its outputs take room from now on (rule M2)."""
     x[o.start_s + i] = now
@@ -51,7 +51,7 @@ def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, no
             change_held(w, x, o, d, w[o.home_bytes + w[o.out_tensors + a]], now)
 
 
-@inner
+@njit_internal
 def _deliver(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, k: int, d: int
 ) -> None:
@@ -64,7 +64,7 @@ def _deliver(
                 push_ready(w, x, o, d, j)
 
 
-@inlined
+@njit_inline
 def _touch(w: IntArray, o: Layout, channel: int) -> None:
     """A channel has to choose in this round."""
     if w[o.is_touched + channel] == 0:
@@ -73,7 +73,7 @@ def _touch(w: IntArray, o: Layout, channel: int) -> None:
         w[o.touched_count] += 1
 
 
-@inner
+@njit_internal
 def _request(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
@@ -90,7 +90,7 @@ def _request(
     _touch(w, o, channel)
 
 
-@inlined
+@njit_inline
 def _finish_operator(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, d: int, now: float
 ) -> None:
@@ -108,7 +108,7 @@ def _finish_operator(
             release_home(w, x, o, place, k, now)
 
 
-@inlined
+@njit_inline
 def _finish_transfer(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
@@ -123,7 +123,7 @@ def _finish_transfer(
         _touch(w, o, channel)
 
 
-@inner
+@njit_internal
 def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: float) -> None:
     """Transfer `e` starts."""
     k = w[o.transfer_tensor + e]
@@ -132,7 +132,7 @@ def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: f
     _schedule(w, x, o, o.m + e, now + took)
 
 
-@inlined
+@njit_inline
 def _channels_choose(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, now: float
 ) -> None:
@@ -154,7 +154,7 @@ def _channels_choose(
     w[o.touched_count] = 0
 
 
-@inlined
+@njit_inline
 def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
     """The operator that device `d` starts now, -1 for none (rules D2 and D3)."""
     base, size = w[o.ready_base + d], w[o.ready_count + d]
@@ -172,7 +172,7 @@ def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
     return i  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: float) -> None:
     """Start what every free device may start."""
     for d in range(o.m):
@@ -185,7 +185,7 @@ def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: floa
             _schedule(w, x, o, d, x[o.end_s + i])
 
 
-@inner
+@njit_internal
 def simulate_serial(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:
@@ -218,7 +218,7 @@ def simulate_serial(
                     size += 1
 
 
-@inlined
+@njit_inline
 def _serial_transfers(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, i: int, now: float
 ) -> float:

@@ -8,11 +8,11 @@ Every copy of a tensor counts its readers that have not ended: ``home_readers`` 
 from __future__ import annotations
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, inner
+from placewright.numerics.njit import njit_inline, njit_internal
 from placewright.operators.simulation.full.state import Layout
 
 
-@inner
+@njit_internal
 def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
     """Change the bytes held from `now` on; a level counts once time has passed over it (M4)."""
     if now > x[o.changed_s + d]:
@@ -21,7 +21,7 @@ def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now:
     w[o.held + d] += change
 
 
-@inlined
+@njit_inline
 def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
     """The transfer of tensor `k` to device `d`; there is one."""
     e = w[o.first_transfer + k]
@@ -30,7 +30,7 @@ def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
     return e  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
     """Where in ``w`` the readers of the copy of tensor `k` on device `d` are counted."""
     if place[w[o.producer + k]] == d:
@@ -38,15 +38,15 @@ def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
     return o.copy_readers + _transfer_to(w, o, k, d)
 
 
-@inner
+@njit_internal
 def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
-    """Count every view as a reader of what it is a view of (rule M5)."""
+    """Count every view as a reader of its base (rule M5)."""
     for a in range(o.shared):
         k = w[o.views + a]
         w[_readers_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
 
 
-@inner
+@njit_internal
 def _release_viewed(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int, now: float
 ) -> None:
@@ -61,11 +61,11 @@ def _release_viewed(
         k = w[o.alias + k] if home else -1
 
 
-@inner
+@njit_internal
 def release_home(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
 ) -> None:
-    """One reader less of tensor `k` where it is made; a view releases what it is a view of."""
+    """Count one reader less of tensor `k` where it is made; a view releases its base."""
     w[o.home_readers + k] -= 1
     if w[o.home_readers + k] == 0:
         d = place[w[o.producer + k]]
@@ -74,7 +74,7 @@ def release_home(
             _release_viewed(w, x, o, place, w[o.alias + k], d, now)
 
 
-@inner
+@njit_internal
 def release_inputs(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
 ) -> None:

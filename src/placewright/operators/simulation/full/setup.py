@@ -5,27 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, inner
+from placewright.numerics.njit import njit_inline, njit_internal
 from placewright.operators.queues.heaps import push
 from placewright.operators.simulation.full.state import Layout
 from placewright.operators.simulation.inputs import DONE, NO_KERNEL, NO_LINK, Mode
 
 
-@inlined
+@njit_inline
 def transfer_s(w: IntArray, x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
     """Seconds that tensor `k` holds the channel from `source` to `target` (rule C2)."""
     pair = source * o.m + target
     return x[o.latency_s + pair] + x[o.tensor_bytes + k] * x[o.seconds_per_byte + pair]  # type: ignore[no-any-return]
 
 
-@inlined
+@njit_inline
 def channel_of(w: IntArray, o: Layout, place: IntArray, e: int) -> int:
     """The channel of transfer `e`."""
     source = place[w[o.producer + w[o.transfer_tensor + e]]]
     return w[o.channel + source * o.m + w[o.transfer_target + e]]  # type: ignore[no-any-return]
 
 
-@inner
+@njit_internal
 def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
     """Set the priorities of rule O2: minus the upward rank, so that the least comes first."""
     for at in range(o.n - 1, -1, -1):
@@ -43,21 +43,21 @@ def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
         x[o.priority + i] = -(x[o.compute_s + i * o.m + here] + tail)
 
 
-@inlined
+@njit_inline
 def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
     """Whether operator `i` comes before `j` in the order (rule O3)."""
     a, b = x[o.priority + i], x[o.priority + j]
     return a < b or (a == b and i < j)
 
 
-@inlined
+@njit_inline
 def _is_linked(w: IntArray, x: FloatArray, o: Layout, source: int, target: int) -> bool:
     pair = source * o.m + target
     finite = np.isfinite(x[o.latency_s + pair] + x[o.seconds_per_byte + pair])
     return w[o.channel + pair] >= 0 and finite  # type: ignore[no-any-return]
 
 
-@inner
+@njit_internal
 def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     """Number the transfers: each tensor once per other device that reads it (rule C1).
 
@@ -87,7 +87,7 @@ def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> in
             w[o.transfer_tensor + count], w[o.transfer_target + count] = k, target
             w[o.best_reader + count], w[o.copy_readers + count] = j, 1
             if not _is_linked(w, x, o, source, target):
-                w[o.culprit] = count
+                w[o.failed_item] = count
                 return NO_LINK
             home_readers += 1  # the transfer reads the tensor where it is made
             count += 1
@@ -97,13 +97,13 @@ def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> in
     return DONE
 
 
-@inlined
+@njit_inline
 def _fill(w: IntArray, begin: int, size: int, value: int) -> None:
     for at in range(begin, begin + size):
         w[at] = value
 
 
-@inlined
+@njit_inline
 def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     """Empty the device queues, sized for this placement; hold resident bytes (rule M1)."""
     _fill(w, o.ready_base, o.m + 1, 0)
@@ -112,7 +112,7 @@ def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     for i in range(o.n):
         d = place[i]
         if not np.isfinite(x[o.compute_s + i * o.m + d]):
-            w[o.culprit] = i
+            w[o.failed_item] = i
             return NO_KERNEL
         w[o.ready_base + d + 1] += 1
         w[o.held + d] += w[o.resident_bytes + i]
@@ -126,7 +126,7 @@ def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
     return DONE
 
 
-@inlined
+@njit_inline
 def reset_channels(w: IntArray, o: Layout, place: IntArray) -> None:
     """Empty the channel queues, sized for this placement's transfers."""
     _fill(w, o.request_base, o.channels + 1, 0)
@@ -139,14 +139,14 @@ def reset_channels(w: IntArray, o: Layout, place: IntArray) -> None:
         w[o.request_base + channel + 1] += w[o.request_base + channel]
 
 
-@inlined
+@njit_inline
 def push_ready(w: IntArray, x: FloatArray, o: Layout, d: int, i: int) -> None:
     """Operator `i` is ready on device `d`."""
     push(w, o.ready_queue + w[o.ready_base + d], w[o.ready_count + d], x, o.priority, i)
     w[o.ready_count + d] += 1
 
 
-@inlined
+@njit_inline
 def fill_queues(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import inlined, lean
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.operators.simulation.full.events import simulate_parallel, simulate_serial
 from placewright.operators.simulation.full.memory import change_held, count_views
 from placewright.operators.simulation.full.setup import (
@@ -24,14 +24,14 @@ from placewright.operators.simulation.full.state import Layout
 from placewright.operators.simulation.inputs import DONE, STUCK, Mode
 
 
-@lean
+@njit_no_refcount
 def simulate(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
 ) -> int:
     """Simulate one placement; times and peaks are in the state afterwards.
 
     `order` is a permutation, or empty for the upward rank under this placement. Returns `DONE` or
-    what went wrong; the operator or transfer that failed is ``w[o.culprit]``.
+    what went wrong; the operator or transfer that failed is ``w[o.failed_item]``.
     """
     if len(order) == 0:
         rank_upward(w, x, o, place)
@@ -56,16 +56,16 @@ def simulate(
     return DONE if w[o.finished] == o.n else _stuck(w, o)
 
 
-@inlined
+@njit_inline
 def _stuck(w: IntArray, o: Layout) -> int:
     """Name the first operator that waits forever."""
     for i in range(o.n - 1, -1, -1):
         if w[o.waiting + i] > 0:
-            w[o.culprit] = i
+            w[o.failed_item] = i
     return STUCK
 
 
-@lean
+@njit_no_refcount
 def makespan(x: FloatArray, o: Layout) -> float:
     """End of the last operator, after `simulate`."""
     last = 0.0
@@ -74,7 +74,7 @@ def makespan(x: FloatArray, o: Layout) -> float:
     return last
 
 
-@lean
+@njit_no_refcount
 def over_bytes(w: IntArray, o: Layout) -> int:
     """Bytes over the devices' memories, summed, after `simulate`."""
     total = 0
@@ -83,7 +83,7 @@ def over_bytes(w: IntArray, o: Layout) -> int:
     return total
 
 
-@lean
+@njit_no_refcount
 def largest_load(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray
 ) -> float:
@@ -97,7 +97,7 @@ def largest_load(
     return first + _largest(w, x, o, place, load_s, 1)
 
 
-@inlined
+@njit_inline
 def _largest(
     w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray, only: int
 ) -> float:

@@ -49,8 +49,8 @@ class Layout(NamedTuple):
     in_tensors: int  # [E]
     out_offsets: int  # [n + 1] CSR of out_tensors, by operator
     out_tensors: int  # [t]
-    alias: int  # [t] what a view is a view of, negative for none
-    views: int  # [shared] views of tensors, each before what it is a view of
+    alias: int  # [t] the base of a view, negative for other tensors
+    views: int  # [shared] views of tensors, each before its base
     home_bytes: int  # [t] on the device where it is made: 0 for a view
     kept_bytes: int  # [t] on a device that receives it
     resident_bytes: int  # [n]
@@ -84,7 +84,7 @@ class Layout(NamedTuple):
     event_count: int  # [1]
     touched_count: int  # [1]
     finished: int  # [1] operators that have ended
-    culprit: int  # [1] the transfer or operator that made a simulation fail
+    failed_item: int  # [1] the transfer or operator that made a simulation fail
     # x, the problem
     compute_s: int  # [n * m]
     tensor_bytes: int  # [t]
@@ -94,7 +94,7 @@ class Layout(NamedTuple):
     priority: int  # [n] the least comes first
     start_s: int  # [n]
     end_s: int  # [n]
-    requested_s: int  # [T] when each transfer was asked for
+    requested_s: int  # [T] when each transfer was requested
     sent_s: int  # [T] when it started
     event_s: int  # [m + T]
     changed_s: int  # [m] since when a device holds what it holds
@@ -148,7 +148,7 @@ def _own_sizes(
     whole |= {"touched_channels": channels, "is_touched": channels}
     whole |= {"event_queue": m + transfers, "home_readers": t, "held": m, "peak": m}
     whole |= {"last_transfer": m, "transfer_count": 1, "event_count": 1, "touched_count": 1}
-    whole |= {"finished": 1, "culprit": 1}
+    whole |= {"finished": 1, "failed_item": 1}
     real = {"priority": n, "start_s": n, "end_s": n, "requested_s": transfers, "sent_s": transfers}
     return whole, real | {"event_s": m + transfers, "changed_s": m}
 

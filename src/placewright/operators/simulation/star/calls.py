@@ -1,7 +1,7 @@
 """Calls of accelerators through host memory (rules A1 to A6), compiled.
 
-One pass over operators and tensors. What waits is an operator on a CPU (0 to n - 1) or a call
-(n + unit, unit = device * per_device + call), and it waits for tensors and, a call after the
+One pass over operators and tensors. An item of the queue is an operator on a CPU (0 to n - 1) or a
+call (n + unit, unit = device * per_device + call), and it waits for tensors and, a call after the
 first, for the call before it.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.problem import OperatorProblem
 
 
@@ -57,7 +57,7 @@ def most_calls(problem: OperatorProblem) -> int:
     return min(problem.calls, problem.n)
 
 
-@compiled
+@njit_cached
 def simulate_calls(
     c: Calls, place: IntArray, unit: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -72,7 +72,7 @@ def simulate_calls(
     Returns
     -------
     ready_s
-        Shape (n,): when what the operator makes can be used by others; ``nan`` where it waits
+        Shape (n,): when the outputs of the operator can be read by others; ``nan`` where it waits
         for itself, directly or through other calls.
     begin_s, end_s
         Shape (devices * per_device,): when each call begins (it has all its inputs in host memory)
@@ -126,7 +126,7 @@ def simulate_calls(
     return ready_s, begin_s, end_s
 
 
-@compiled
+@njit_cached
 def _charge(
     c: Calls,
     k: int,
@@ -136,9 +136,9 @@ def _charge(
     load_s: FloatArray,
     waits: IntArray,
 ) -> None:
-    """Add the transfers of tensor k to the calls that pay for them, and count who waits for it."""
-    maker = c.producer[k]
-    home = unit[maker]
+    """Add the transfers of tensor k to the calls that pay for them; count the items that wait."""
+    producer = c.producer[k]
+    home = unit[producer]
     leaves = False
     for b in range(c.consumer_offsets[k], c.consumer_offsets[k + 1]):
         i = c.consumers[b]
@@ -153,10 +153,10 @@ def _charge(
                 seen[u] = k
                 load_s[u] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[i]]
     if leaves and home >= 0:
-        load_s[home] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[maker]]
+        load_s[home] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[producer]]
 
 
-@compiled
+@njit_cached
 def _members(unit: IntArray, units: int) -> tuple[IntArray, IntArray]:
     """CSR: the operators of each call."""
     offsets = np.zeros(units + 1, dtype=np.int64)
@@ -173,7 +173,7 @@ def _members(unit: IntArray, units: int) -> tuple[IntArray, IntArray]:
     return offsets, members
 
 
-@compiled
+@njit_cached
 def _deliver(
     c: Calls,
     i: int,
@@ -184,7 +184,7 @@ def _deliver(
     queue: IntArray,
     tail: int,
 ) -> int:
-    """Deliver what operator i made to all that wait for it."""
+    """Deliver the outputs of operator i to all items that wait for them."""
     n = len(unit)
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
         k = c.out_tensors[a]

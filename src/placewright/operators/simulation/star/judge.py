@@ -16,8 +16,8 @@ from placewright.operators.simulation.loads import (
     star_value,
 )
 from placewright.operators.simulation.star.latency import (
-    Halves,
-    in_turn,
+    HostTransfers,
+    serialised,
     star_latency,
     through_host,
 )
@@ -60,18 +60,20 @@ def _simulated(
 def _period(
     p: OperatorProblem, place: IntArray, loads: StarLoads
 ) -> tuple[FloatArray, FloatArray, Transfers]:
-    """Each device takes in its tensors, runs its operators, and sends out its tensors (rule L7)."""
+    """Each device receives its tensors, runs its operators, and sends its tensors (rule L7)."""
     clock, rates = np.zeros(p.m), host_rates(p, place)
-    taken = _moved(p, loads.entering, rates, clock)
+    incoming = _moved(p, loads.entering, rates, clock)
     start, end = np.empty(p.n), np.empty(p.n)
     for i in p.topology.order:
         d = place[i]
         start[i] = clock[d]
         end[i] = clock[d] = clock[d] + p.compute_s[i, d]
-    return start, end, through_host(taken, _moved(p, loads.leaving, rates, clock))
+    return start, end, through_host(incoming, _moved(p, loads.leaving, rates, clock))
 
 
-def _moved(p: OperatorProblem, crossing: BoolArray, rates: FloatArray, clock: FloatArray) -> Halves:
+def _moved(
+    p: OperatorProblem, crossing: BoolArray, rates: FloatArray, clock: FloatArray
+) -> HostTransfers:
     """Transfers between host memory and devices that pay for them."""
     tensor, device = np.nonzero(crossing & (rates > 0))
-    return in_turn(tensor, device, p.tensor_bytes[tensor] * rates[tensor, device], clock)
+    return serialised(tensor, device, p.tensor_bytes[tensor] * rates[tensor, device], clock)

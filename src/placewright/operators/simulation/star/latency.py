@@ -19,7 +19,7 @@ from placewright.operators.simulation.star.calls import calls_of, most_calls, si
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StarSimulation:
-    """When the last operator is finished, when each computes, shape (n,), and what calls send."""
+    """End of the last operator, start and end of each, shape (n,), and the transfers of calls."""
 
     value_s: float
     op_start_s: FloatArray
@@ -28,7 +28,7 @@ class StarSimulation:
 
 
 def is_star_latency(problem: OperatorProblem) -> bool:
-    """Whether the problem asks for latency through host memory."""
+    """Whether the objective is latency, with transfers through host memory."""
     star = problem.communication is Communication.STAR
     return star and problem.objective is Objective.LATENCY
 
@@ -73,7 +73,7 @@ def _without_gaps(place: IntArray, call: IntArray) -> IntArray:
 
 
 def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
-    """Shape (n,): the earliest call for each operator, where a plan does not say (rule A5).
+    """Shape (n,): the earliest call for each operator, where a plan has none (rule A5).
 
     Calls past the last one allowed become the last one, which is then refused (rule A6).
     """
@@ -83,9 +83,9 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
     t = problem.topology
     for i in t.order.tolist():
         for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
-            maker = int(problem.tensor_producer[k])
-            least = call[maker].copy()
-            least[place[maker]] += place[maker] != place[i]
+            producer = int(problem.tensor_producer[k])
+            least = call[producer].copy()
+            least[place[producer]] += place[producer] != place[i]
             np.maximum(call[i], least, out=call[i])
     return np.minimum(call[np.arange(problem.n), place], most_calls(problem) - 1)
 
@@ -104,10 +104,10 @@ def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation
     if len(stuck):
         raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
     clock_s, (entering, leaving) = begin_s.copy(), _crossing(problem, unit)
-    taken = _moved(problem, *entering, clock_s)
+    incoming = _moved(problem, *entering, clock_s)
     start_s, end_s = _inside(problem, place, unit, ready_s, clock_s)
-    brought = _moved(problem, *leaving, clock_s)
-    return StarSimulation(float(ready_s.max()), start_s, end_s, through_host(taken, brought))
+    outgoing = _moved(problem, *leaving, clock_s)
+    return StarSimulation(float(ready_s.max()), start_s, end_s, through_host(incoming, outgoing))
 
 
 def _deadlock(problem: OperatorProblem, device: int, op: int) -> InfeasibleError:
@@ -137,26 +137,28 @@ def _inside(
 def _crossing(
     p: OperatorProblem, unit: IntArray
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
-    """Tensor and call of all that calls take in, and of all that they send out; by tensor."""
+    """Tensor and call of all inputs of calls, and of all their outputs; by tensor."""
     tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
-    maker, reader = unit[p.tensor_producer], unit[p.consumers]
-    away = reader != maker[tensor]
+    producer, reader = unit[p.tensor_producer], unit[p.consumers]
+    away = reader != producer[tensor]
     enters, leaves = away & (reader >= 0), np.unique(tensor[away])
     count = p.m * most_calls(p)
     once = np.unique(tensor[enters] * count + reader[enters])
-    leaves = leaves[maker[leaves] >= 0]
-    return (once // count, once % count), (leaves, maker[leaves])
+    leaves = leaves[producer[leaves] >= 0]
+    return (once // count, once % count), (leaves, producer[leaves])
 
 
-def _moved(p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray) -> Halves:
+def _moved(
+    p: OperatorProblem, tensor: IntArray, unit: IntArray, clock_s: FloatArray
+) -> HostTransfers:
     """Transfers of calls, one after another from their clocks on."""
     device = unit // most_calls(p)
     took_s = p.tensor_bytes[tensor] * p.host_seconds_per_byte[device]
-    return in_turn(tensor, device, took_s, clock_s, unit)
+    return serialised(tensor, device, took_s, clock_s, unit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Halves:
+class HostTransfers:
     """Transfers between devices and host memory, all in one direction."""
 
     tensor: IntArray
@@ -165,14 +167,14 @@ class Halves:
     end_s: FloatArray
 
 
-def in_turn(
+def serialised(
     tensor: IntArray,
     device: IntArray,
     took_s: FloatArray,
     clock_s: FloatArray,
-    turn: IntArray | None = None,
-) -> Halves:
-    """One after another, in the order given.
+    clock: IntArray | None = None,
+) -> HostTransfers:
+    """Transfers one after another, in the order given.
 
     Parameters
     ----------
@@ -182,20 +184,20 @@ def in_turn(
         Index into `clock_s` of each transfer: its device by default.
     """
     start, end = np.empty(len(tensor)), np.empty(len(tensor))
-    turns = (device if turn is None else turn).tolist()
-    for x, (at, took) in enumerate(zip(turns, took_s.tolist(), strict=True)):
+    clocks = (device if clock is None else clock).tolist()
+    for x, (at, took) in enumerate(zip(clocks, took_s.tolist(), strict=True)):
         start[x] = clock_s[at]
         end[x] = clock_s[at] = clock_s[at] + took
-    return Halves(tensor, device, start, end)
+    return HostTransfers(tensor, device, start, end)
 
 
-def through_host(taken: Halves, brought: Halves) -> Transfers:
+def through_host(incoming: HostTransfers, outgoing: HostTransfers) -> Transfers:
     """Transfers into devices and out of them, by start time."""
-    host = np.full(len(taken.tensor), HOST), np.full(len(brought.tensor), HOST)
-    tensor = np.concatenate([taken.tensor, brought.tensor])
-    source = np.concatenate([host[0], brought.device])
-    target = np.concatenate([taken.device, host[1]])
-    start = np.concatenate([taken.start_s, brought.start_s])
-    end = np.concatenate([taken.end_s, brought.end_s])
+    host = np.full(len(incoming.tensor), HOST), np.full(len(outgoing.tensor), HOST)
+    tensor = np.concatenate([incoming.tensor, outgoing.tensor])
+    source = np.concatenate([host[0], outgoing.device])
+    target = np.concatenate([incoming.device, host[1]])
+    start = np.concatenate([incoming.start_s, outgoing.start_s])
+    end = np.concatenate([incoming.end_s, outgoing.end_s])
     by = np.lexsort((target, tensor, end, start))
     return Transfers(tensor[by], source[by], target[by], start[by], end[by])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import star_value
@@ -42,7 +42,7 @@ def star_scores(
     return np.where(refused, np.inf, value_s), over
 
 
-@compiled
+@njit_cached
 def _ends(c: Calls, placements: IntArray, unit: IntArray) -> FloatArray:
     """When the last operator of each placement ends, ``inf`` where one waits for itself."""
     value_s = np.zeros(len(placements))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, inlined
+from placewright.numerics.njit import njit_cached, njit_inline
 from placewright.operators.planners.pipelines.contraction import Contraction
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -98,7 +98,7 @@ def chain(order: IntArray) -> Lattice:
     return Lattice(offsets, np.arange(count), np.asarray(order, dtype=np.int64))
 
 
-@compiled
+@njit_cached
 def fill(
     lattice: Lattice,
     loads: Loads,
@@ -165,7 +165,7 @@ def fill(
             stack[depth], cursor[depth] = below, lattice.offsets[below]
 
 
-@inlined
+@njit_inline
 def _plus(total: float, lost: float, x: float) -> tuple[float, float]:
     """One more term of a sum, and of what rounding has lost of it (Knuth's two-sum).
 
@@ -176,7 +176,7 @@ def _plus(total: float, lost: float, x: float) -> tuple[float, float]:
     return rounded, lost + ((total - (rounded - kept)) + (x - kept))
 
 
-@compiled
+@njit_cached
 def _relax(
     states: States,
     loads: Loads,

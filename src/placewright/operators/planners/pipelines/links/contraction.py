@@ -1,7 +1,7 @@
 """Throughput over links, made small for exact planners: what must be together is one node.
 
 As `pipelines.contraction`, except that a tensor has a direction and that every pair of devices has
-its own price. Tensors with the same maker and the same readers are added up, those of each pass
+its own price. Tensors with the same producer and the same readers are added up, those of each pass
 apart where passes do not mix.
 """
 
@@ -31,7 +31,7 @@ class Pairs:
         Shape (N,) and (m,).
     edges
         Shape (E, 2), earlier and later node; empty unless contiguous.
-    maker, readers
+    producer, readers
         Shape (H,), and the other nodes that read each tensor.
     send_s
         Shape (H, m, m), seconds from device to device; ``inf`` without a link.
@@ -49,7 +49,7 @@ class Pairs:
     resident_bytes: FloatArray
     memory_bytes: FloatArray
     edges: IntArray
-    maker: IntArray
+    producer: IntArray
     readers: tuple[tuple[int, ...], ...]
     send_s: FloatArray
     alike: IntArray
@@ -91,7 +91,7 @@ class Pairs:
         load[0] = np.bincount(device, self.work_s[nodes, device] - late, self.devices)
         load[-1] += np.bincount(device, late, self.devices)
         for k, readers in enumerate(self.readers):
-            home = int(device[self.maker[k]])
+            home = int(device[self.producer[k]])
             for d in sorted({*device[list(readers)].tolist()} - {home}):
                 load[int(self.late[k]), home] += self.send_s[k, home, d]
                 load[int(self.late[k]), d] += self.send_s[k, home, d]
@@ -112,14 +112,14 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
     node = nodes_of(problem, contiguous=contiguous)
     work, apart = work_of(problem, node), problem.pipeline.diffmaxima
     late = _late_work(problem, node) if apart else np.zeros_like(work)
-    maker, readers, send, made_late = _tensors(problem, node)
+    producer, readers, send, made_late = _tensors(problem, node)
     return Pairs(
         node=node,
         work_s=work,
         resident_bytes=np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64),
         memory_bytes=np.floor(problem.memory_bytes),
         edges=node_edges(problem, node) if contiguous else np.zeros((0, 2), dtype=np.int64),
-        maker=maker,
+        producer=producer,
         readers=readers,
         send_s=send,
         alike=_alike(problem, np.concatenate([work, late])),
@@ -145,20 +145,20 @@ def _tensors(
     late = p.is_backward[p.tensor_producer] & p.pipeline.diffmaxima
     found: dict[tuple[int, tuple[int, ...], bool], list[float]] = {}
     for k in range(p.t):
-        maker = int(node[p.tensor_producer[k]])
+        producer = int(node[p.tensor_producer[k]])
         some = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
-        readers = tuple(sorted({*node[some].tolist()} - {maker}))
+        readers = tuple(sorted({*node[some].tolist()} - {producer}))
         if readers:
-            entry = found.setdefault((maker, readers, bool(late[k])), [0.0, 0.0])
+            entry = found.setdefault((producer, readers, bool(late[k])), [0.0, 0.0])
             entry[0] += 1.0
             entry[1] += float(p.tensor_bytes[k])
     sizes = np.array(list(found.values())).reshape(-1, 2)
     latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send: FloatArray = sizes[:, 0, None, None] * latency + sizes[:, 1, None, None] * per_byte
     send[:, ~(pair | np.eye(p.m, dtype=np.bool_))] = np.inf
-    makers = np.array([a for a, _, _ in found], dtype=np.int64)
+    producers = np.array([a for a, _, _ in found], dtype=np.int64)
     made_late = np.array([x for _, _, x in found], dtype=np.bool_)
-    return makers, tuple(readers for _, readers, _ in found), send, made_late
+    return producers, tuple(readers for _, readers, _ in found), send, made_late
 
 
 def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:

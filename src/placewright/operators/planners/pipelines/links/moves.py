@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 from placewright.operators.planners.annealing import csr, energy, pick_node
 from placewright.operators.planners.pipelines.links.contraction import Pairs
 
@@ -42,7 +42,7 @@ class LoadInstance(NamedTuple):
     work: FloatArray
     resident: FloatArray
     memory: FloatArray
-    maker: IntArray
+    producer: IntArray
     reader_offsets: IntArray
     reader: IntArray
     touch_offsets: IntArray
@@ -60,7 +60,7 @@ def instance_of(c: Pairs) -> LoadInstance:
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     ends: list[list[int]] = [[] for _ in range(c.nodes)]
     for k, readers in enumerate(c.readers):
-        for v in (int(c.maker[k]), *readers):
+        for v in (int(c.producer[k]), *readers):
             touch[v].append(k)
     for u, v in c.edges.tolist():
         ends[u].append(v)
@@ -69,7 +69,7 @@ def instance_of(c: Pairs) -> LoadInstance:
         c.work_s,
         c.resident_bytes,
         c.memory_bytes,
-        c.maker,
+        c.producer,
         *csr([list(readers) for readers in c.readers]),
         *csr(touch),
         *csr(ends),
@@ -100,7 +100,7 @@ def anneal(
 
 
 class Walk(NamedTuple):
-    """Where a walk is.
+    """State of a walk.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Walk(NamedTuple):
     ahead
         Shape (m, m), edges from device to device.
     least
-        Shape (1,), what `best` is worth.
+        Shape (1,), the value of `best`.
     """
 
     place: IntArray
@@ -124,9 +124,9 @@ class Walk(NamedTuple):
     least: FloatArray
 
 
-@compiled
+@njit_cached
 def _begin(b: LoadInstance, start: IntArray, seed: int) -> Walk:
-    """Before the first move."""
+    """State before the first move."""
     np.random.seed(seed)
     n, m = b.work.shape
     place = start.copy()
@@ -139,12 +139,12 @@ def _begin(b: LoadInstance, start: IntArray, seed: int) -> Walk:
             if b.edge[x] >= 0:
                 ahead[place[v], place[b.edge[x]]] += 1
     seen = np.zeros(m, dtype=np.bool_)
-    for k in range(len(b.maker)):
+    for k in range(len(b.producer)):
         _add(b, k, place, 1.0, load, seen)
     return Walk(place, start.copy(), load, held, ahead, np.array([_value(load, m)]))
 
 
-@compiled
+@njit_cached
 def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
     """Moves `first` to `last` of `moves`, the colder the later; the best by the largest load."""
     m = len(walk.held)
@@ -152,7 +152,7 @@ def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, h
     least, seen = walk.least[0], np.zeros(m, dtype=np.bool_)
     trial = np.zeros(b.passes * m)
     for step in range(first, last):
-        warmth = heat * (1.0 - step / moves) + 1e-9
+        temperature = heat * (1.0 - step / moves) + 1e-9
         v = pick_node(place, load if b.passes == 1 else load[:m] + load[m:])
         a = place[v]
         to = _target(b, v, place, m)
@@ -167,7 +167,7 @@ def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, h
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, 1.0, trial, seen)
         rise = energy(trial, least) - energy(load, least)
-        accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / warmth)
+        accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / temperature)
         if accepted and len(b.edge) > 0:
             _shift(b, v, a, to, place, ahead)
             if _cyclic(ahead):
@@ -187,7 +187,7 @@ def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, h
     walk.least[0] = least
 
 
-@compiled
+@njit_cached
 def _value(load: FloatArray, m: int) -> float:
     """The largest load of each pass, added up."""
     total = 0.0
@@ -196,34 +196,34 @@ def _value(load: FloatArray, m: int) -> float:
     return total
 
 
-@compiled
+@njit_cached
 def _work(b: LoadInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
-    """Add what a node computes on a device to the loads, or take it off."""
+    """Add the compute time of a node on a device to the loads, or subtract it."""
     late = b.late_work[v, d]
     load[d] += sign * (b.work[v, d] - late)
     if late > 0.0:
         load[b.work.shape[1] + d] += sign * late
 
 
-@compiled
+@njit_cached
 def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
     """The device of a node that v shares a tensor with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
         return np.random.randint(m)
     k = b.touched[first + np.random.randint(last - first)]
-    if b.maker[k] != v:
-        return int(place[b.maker[k]])
+    if b.producer[k] != v:
+        return int(place[b.producer[k]])
     lo, hi = b.reader_offsets[k], b.reader_offsets[k + 1]
     return int(place[b.reader[lo + np.random.randint(hi - lo)]])
 
 
-@compiled
+@njit_cached
 def _add(
     b: LoadInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
 ) -> None:
-    """Add the transfers of tensor k to the loads, or take them off."""
-    home, first = place[b.maker[k]], b.late[k] * b.work.shape[1]
+    """Add the transfers of tensor k to the loads, or subtract them."""
+    home, first = place[b.producer[k]], b.late[k] * b.work.shape[1]
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         d = place[b.reader[x]]
         if d != home and not seen[d]:
@@ -235,9 +235,9 @@ def _add(
         seen[place[b.reader[x]]] = False
 
 
-@compiled
+@njit_cached
 def _shift(b: LoadInstance, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
-    """Count the edges of v as if it went from a to another device."""
+    """Count the edges of v on another device than a."""
     for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
         w = b.edge[x]
         if w >= 0:
@@ -248,9 +248,9 @@ def _shift(b: LoadInstance, v: int, a: int, to: int, place: IntArray, ahead: Int
             ahead[place[-1 - w], to] += 1
 
 
-@compiled
+@njit_cached
 def _cyclic(ahead: IntArray) -> bool:
-    """Whether devices follow each other in a circle: devices without predecessors are peeled."""
+    """Whether the devices form a cycle: devices without predecessors are removed repeatedly."""
     m = len(ahead)
     gone = np.zeros(m, dtype=np.bool_)
     for _ in range(m):

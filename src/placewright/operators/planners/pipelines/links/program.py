@@ -163,7 +163,7 @@ def _may(c: Pairs, last: dict[int, tuple[int, int]], v: int, d: int) -> bool:
 
 def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
     """Transfers of tensor k from device to device."""
-    home, load = m.x[int(c.maker[k])], m.load[int(c.late[k])]
+    home, load = m.x[int(c.producer[k])], m.load[int(c.late[k])]
     for d in range(c.devices):
         read = _any(m.program, [m.x[r][d] for r in c.readers[k]])
         if read is None:
@@ -194,7 +194,7 @@ def _any(program: LinearProgram, on: Sequence[int | None]) -> int | None:
 
 def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
     """Transfers of tensor k into and out of every device; all links take the same time."""
-    home, readers, program = m.x[int(c.maker[k])], c.readers[k], m.program
+    home, readers, program = m.x[int(c.producer[k])], c.readers[k], m.program
     if c.devices < 2 or c.send_s[k, 0, 1] <= 0:
         return
     price, most = float(c.send_s[k, 0, 1] * scale), float(min(c.devices - 1, len(readers)))

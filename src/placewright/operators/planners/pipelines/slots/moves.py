@@ -1,8 +1,8 @@
-"""Annealing of throughput around host memory: nodes go to other devices, or change places.
+"""Annealing of throughput around host memory: nodes move to other devices, or are exchanged.
 
 The energy is the sum over devices of (load / least seen) to a high power, which follows the largest
 load and still sees the others. Moves that overfill a memory are not made. Slots are devices here
-(`pipelines.slots.program.slot_kinds`), stages are not replicated, clusters and passes not known.
+(`pipelines.slots.program.slot_kinds`), without replicated stages, clusters and passes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import compiled, released
+from placewright.numerics.njit import njit_cached, njit_nogil
 from placewright.operators.planners.annealing import csr, energy, pick_node
 from placewright.operators.planners.pipelines.contraction import Contraction
 from placewright.operators.planners.pipelines.slots.program import slot_kinds
@@ -71,7 +71,7 @@ def anneal_slots(
     return _walk(instance, slot.astype(np.int64), moves, heat, seed, stop)
 
 
-@released
+@njit_nogil
 def _walk(
     b: LoadInstance, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
 ) -> IntArray:
@@ -91,13 +91,13 @@ def _walk(
     for step in range(moves):
         if halt[0]:
             break
-        warmth = heat * (1.0 - step / moves) + 1e-9
+        temperature = heat * (1.0 - step / moves) + 1e-9
         v = pick_node(place, load)
         to, other = _target(b, v, place, m), -1
         a = place[v]
         if to == a or b.work[v, to] == np.inf:
             continue
-        if np.random.random() < 0.3:  # pick_node from there comes here
+        if np.random.random() < 0.3:  # exchange with a node of the target
             other = np.random.randint(n)
             if place[other] != to or b.work[other, a] == np.inf:
                 other = -1
@@ -110,7 +110,7 @@ def _walk(
         if other >= 0:
             _move(b, other, to, a, load, count)
         rise = energy(load, least) - energy(before, least)
-        if rise > 0.0 and np.random.random() >= np.exp(-rise / warmth):
+        if rise > 0.0 and np.random.random() >= np.exp(-rise / temperature):
             _move(b, v, to, a, load, count)
             if other >= 0:
                 _move(b, other, a, to, load, count)
@@ -129,7 +129,7 @@ def _walk(
     return best
 
 
-@compiled
+@njit_cached
 def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
     """The device of a node that v shares a hyperedge with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
@@ -140,15 +140,15 @@ def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
     return int(place[b.member[lo + np.random.randint(hi - lo)]])
 
 
-@compiled
+@njit_cached
 def _move(b: LoadInstance, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
     _put(b, v, a, -1, load, count)
     _put(b, v, to, 1, load, count)
 
 
-@compiled
+@njit_cached
 def _put(b: LoadInstance, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
-    """Add node v to device d, or take it off."""
+    """Add node v to device d, or remove it."""
     load[d] += sign * b.work[v, d]
     for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
         e = b.touched[x]
