@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,15 @@ import placewright
 HEAVY = ("torch", "numba", "numpy", "pydantic", "rich", "typer", "ortools", "yaml")
 
 
-def test_all_names_exist_and_no_other_is_promised() -> None:
-    """`__all__`, the lazy table and `dir` say the same."""
-    assert set(placewright.__all__) == {*placewright._HOME, "__version__"}
-    assert dir(placewright) == sorted(placewright.__all__)
+def test_type_checkers_and_python_see_the_same_names() -> None:
+    """The imports for type checkers, each of a name "as" itself, are those of the lazy table."""
+    tree = ast.parse(Path(placewright.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {a.name: n.module for n in imports for a in n.names} == placewright._HOME
+    assert all(a.name == a.asname for n in imports for a in n.names)
+    assert len(placewright._HOME) == sum(len(names) for names in placewright._NAMES.values())
+    assert dir(placewright) == placewright.__all__ == sorted({*placewright._HOME, "__version__"})
 
 
 @pytest.mark.parametrize("name", placewright.__all__)
