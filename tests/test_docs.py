@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placewright.capturing.zoo import FACTORIES
-from placewright.cluster.presets import preset_names
+from placewright.cluster.files import preset_names
 from placewright.operators.instances import tiny
 from placewright.operators.planners import planners
 
@@ -35,13 +35,16 @@ def test_every_model_and_preset_is_named() -> None:
 
 
 def test_the_rooms_of_the_house_exist() -> None:
-    """Every line of the drawing in architecture.md is a folder or a file."""
+    """Every line of the drawing in architecture.md is a folder or a file; no folder is left out."""
     text = page("concepts/architecture.md")
     drawing = text.split("src/placewright/\n", 1)[1].split("```", 1)[0]
     rooms = [line.split()[0] for line in drawing.splitlines() if line.strip()]
     assert len(rooms) > 10
-    missing = [room for room in rooms if not (ROOT / "src" / "placewright" / room).exists()]
+    source = ROOT / "src" / "placewright"
+    missing = [room for room in rooms if not (source / room).exists()]
     assert missing == []
+    folders = {f"{path.parent.relative_to(source)}/" for path in source.rglob("*.py")} - {"./"}
+    assert folders <= set(rooms)
 
 
 PAGES = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))

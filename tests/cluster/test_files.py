@@ -15,10 +15,10 @@ from placewright.cluster.files import (
     cluster_from_text,
     cluster_to_text,
     load_cluster,
+    preset_names,
     read_cluster,
     write_cluster,
 )
-from placewright.cluster.presets import preset_names
 from placewright.errors import InputError, UnknownNameError
 
 DUO = """

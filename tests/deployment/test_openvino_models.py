@@ -15,8 +15,7 @@ import pytest
 
 from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
-from placewright.cluster.files import cluster_from_text, cluster_to_text
-from placewright.cluster.presets import preset
+from placewright.cluster.files import cluster_from_text, cluster_to_text, preset
 from placewright.deployment.measured import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from placewright.runtime.step.executor import keep_freed_memory
+from placewright.runtime.executor import keep_freed_memory
 
 FAULTS = (
     "import resource, sys\n"
-    "from placewright.runtime.step.executor import keep_freed_memory\n"
+    "from placewright.runtime.executor import keep_freed_memory\n"
     "if sys.argv[1] != 'plain': keep_freed_memory()\n"
     "if sys.argv[1] == 'give back': keep_freed_memory(keep=False)\n"
     "def step():\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.console import Console
 from placewright.cli.documents import document_kind
-from placewright.cli.operators.pipelines import DIFFMAXIMA, PipelineOptions
+from placewright.cli.pipeline_options import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:

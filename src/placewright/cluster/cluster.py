@@ -263,7 +263,7 @@ class Cluster:
     @staticmethod
     def preset(name: str) -> Cluster:
         """A cluster that ships with Placewright, for example ``edge-duo``."""
-        from placewright.cluster.presets import preset
+        from placewright.cluster.files import preset
 
         return preset(name)
 

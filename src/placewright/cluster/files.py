@@ -13,6 +13,7 @@ A link goes both ways, each way on its own channel, unless ``duplex: false`` (th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from placewright.cluster.cluster import WORK, Cluster, Device, Link
-from placewright.errors import InputError
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, RefusedError, parse_yaml, placed, read_text, validate
 from placewright.io.stored import write_file
 from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
@@ -110,10 +111,26 @@ class ClusterFile(FileModel):
     links: tuple[LinkEntry, ...] = ()
 
 
+PRESETS = files("placewright.cluster").joinpath("presets")
+"""Clusters that ship with Placewright, one YAML file each."""
+
+
+def preset_names() -> tuple[str, ...]:
+    """All presets, sorted."""
+    names = (entry.name for entry in PRESETS.iterdir())
+    return tuple(sorted(n.removesuffix(".yaml") for n in names if n.endswith(".yaml")))
+
+
+def preset(name: str) -> Cluster:
+    """The preset called `name`; `UnknownNameError` offers the nearest one."""
+    if name not in preset_names():
+        raise UnknownNameError("cluster preset", name, preset_names())
+    text = PRESETS.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return cluster_from_text(text, where=f"preset {name}", name=name)
+
+
 def load_cluster(spec: str) -> Cluster:
     """The cluster that `spec` names on the command line: a file, or a preset."""
-    from placewright.cluster.presets import preset
-
     path = Path(spec)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return read_cluster(path)

@@ -61,7 +61,7 @@ def for_openvino(source: str) -> bool:
 
 def default_cluster(source: str) -> Cluster | None:
     """The cluster on which a model is placed where none is named: ``None`` for this machine."""
-    from placewright.cluster.presets import preset
+    from placewright.cluster.files import preset
 
     return preset("hetero-cpu") if for_openvino(source) else None
 

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
-
-from placewright.errors import InfeasibleError, UnknownNameError
-from placewright.numerics.arrays import BoolArray
+from placewright.errors import UnknownNameError
+from placewright.operators.alternatives import Alternative, moved
 from placewright.operators.critical_path import Limit, critical_spans, limits
+from placewright.operators.explain_module import (
+    ModuleExplanation,
+    explain_module,
+    module_names,
+)
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-
-if TYPE_CHECKING:
-    from placewright.operators.explain_module import ModuleExplanation
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """The plan with the operator (and its group) on another device.
-
-    Attributes
-    ----------
-    compute_s
-        The operator alone, there.
-    value_s
-        Value of the changed plan, ``inf`` where it cannot be.
-    note
-        Why it cannot be, empty if it can.
-    """
-
-    device: str
-    compute_s: float
-    value_s: float
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +73,6 @@ def explain(
     UnknownNameError
         The problem has no such operator or module; offers the nearest.
     """
-    from placewright.operators.explain_module import explain_module, module_names
-
     if name in problem.operator_names:
         return explain_operator(problem, plan, name)
     modules = module_names(problem)
@@ -150,31 +128,6 @@ def _binding(
     if change == 0:
         return f"nothing: on {near.device} the plan would take as long" + because
     return f"time: on {near.device}, the next best, the plan takes {change:.4g} s more" + because
-
-
-def moved(
-    problem: OperatorProblem, plan: OperatorPlan, moving: BoolArray, own_s: float, device: int
-) -> Alternative:
-    """The plan with the operators in `moving`, whole groups, on another device.
-
-    Parameters
-    ----------
-    own_s
-        What the operators that are asked about take there.
-    """
-    name = problem.device_names[device]
-    leader = device if plan.replica_of is None else int(plan.replica_of[device])
-    if leader != device:
-        note = f"it is a copy of {problem.device_names[leader]!r}"
-        return Alternative(name, own_s, float("inf"), note)
-    placement = np.where(moving, device, plan.placement)
-    try:
-        judged = judge(problem, replace(plan, placement=placement))
-    except InfeasibleError as error:
-        return Alternative(name, own_s, float("inf"), error.what)
-    if not judged.feasible:
-        return Alternative(name, own_s, float("inf"), judged.violation)
-    return Alternative(name, own_s, float(judged.value))
 
 
 def _received(problem: OperatorProblem, judged: OperatorJudgement, op: int) -> dict[str, str]:

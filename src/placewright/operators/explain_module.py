@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray
+from placewright.operators.alternatives import Alternative, moved
 from placewright.operators.critical_path import critical_operators
-from placewright.operators.explain import Alternative, moved
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem

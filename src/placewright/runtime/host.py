@@ -1,13 +1,18 @@
-"""A machine as one of its processes sees it: its name, its clock, its cores and its GPUs."""
+"""A machine as one of its processes sees it, and ranks of processes by machine."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
 
 NODE_VARIABLE = "PLACEWRIGHT_NODE"
 
@@ -63,3 +68,36 @@ def _gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return tuple(visible.split(",")[:count]) if visible else tuple(map(str, range(count)))
+
+
+def assign_ranks(cluster: Cluster, hosts: Sequence[Host]) -> dict[str, int]:
+    """Device name -> rank of the process that serves it.
+
+    By node where processes are on hosts named as the cluster's nodes, else in order: the first
+    process serves the first device.
+
+    Parameters
+    ----------
+    hosts
+        By rank, as many as there are devices.
+
+    Raises
+    ------
+    InputError
+        Some hosts have the names of nodes, and a node has more or fewer processes than devices.
+    """
+    wanted = Counter(device.node for device in cluster.devices)
+    there = Counter(host.name for host in hosts)
+    if not set(wanted) & set(there):
+        return {name: rank for rank, name in enumerate(cluster.device_names)}
+    for node, count in wanted.items():
+        if there[node] != count:
+            raise InputError(
+                f"node {node!r} has {count} devices and {there[node]} processes",
+                where=cluster.name,
+                by="processes are on " + ", ".join(f"{n} ({c})" for n, c in there.items()),
+                hint=f"start one process per device there; {NODE_VARIABLE}={node} in its "
+                "environment names the node that a machine is",
+            )
+    free = {n: [r for r, host in enumerate(hosts) if host.name == n] for n in wanted}
+    return {device.name: free[device.node].pop(0) for device in cluster.devices}

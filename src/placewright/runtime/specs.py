@@ -15,7 +15,7 @@ from placewright.runtime.limits import GROUP_S
 from placewright.runtime.messages.layout import Layout
 from placewright.testbed.node_handle import NodeHandle
 
-PLACED_STEPS = "placewright.runtime.step.executor:StepExecutor"
+PLACED_STEPS = "placewright.runtime.executor:StepExecutor"
 """The program that executes steps of a placed `placewright.graph.program.Program`."""
 
 

@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING
 
 from placewright.cli.operators.learned import compare, train
 from placewright.cli.operators.model_files import export
-from placewright.cli.operators.pipelines import (
-    ClustersOption,
-    PipelineOptions,
-    ReplicationOption,
-    SpeedupOption,
-    SyncOption,
-)
 from placewright.cli.operators.residual import simulate
 from placewright.cli.operators.run import run
 from placewright.cli.options import (
@@ -30,6 +23,13 @@ from placewright.cli.options import (
     QueuesOption,
     Source,
     TrainingOption,
+)
+from placewright.cli.pipeline_options import (
+    ClustersOption,
+    PipelineOptions,
+    ReplicationOption,
+    SpeedupOption,
+    SyncOption,
 )
 
 if TYPE_CHECKING:

@@ -48,10 +48,10 @@ def simulate(
     trace: TraceOption = None,
 ) -> None:
     """Simulate a saved plan by the judge: value, timeline, limits. Exit 3 if it does not fit."""
-    from placewright.cli import wing_verbs
+    from placewright.cli import generic_verbs
 
     if residual is None:
-        wing_verbs.simulate(console, load, plan, report=report, trace=trace)
+        generic_verbs.simulate(console, load, plan, report=report, trace=trace)
         return
     from placewright.operators.residual_files import read_residual
     from placewright.planning.fixed_plan import judged_plan

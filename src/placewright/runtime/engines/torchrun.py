@@ -24,7 +24,6 @@ from placewright.errors import InputError, RunError
 from placewright.runtime import limits
 from placewright.runtime.connections.authentication import Listener
 from placewright.runtime.connections.channel import Channel, wait
-from placewright.runtime.engines.engine import assign_ranks
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.torchrun_agent import (
@@ -38,7 +37,7 @@ from placewright.runtime.engines.torchrun_connect import (
     on_one_machine,
     warn_of_open_rendezvous,
 )
-from placewright.runtime.host import Host, loopback
+from placewright.runtime.host import Host, assign_ranks, loopback
 from placewright.runtime.program import codec_of
 from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs

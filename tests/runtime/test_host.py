@@ -6,8 +6,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
-from placewright.runtime.engines.engine import assign_ranks
-from placewright.runtime.host import Host
+from placewright.runtime.host import Host, assign_ranks
 
 TRIO = Cluster((Device("a", node="x"), Device("b", node="y"), Device("c", node="x")), name="trio")
 
