@@ -5,6 +5,7 @@ A wing with views of its own composes its pages of these parts and of `placewrig
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,13 +76,7 @@ class GenericViews:
         run: Any = None,
     ) -> str:
         """The page of a result."""
-        title = f"{result.problem.name}: {amount(result.value, self.unit)}"
-        return html_page(
-            title,
-            *self._body(result),
-            candidates_section(result, self.unit),
-            provenance_section(provenance(result, self.unit)),
-        )
+        return result_page(result, self._body(result), unit=self.unit)
 
     def fragment(self, result: Result) -> str:
         """Value, bound and timeline."""
@@ -89,12 +84,7 @@ class GenericViews:
 
     def saved_page(self, kind: str, data: Data, path: Path) -> str:
         """The page of a problem or a plan: its facts, and the rest as it is written."""
-        import json
-
-        if "plan" not in data:
-            return text_page(path.stem, kind, path, json.dumps(data, indent=2))
-        body = json.dumps(data["plan"], indent=2)
-        return saved_plan_page(data, path, kind, [preformatted("Plan", "", body)], self.unit)
+        return plain_saved_page(kind, data, path, unit=self.unit)
 
     def _body(self, result: Result) -> Iterator[str]:
         value = f"<b>{text(amount(result.value, self.unit))}</b>"
@@ -107,6 +97,55 @@ class GenericViews:
         if trace is not None:
             yield section("Timeline", "", scroll(gantt(trace, title="predicted timeline")))
             yield memory_section(trace)
+
+
+def result_page(
+    result: Result,
+    body: Iterable[str],
+    *,
+    unit: str = "s",
+    headline: str = "",
+    more: dict[str, str] | None = None,
+) -> str:
+    """The page of a result: the wing's parts, then candidates and provenance.
+
+    Parameters
+    ----------
+    headline
+        In the title after the problem's name; the value by default.
+    more
+        What the wing adds to the provenance.
+    """
+    return html_page(
+        f"{result.problem.name}: {headline or amount(result.value, unit)}",
+        *body,
+        candidates_section(result, unit),
+        provenance_section(provenance(result, unit) | (more or {})),
+    )
+
+
+def plain_saved_page(
+    kind: str,
+    data: Data,
+    path: Path,
+    *,
+    title: str = "Plan",
+    unit: str = "s",
+    most: int | None = None,
+) -> str:
+    """The page of a problem or a plan file, as it is written.
+
+    Parameters
+    ----------
+    title
+        Of the section with the plan.
+    most
+        Characters of a problem that are shown.
+    """
+    if "plan" not in data:
+        return text_page(path.stem, kind, path, json.dumps(data, indent=2)[:most])
+    body = json.dumps(data["plan"], indent=2)
+    return saved_plan_page(data, path, kind, [preformatted(title, "", body)], unit)
 
 
 def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:

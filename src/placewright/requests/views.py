@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,15 @@ from placewright.planning.result import Result
 from placewright.planning.trace import Trace
 from placewright.planning.views import (
     bound_sentence,
-    candidates_section,
-    preformatted,
-    provenance,
-    provenance_section,
+    plain_saved_page,
     result_facts,
-    saved_plan_page,
-    text_page,
+    result_page,
 )
 from placewright.report.gantt import gantt
 from placewright.report.page import (
     facts,
     heading,
     html_fragment,
-    html_page,
     scroll,
     section,
 )
@@ -66,14 +60,8 @@ def page(
     result: Result, measurement: Measurement | None = None, graph: Any = None, run: Any = None
 ) -> str:
     """The self-contained page of a result."""
-    title = f"{result.problem.name}: effective accuracy {result.value:.4f}"
-    return html_page(
-        title,
-        *_body(result),
-        *_curves(result.problem, result.plan),
-        candidates_section(result, ""),
-        provenance_section(provenance(result, "")),
-    )
+    parts = [*_body(result), *_curves(result.problem, result.plan)]
+    return result_page(result, parts, unit="", headline=f"effective accuracy {result.value:.4f}")
 
 
 def fragment(result: Result) -> str:
@@ -83,10 +71,7 @@ def fragment(result: Result) -> str:
 
 def saved_page(kind: str, data: dict[str, Any], path: Path) -> str:
     """The page of a problem or a plan file."""
-    if "plan" not in data:
-        return text_page(path.stem, kind, path, json.dumps(data, indent=2)[:20_000])
-    body = json.dumps(data["plan"], indent=2)
-    return saved_plan_page(data, path, kind, [preformatted("Policy", "", body)], "")
+    return plain_saved_page(kind, data, path, title="Policy", unit="", most=20_000)
 
 
 def _body(result: Result) -> Iterator[str]:

@@ -17,17 +17,15 @@ from placewright.planning.result import Result
 from placewright.planning.views import (
     Data,
     bound_sentence,
-    candidates_section,
     memory_section,
     preformatted,
-    provenance,
-    provenance_section,
     result_facts,
+    result_page,
     saved_plan_page,
     text_page,
 )
 from placewright.report.gantt import gantt
-from placewright.report.page import facts, heading, html_fragment, html_page, scroll, section
+from placewright.report.page import facts, heading, html_fragment, scroll, section
 from placewright.report.svg import text
 from placewright.report.text import plain_table, seconds, size
 
@@ -78,13 +76,7 @@ def page(
     run: Any = None,
 ) -> str:
     """The page of a plan."""
-    return html_page(
-        f"{result.problem.name}: {seconds(result.value)}",
-        *_body(result, measurement),
-        *_measured(run),
-        candidates_section(result),
-        provenance_section(provenance(result)),
-    )
+    return result_page(result, [*_body(result, measurement), *_measured(run)])
 
 
 def _measured(run: Any) -> Iterator[str]:

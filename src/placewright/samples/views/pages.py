@@ -13,16 +13,14 @@ from placewright.planning.views import (
     Data,
     Fact,
     bound_sentence,
-    candidates_section,
     preformatted,
-    provenance,
-    provenance_section,
     result_facts,
+    result_page,
     saved_plan_page,
     text_page,
 )
 from placewright.report.gantt import gantt
-from placewright.report.page import facts, heading, html_fragment, html_page, scroll, section
+from placewright.report.page import facts, heading, html_fragment, scroll, section
 from placewright.report.svg import text
 from placewright.report.text import percent, plain_table, seconds, size
 from placewright.samples.files import read_problem
@@ -42,12 +40,7 @@ def page(
     run: Any = None,
 ) -> str:
     """The page of a plan; runs have pages of their own in `placewright.samples.views.run_pages`."""
-    return html_page(
-        f"{result.problem.name}: {seconds(result.value)}",
-        *_body(result),
-        candidates_section(result),
-        provenance_section(provenance(result) | _options(result)),
-    )
+    return result_page(result, _body(result), more=_options(result))
 
 
 def fragment(result: Result) -> str:
