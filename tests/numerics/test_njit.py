@@ -31,10 +31,10 @@ def test_numbers_in_a_call_are_of_one_type() -> None:
 
 
 MODULE = """from typing import NamedTuple
-from placewright.numerics.njit import compiled
+from placewright.numerics.njit import njit_cached
 class {name}(NamedTuple):
     x: int
-@compiled
+@njit_cached
 def more(a):
     return a.x + {add}
 print(more({name}(1)))

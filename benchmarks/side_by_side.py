@@ -1,0 +1,199 @@
+"""Is this tree as fast as an older one? ``python benchmarks/side_by_side.py OLD/src``.
+
+Both trees run in processes of their own, in turns: the judge on random placements, HEFT, `search`
+with a fixed amount of work, and the executor (a training step on one device). Of the first three
+the process's CPU time counts, of the executor the time of its steps. The ratio is the older tree's
+time over this one's, so more than 1 is faster; the interval holds 95 % of resampled medians.
+
+``git archive COMMIT src | tar -x -C OLD`` makes an older tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PARTS = ("judge", "heft", "search", "executor")
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+
+def first_of(name: str, *modules: str) -> Any:
+    """`name` from the first of the modules that this tree has: some have been renamed."""
+    for module in modules:
+        try:
+            return getattr(import_module(f"placewright.{module}"), name)
+        except (ImportError, AttributeError):
+            continue
+    raise SystemExit(f"{name} is in none of {', '.join(modules)}")
+
+
+def cpu_s(run: Callable[[], object]) -> float:
+    """CPU seconds of this process."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def parts(file: Path) -> dict[str, Callable[[], float]]:
+    """What is timed, by name; one call is one round."""
+    import placewright
+
+    read_problem = first_of("read_problem", "operators.files")
+    judge_type = first_of("Judge", "operators.judge")
+    planners = first_of("planners", "operators.planners")
+    context = first_of("Context", "planning.contract", "planning")()
+    problem = read_problem(file)
+    judge, rng = judge_type(problem), np.random.default_rng(1)
+    rows = rng.integers(0, problem.m, (400, problem.n))
+    heft = planners(problem)["heft"]
+    search = replace(planners(problem)["search"], effort=1.5e6)
+
+    def searched() -> object:
+        return placewright.solve(problem, search, time_limit_s=float("inf"))
+
+    session = executor_session()
+    return {
+        "judge": lambda: cpu_s(lambda: judge.many(rows)),
+        "heft": lambda: cpu_s(lambda: [heft(problem, context) for _ in range(20)]),
+        "search": lambda: cpu_s(searched),
+        "executor": lambda: float(np.median([r.duration_s for r in session.run(10)])),
+    }
+
+
+def executor_session() -> Any:
+    """Workers that execute a training step of AlexNet on one device."""
+    import placewright
+
+    load = first_of("load_model", "capturing.source", "capture.source")
+    capture = first_of("capture_source", "capturing.model", "capture.model")
+    state = first_of("initial_state", "capturing.state", "capture.state")
+    session_type = first_of("Session", "runtime.session", "execute.session")
+    source = load("zoo:alexnet", batch=2, training=True)
+    graph = capture(source, training=True)
+    here = placewright.Cluster((placewright.Device("here"),))
+    session = session_type(graph, here, state(source, graph.program))
+    session.__enter__()
+    session.load([0] * len(graph.operators), range(len(graph.operators)))
+    session.run(3)
+    return session
+
+
+def serve(file: Path) -> None:
+    """Time what stdin names, one round per line; ends with stdin."""
+    timed = parts(file)
+    for name in PARTS[:-1]:
+        timed[name]()  # compiles
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(timed[line.strip()](), flush=True)
+    os._exit(0)
+
+
+class Tree:
+    """A process that runs one tree's code."""
+
+    def __init__(self, source: Path, file: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", str(file)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready(self) -> None:
+        """Wait until everything is compiled."""
+        self._line()
+
+    def time(self, name: str) -> float:
+        """Seconds of one round."""
+        assert self.process.stdin is not None
+        print(name, file=self.process.stdin, flush=True)
+        return float(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process ended with code {self.process.wait()}")
+        return line
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def problem_file(folder: Path) -> Path:
+    """A problem of 500 operators and 4 devices that both trees read."""
+    from judge_speed import layered
+    from placewright.operators.files import write_problem
+
+    file = write_problem(layered(500, 4), folder / "problem.json")
+    text = json.loads(file.read_text())
+    file.write_text(json.dumps(text))
+    return file
+
+
+def main() -> None:
+    """Print a markdown table; exit 1 where the ratio's interval is below the limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("old", type=Path, nargs="?", help="the src folder of the older tree")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--limit", type=float, default=0.97, help="least ratio")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve is not None:
+        serve(asked.serve)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = problem_file(Path(folder))
+        trees = [Tree(source.resolve(), file) for source in (asked.old, SOURCE)]
+        try:
+            sys.exit(1 if compared(trees, asked.rounds, asked.limit) else 0)
+        finally:
+            for tree in trees:
+                tree.close()
+
+
+def compared(trees: list[Tree], rounds: int, limit: float) -> int:
+    """Print a row per part; how many are slower than the limit for certain."""
+    for tree in trees:
+        tree.ready()
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}\n")
+    print("| part | before, ms | now, ms | before / now | 95 % |\n|---|---:|---:|---:|---|")
+    slower, rng = 0, np.random.default_rng(0)
+    for name in PARTS:
+        took = np.array(
+            [[tree.time(name) for tree in (trees, trees[::-1])[k % 2]][:: (1, -1)[k % 2]]
+             for k in range(rounds)]
+        )  # fmt: skip
+        ratio = took[:, 0] / took[:, 1]
+        picked = np.median(rng.choice(ratio, (2000, len(ratio))), axis=1)
+        low, high = np.quantile(picked, [0.025, 0.975])
+        before, now = np.median(took, axis=0) * 1e3
+        slower += bool(high < limit)
+        print(
+            f"| {name} | {before:.2f} | {now:.2f} | {np.median(ratio):.3f} | "
+            f"{low:.3f} to {high:.3f} |",
+            flush=True,
+        )
+    return slower
+
+
+if __name__ == "__main__":
+    main()
