@@ -88,7 +88,7 @@ def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:
     portfolio = portfolio_of(TWO)
     portfolio.run(Fixed("learned", missing=True), Context())
     portfolio.run(Fixed("fast"), Context())
-    assert "not asked: learned" in portfolio.why()
+    assert "not run: learned" in portfolio.why()
 
 
 def test_a_bound_above_its_own_plan_is_not_believed() -> None:

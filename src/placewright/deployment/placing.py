@@ -150,7 +150,7 @@ def place(
         table=table,
         weights=weights,
         monitor=monitor,
-    ).asked(objective=objective, contiguous=contiguous)
+    ).with_options(objective=objective, contiguous=contiguous)
     return deploy(
         workload,
         workers,
@@ -192,7 +192,7 @@ def deploy(
         streamed = workload.problem.objective is Objective.THROUGHPUT
         if calibrate and not local:
             known = measured_interference(workload, workers, monitor)
-            known = known.asked(workload.problem)
+            known = known.with_options(workload.problem)
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
         else:

@@ -196,7 +196,7 @@ def tried(
     try:
         return _tried(workload, known, results, workers, monitor, robust=robust)
     except KeyboardInterrupt:
-        monitor.note("interrupted before any plan was tried: the best one said is run")
+        monitor.note("interrupted before any plan was tried: the best predicted one is run")
         return results[0]
 
 

@@ -90,7 +90,7 @@ class Workload:
         state = initial_state(self.source, self.graph.program, copy=False)
         return replace(self, state=state, versions=versions(self.source))
 
-    def asked(self, **options: Any) -> Workload:
+    def with_options(self, **options: Any) -> Workload:
         """The same workload with other options of the problem: its objective, for one."""
         return replace(self, problem=self.problem.replace(**options))
 

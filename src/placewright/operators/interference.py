@@ -44,7 +44,7 @@ class InterferenceProfile:
         """The problem that a plan is to be judged by."""
         return self.alone if len(np.unique(plan.placement)) == 1 else self.together
 
-    def asked(self, problem: OperatorProblem) -> Self:
+    def with_options(self, problem: OperatorProblem) -> Self:
         """The same costs with the objective and the other options of `problem`."""
         options = {
             name: getattr(problem, name)

@@ -296,7 +296,7 @@ class Portfolio:
         missing = [
             f"{c.planner} ({c.note})" for c in self.tried if c.outcome is Outcome.MISSING_PACKAGE
         ]
-        return text + (f"; not asked: {', '.join(missing)}" if missing else "")
+        return text + (f"; not run: {', '.join(missing)}" if missing else "")
 
     def _margin(self) -> str:
         """How far the next best plan that fits is behind."""

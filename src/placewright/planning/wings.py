@@ -16,7 +16,7 @@ from placewright.planning.wing import Wing
 
 OWN = ("operators", "samples", "layers", "requests")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
-they are listed and asked."""
+they are listed and tried."""
 
 ENTRY_POINTS = "placewright.wings"
 """Group under which other distributions offer wings: ``name = "package.module:WING"``."""
