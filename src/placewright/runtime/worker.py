@@ -6,6 +6,7 @@ It ends when it gets the order to, when an order fails, or when the process that
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -60,7 +61,12 @@ def worker_main(
 
 
 def start_program(spec: WorkerSpec, listening: socket.socket | None = None) -> WorkerProgram:
-    """Set this process up as `spec` says and make its program."""
+    """Set this process up as `spec` says and make its program.
+
+    What is imported by then stays until the process ends. Garbage collections skip it from here on:
+    with PyTorch's 170,000 objects each would take 85 ms, and one is due whenever a part of a model
+    is loaded.
+    """
     if spec.handle is not None:
         spec.handle.enter()
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -70,7 +76,9 @@ def start_program(spec: WorkerSpec, listening: socket.socket | None = None) -> W
             os.environ.setdefault(name, spec.interface)
     if spec.cores:
         os.sched_setaffinity(0, spec.cores)
-    return load_program(spec.program)(Worker(spec, listening))
+    program = load_program(spec.program)(Worker(spec, listening))
+    gc.freeze()
+    return program
 
 
 def end_with_parent(lifeline: Connection) -> None:
