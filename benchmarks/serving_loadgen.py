@@ -16,10 +16,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
+from placewright.numerics.arrays import FloatArray
 from placewright.requests.capacity import carried
 from placewright.requests.generators import poisson
 from placewright.requests.problem import RequestProblem
@@ -62,6 +64,22 @@ def client(url: str, rate: float, given: argparse.Namespace) -> None:
     print(json.dumps(verdict.as_json()))
 
 
+def _range(change: FloatArray) -> str:
+    """Least, median and largest change of finite numbers."""
+    known = change[np.isfinite(change)]
+    return ", ".join(f"{100 * x:+.0f} %" for x in np.quantile(known, [0.0, 0.5, 1.0]))
+
+
+def refusals(log: Path) -> str:
+    """Reasons of refusals, and the longest batches."""
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    reasons = Counter(row["reason"].split(";")[0] for row in rows if row["server"] is None)
+    served = [row for row in rows if row["server"] is not None]
+    took_s = np.array([row["end_s"] - row["start_s"] for row in served])
+    longest = ", ".join(f"{1e3 * x:.0f}" for x in np.sort(took_s)[-5:])
+    return f"refused: {dict(reasons)}; longest batches: {longest} ms"
+
+
 def main() -> None:
     """Print the promised rate and LoadGen's verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -76,9 +94,11 @@ def main() -> None:
     if given.client:
         client(given.client[0], float(given.client[1]), given)
         return
-    with running_server([family()], SERVERS, ServingOptions(port=0)) as running:
+    log = Path(tempfile.mkdtemp()) / "log.jsonl"
+    with running_server([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
         deadline_s = given.latency - given.reserve
-        rate = given.share * promised(running.dispatcher.service, deadline_s, given.target)
+        before = running.dispatcher.service
+        rate = given.share * promised(before, deadline_s, given.target)
         print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}")
         print(f"planned: {rate:.1f} requests/s at success {given.target:g}", flush=True)
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]

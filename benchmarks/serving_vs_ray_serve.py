@@ -180,7 +180,13 @@ def main() -> None:
     # Read by Ray Serve's controller as it starts: its five seconds are too few on a busy machine.
     for name in ("READY_CHECK", "HEALTH_CHECK"):
         os.environ.setdefault(f"RAY_SERVE_PROXY_{name}_TIMEOUT_S", "60")
-    ray.init(address="local", num_cpus=16, include_dashboard=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,  # Ray Serve logs every request that it cancels
+    )
     url = deployed(made, given.batch)
     options = ServingOptions(port=0, engine="ray")
     print(

@@ -103,9 +103,13 @@ def choose(
     for q in range(count):
         server_of[q] = -1
     factor = 1.0 + crowding * waiting / n
-    wake_s = np.inf
     while True:
+        any_idle = False
+        for i in range(n):
+            any_idle = any_idle or idle[i]
         wake_s = np.inf
+        if not any_idle:
+            return wake_s
         for q in range(count):
             c = class_of[order[q]]
             if server_of[q] >= 0 or c < 0:
@@ -164,10 +168,7 @@ def choose(
                             best = gain[b - 1] - cost
                             b_head, b_server, b_variant, b_size = q, i, v, b
         if b_head < 0:
-            for i in range(n):
-                if idle[i]:
-                    return wake_s
-            return np.inf
+            return wake_s
         taken = 0
         for j in range(b_head, count):
             c = class_of[order[j]]
