@@ -212,3 +212,13 @@ def test_the_command_line_runs_and_exports_ir(
     written = speak(capsys, "operators", "export", model, plan, "--folder", tmp_path / "placed")
     assert written.code == 0
     assert (tmp_path / "placed" / "model.xml").is_file()
+
+
+def test_devices_that_openvino_does_not_know_are_named(file: ModelFile) -> None:
+    """A cluster of other devices can be computed, not measured."""
+    boards = preset("edge-duo")
+    assert profile_model_file(file, boards, method="analytic").device_names == boards.device_names
+    with pytest.raises(UnsupportedError, match="OpenVINO does not know the device 'board-a'") as at:
+        profile_model_file(file, boards)
+    assert "AUTO, CPU" in str(at.value)
+    assert "--method analytic" in str(at.value)

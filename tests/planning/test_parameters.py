@@ -26,6 +26,7 @@ class Knobs:
     rounds: int = 3
     heats: tuple[float, ...] = (0.5, 0.1)
     engine: Literal["a", "b"] = "a"
+    file: str = ""
     exact: bool = False
     limit: int | None = None
     array: Any = None
@@ -58,6 +59,10 @@ KNOWN = {"knobs": Knobs(), "only:GPU (0)": Knobs(name="only:GPU (0)"), "search":
         ("knobs( heats = (0.2, .1,), engine='b' )", {"heats": (0.2, 0.1), "engine": "b"}),
         ("knobs(heats=[1], exact=True, limit=7)", {"heats": (1.0,), "exact": True, "limit": 7}),
         ("knobs(limit=None, rounds=3)", {}),
+        (
+            "knobs(engine=b, file=post.v2.safetensors)",
+            {"engine": "b", "file": "post.v2.safetensors"},
+        ),
         ("only:GPU (0)(rounds=4)", {"rounds": 4, "name": "only:GPU (0)"}),
     ],
 )
@@ -98,6 +103,9 @@ def test_labels_say_what_is_no_default() -> None:
         ("knobs(effort)", "without the name"),
         ("knobs(**{'effort': 1})", "without the name"),
         ("knobs(effort=x)", "no number, quoted text"),
+        ("knobs(effort=x.y)", "no number, quoted text"),
+        ("knobs(file=x().y)", "no number, quoted text"),
+        ("knobs(file=/tmp/x)", "cannot be read"),
         ("knobs(effort=__import__('os').system('true'))", "no number, quoted text"),
         ("knobs(effort=9**9**9)", "no number, quoted text"),
         ("knobs(effort=[k for k in (1,)])", "no number, quoted text"),

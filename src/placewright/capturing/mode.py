@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from placewright.errors import MissingDependencyError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependencyError("torch", extra="torch", purpose="capturing a model") from error
+
 from torch import Tensor, fx, nn
 
 

@@ -176,8 +176,8 @@ def _of_text(planners: Mapping[str, Planner], text: str) -> tuple[str, dict[str,
         key = str(keyword.arg)
         if key in given:
             raise _no_call(where, f"{key} is given twice")
-        if isinstance(keyword.value, ast.Name):  # reward=measured
-            given[key] = _Word(keyword.value.id)
+        if _is_word(keyword.value):  # reward=measured, checkpoint=post.safetensors
+            given[key] = _Word(ast.unparse(keyword.value))
             continue
         try:
             given[key] = ast.literal_eval(keyword.value)
@@ -187,9 +187,16 @@ def _of_text(planners: Mapping[str, Planner], text: str) -> tuple[str, dict[str,
 
 
 class _Word(str):
-    """A text without quotes: taken where a parameter is one of some texts."""
+    """A text without quotes: taken where a parameter is a text, or one of some texts."""
 
     __slots__ = ()
+
+
+def _is_word(value: ast.expr) -> bool:
+    """Whether it is names joined by dots."""
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return isinstance(value, ast.Name)
 
 
 def _no_literal(key: str) -> str:
@@ -197,7 +204,7 @@ def _no_literal(key: str) -> str:
 
 
 def _no_call(where: str, by: str) -> InputError:
-    hint = "write name(parameter=value, ...), as in search(effort=1e6)"
+    hint = "write name(parameter=value, ...), as in search(effort=1e6), and paths in quotes"
     return InputError("cannot be read as a planner with parameters", where=where, by=by, hint=hint)
 
 
@@ -218,7 +225,8 @@ def _with(
     for key, value in given.items():
         if key not in defaults:
             raise UnknownNameError("parameter", key, defaults, where=where, by=f"it has: {listed}")
-        if isinstance(value, _Word) and get_origin(types.get(key)) is not Literal:
+        text = types.get(key) is str or get_origin(types.get(key)) is Literal
+        if isinstance(value, _Word) and not text:
             raise _no_call(where, _no_literal(key))
     checked = {key: _value(types.get(key, Any), given[key], key, where) for key in given}
     try:

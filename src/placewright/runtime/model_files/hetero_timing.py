@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewright.capturing.files.model_file import Array, ModelFile
+from placewright.capturing.files.openvino_graph import reason
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.numerics.arrays import FloatArray
@@ -27,7 +28,16 @@ def supported(file: ModelFile, device: Device) -> list[bool]:
     """Which operators OpenVINO has for a device."""
     core = open_core()
     name = "CPU" if device.name == "AUTO" and core.available_devices == ["CPU"] else device.name
-    known = core.query_model(file.model, name)
+    try:
+        known = core.query_model(file.model, name)
+    except RuntimeError as error:
+        raise UnsupportedError(
+            f"OpenVINO does not know the device {device.name!r}",
+            where=file.source,
+            by=f"it has {', '.join(['AUTO', *core.available_devices])}: {reason(error)}",
+            hint="leave --on out, name the cluster's devices as OpenVINO does, "
+            "or use --method analytic",
+        ) from None
     return [op.name in known for op in file.graph.operators]
 
 

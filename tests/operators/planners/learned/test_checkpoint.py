@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from placewright import planners, solve
 from placewright.errors import InputError
+from placewright.operators.learning import train
 from placewright.operators.planners.learned.checkpoint import (
     Schema,
     load_parameters,
     save_parameters,
 )
+from placewright.planning.parameters import choose
+from tests.operators.planners.learned.graphs import drawn_graph
 
 SCHEMA = Schema("post", "costs 1", "64 groups")
 
@@ -71,3 +76,23 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InputError) as error:
         load_parameters(path, SCHEMA)
     assert "p.safetensors" in str(error.value)
+
+
+@pytest.mark.parametrize("planner", ["post", "hsdag", "doppler", "rnn"])
+def test_parameters_that_do_not_fit_are_named(tmp_path: Path, planner: str) -> None:
+    """A file whose header is right, with a parameter left out or of another shape."""
+    pytest.importorskip("torch")
+    small = "" if planner == "post" else "hidden=4"
+    problem, path = drawn_graph(3, 12), tmp_path / "p.safetensors"
+    train(problem, f"{planner}({small})", path, evaluations=30)
+    chosen: Any = choose(planners(problem), f"{planner}({small})")[1]
+    found, _ = load_parameters(path, chosen.schema(problem))
+    name = sorted(found)[-1]
+    lacking = {key: value for key, value in found.items() if key != name}
+    options = ", ".join(x for x in (small, "samples=30", f"checkpoint={str(path)!r}") if x)
+    for damaged in (lacking, lacking | {name: np.zeros((7, 7, 7))}):
+        save_parameters(path, damaged, chosen.schema(problem))
+        with pytest.raises(InputError, match=f"its parameter '{name}' does not fit") as error:
+            solve(problem, f"{planner}({options})")
+        assert planner in str(error.value)
+        assert "train" in str(error.value)

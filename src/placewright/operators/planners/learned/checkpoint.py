@@ -95,6 +95,21 @@ def load_parameters(path: str | Path, schema: Schema) -> tuple[dict[str, Any], d
     return arrays, facts
 
 
+def check_parameters(
+    given: Mapping[str, Any], needed: Mapping[str, tuple[int, ...]], planner: str
+) -> None:
+    """Raise `InputError` if a parameter that a planner needs is missing or of another shape."""
+    for name, shape in needed.items():
+        got = tuple(np.shape(given[name])) if name in given else None
+        if got != shape:
+            raise InputError(
+                f"the checkpoint is damaged: its parameter {name!r} does not fit",
+                where=f"planner {planner!r}",
+                by=f"{'missing' if got is None else f'shape {got}'}, needs shape {shape}",
+                hint="write it again with `placewright operators train`",
+            )
+
+
 def _check(found: Schema, version: int, wanted: Schema, where: str) -> None:
     if version != VERSION:
         raise InputError(

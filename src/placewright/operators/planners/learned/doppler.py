@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
 from placewright.operators.planners.learned.episodes import (
     DEVICE_FEATURES,
     LOAD,
@@ -290,6 +290,8 @@ class _Training:
         self.random = np.array([evaluations.context.seed * 7919 + 12345], dtype=np.int64)
         self.given = bool(evaluations.parameters)
         if self.given:
+            needed = {name: x.shape for name, x in self.policy.state().items()}
+            check_parameters(evaluations.parameters, needed, planner.name)
             self.policy.load(evaluations.parameters)
 
     def ruled(self, siblings: float, transfers: float, *, noise: float = 0.0) -> Trace:

@@ -180,7 +180,7 @@ class _Run:
         own = self.columns.shape[1] if self.repaired else 0
         self.placer = SequencePlacer(2 * self.count + own, p._hidden, self.m)
         self.networks: dict[str, nn.Module] = {"grouper": self.grouper, "placer": self.placer}
-        restore(self.networks, evaluations.parameters)
+        restore(self.networks, evaluations.parameters, p.name)
         self.weights = [*self.grouper.parameters(), *self.placer.parameters()]
         self.adam = torch.optim.Adam(self.weights, p._rate)
         self.anywhere = torch.ones(1, self.count, self.m, dtype=torch.bool)

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.graph_features import (
     CoarseGraph,
@@ -264,6 +264,9 @@ class _Training:
         """Windows until the budget is spent."""
         given = state_of(self.evaluations.parameters, "layers")
         if given:
+            state = self.policy.layers.state_dict()
+            needed = {f"layers.{name}": tuple(x.shape) for name, x in state.items()}
+            check_parameters(self.evaluations.parameters, needed, self.planner.name)
             self._load(given)
         if self.repaired:
             self.evaluations.teach()

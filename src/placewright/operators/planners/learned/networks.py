@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placewright.operators.planners.learned.checkpoint import check_parameters
 from placewright.operators.planners.learned.planner import state_of
 
 
@@ -90,8 +91,19 @@ def stored(networks: dict[str, nn.Module]) -> dict[str, Any]:
     }
 
 
-def restore(networks: dict[str, nn.Module], parameters: dict[str, Any]) -> None:
-    """Put `stored` parameters back; does nothing where there are none."""
+def restore(
+    networks: dict[str, nn.Module], parameters: dict[str, Any], planner: str = "learned"
+) -> None:
+    """Put `stored` parameters back; does nothing where there are none.
+
+    Raises
+    ------
+    InputError
+        A parameter is missing, or of another shape.
+    """
+    if parameters:
+        needed = {name: np.shape(value) for name, value in stored(networks).items()}
+        check_parameters(parameters, needed, planner)
     for name, network in networks.items():
         state = {k: torch.tensor(np.array(v)) for k, v in state_of(parameters, name).items()}
         if state:

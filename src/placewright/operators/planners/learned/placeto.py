@@ -92,7 +92,7 @@ class Placeto:
             nn.ReLU(),
             nn.Linear(self.hidden, problem.m),
         )
-        restore({"policy": policy}, evaluations.parameters)
+        restore({"policy": policy}, evaluations.parameters, self.name)
         adam = torch.optim.Adam(policy.parameters(), self.learning_rate)
         allowed = torch.tensor(grouping.allowed)
         while evaluations.room(1):

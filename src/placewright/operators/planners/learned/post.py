@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
@@ -129,6 +129,8 @@ class _Policy:
         self.chances = self.uniform
         given = evaluations.parameters
         if given:
+            needed = {"logits": grouping.allowed.shape, "beta": (), "average": ()}
+            check_parameters(given, needed, p.name)
             self.logits, self.beta = np.array(given["logits"]), float(given["beta"])
             self.average.value = float(given["average"])
             self.chances = softmax(self.logits, self.allowed)

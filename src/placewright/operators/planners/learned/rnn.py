@@ -86,7 +86,7 @@ class RnnPlacer:
         features = torch.tensor(rows, dtype=torch.float32)
         allowed = torch.tensor(grouping.allowed)
         placer = SequencePlacer(features.shape[1], self.hidden, problem.m)
-        restore({"placer": placer}, evaluations.parameters)
+        restore({"placer": placer}, evaluations.parameters, self.name)
         adam = torch.optim.Adam(placer.parameters(), self.learning_rate)
         if self.start == "lists" and not evaluations.parameters:
             target = torch.tensor(grouping.devices(problem, evaluations.best.place))[None]

@@ -13,7 +13,11 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
+from placewright.operators.planners.learned.checkpoint import (
+    Schema,
+    check_parameters,
+    load_parameters,
+)
 from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
 from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
 from placewright.operators.planners.lists.ranks import (
@@ -140,7 +144,9 @@ class Transfer:
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The best plan met; raises `InfeasibleError`: links that no schedule can use."""
         decoder = Decoder(problem)
-        decoder.guide(load_parameters(self.checkpoint or PARAMETERS, SCHEMA)[0])
+        parameters, _ = load_parameters(self.checkpoint or PARAMETERS, SCHEMA)
+        check_parameters(parameters, shapes(), self.name)
+        decoder.guide(parameters)
         count = min(self.most, max(len(GRID), self.decoded // problem.n))
         rng = np.random.default_rng(context.seed)
         for setting, noise in proposals(decoder, count, self.spread, rng):
