@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from placewright.deployment.workers import shared_process
+from placewright.errors import UnknownNameError
 from placewright.runtime.engines import torchrun_agent
 from tests.cli.speak import speak
 
@@ -38,3 +40,28 @@ def test_an_unknown_engine_is_wrong_usage(capsys: pytest.CaptureFixture[str]) ->
     assert said.code == 2
     for name in ("local", "testbed", "torchrun", "ray"):
         assert name in said.err
+
+
+@pytest.mark.parametrize("engine", ["testbed", "ray"])
+def test_one_process_for_all_gpus_is_refused_where_each_has_its_own(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is started or captured first; `apart` is what they do."""
+    said = speak(capsys, *RUN, engine, "--gpus", "together")
+    assert (said.code, said.out) == (1, "")
+    assert f"engine {engine}: one process for all GPUs" in said.err
+    assert "leave out --gpus together" in said.err
+
+
+def test_an_unknown_number_of_processes_for_gpus_is_named() -> None:
+    """From Python; the command line knows its two words."""
+    with pytest.raises(UnknownNameError, match=r"(?s)gpus: unknown .*'apar'.*did you mean 'apart'"):
+        shared_process("apar")
+    assert [shared_process(each) for each in (None, "together", "apart")] == [None, True, False]
+
+
+def test_contiguous_plans_are_about_throughput(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for with latency, they would change nothing."""
+    said = speak(capsys, *RUN, "local", "--contiguous", "--objective", "latency")
+    assert (said.code, said.out) == (1, "")
+    assert "--contiguous is for throughput (got --objective latency)" in said.err

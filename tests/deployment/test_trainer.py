@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import placewright
-from placewright.errors import InputError, RunError, UnsupportedError
+from placewright.errors import CheckError, InputError, RunError, UnsupportedError
 from tests.operators.adaptive.jobs import TRIO, net
 from tests.operators.adaptive.test_trainer import LOSS, batches
 
@@ -43,6 +43,42 @@ def test_five_lines_train_the_model_and_its_optimizer(tmp_path: Path) -> None:
     assert optimizer.state[model[0].weight]["step"] == 4
     with pytest.raises(RunError, match="closed"):
         trainer.step(*data[0])
+
+
+def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path) -> None:
+    """With a scheduler and an odd last batch; a weight that differs is named at the end."""
+    data = batches()
+    odd = (data[3][0][:3], data[3][1][:3])
+    for wrong in (False, True):
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        how = {
+            "loss_fn": LOSS,
+            "targets": data[0][1],
+            "optimizer": optimizer,
+            "schedulers": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+            "method": "analytic",
+            "planner": "round-robin",
+            "check": True,
+            "folder": tmp_path / str(wrong),
+        }
+        with placewright.Trainer(model, data[0][0], TRIO, **how) as trainer:
+            for x, y in (*data[:3], odd):
+                trainer.step(x, y)
+            if wrong:
+                with torch.no_grad():
+                    next(trainer._comparison.eager.model.parameters()).add_(1.0)
+                with pytest.raises(CheckError, match="parameter"):
+                    trainer.finish()
+            else:
+                trainer.finish()
+        check = trainer.timeline.check
+        assert check is not None
+        assert check.steps == 4
+        assert check.max_abs_error == pytest.approx(float(wrong), abs=1e-6 if wrong else 0.0)
+        assert set(check.compared) == {"output", "parameter", "buffer"}
+    with pytest.raises(InputError, match=r"(?s)goes on after step 4.*give an empty folder"):
+        placewright.Trainer(model, data[0][0], TRIO, **how)
 
 
 def test_an_optimizer_that_workers_cannot_run_is_named() -> None:

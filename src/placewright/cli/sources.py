@@ -61,7 +61,17 @@ class SourceOptions:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Fields of the problem that the options set; contiguous plans are about throughput."""
+        """Fields of the problem that the options set; contiguous plans are about throughput.
+
+        Raises `InputError` where the objective is latency.
+        """
+        if self.contiguous and self.objective == "latency":
+            raise InputError(
+                "--contiguous is for throughput",
+                where=self.source,
+                by="got --objective latency",
+                hint="leave one of the two out",
+            )
         objective = self.objective or ("throughput" if self.contiguous else None)
         objective = "throughput" if objective == DIFFMAXIMA else objective
         given = {

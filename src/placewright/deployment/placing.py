@@ -38,6 +38,7 @@ def place(
     micro_batches: int | None = None,
     engine: str | Engine = "local",
     emulate: bool = True,
+    gpus: Literal["together", "apart"] | None = None,
     method: Method = "auto",
     table: ProfileTable | None = None,
     weights: str | Path | None = None,
@@ -77,6 +78,9 @@ def place(
         that torchrun started beside the first one serve it here, and end in `SystemExit`.
     emulate
         Wait where devices and links are slower than the machines that are there.
+    gpus
+        One process for the GPUs of a node (with the engine ``local``), or one each; by default
+        ``together`` where all are on one node.
     method, table
         How operators are timed, and times that are known already: see `placewright.profile`.
     weights
@@ -124,7 +128,7 @@ def place(
     ...     print(placed.run(steps=200, adapt=True, check=True))
     ...     placed.report("run.html")
     """
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import Workers, shared_process
     from placewright.deployment.workload import profiled, source_of
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
@@ -132,7 +136,9 @@ def place(
         raise SystemExit(0)
     cluster = cluster or Cluster.detect()
     monitor = monitor_of(progress)
-    workers = Workers(engine, cluster, emulate=emulate)
+    workers = Workers(engine, cluster, emulate=emulate, together=shared_process(gpus))
+    if method != "analytic":  # two workers measure what messages cost
+        workers.begin()
     workload = profiled(
         source_of(
             model,

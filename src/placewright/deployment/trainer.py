@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.deployment.adaptive import note_events, note_start
 from placewright.deployment.export import current_weights, own_tensor
 from placewright.deployment.placing import place
+from placewright.errors import InputError
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.planning.contract import silent
 from placewright.planning.monitor import monitor_of
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.cluster.cluster import Cluster
+    from placewright.operators.check import Comparison
     from placewright.runtime.engines.engine import Engine
 
 
@@ -42,6 +44,10 @@ class Trainer(TrainingLoop):
         script up to here; rank 0 goes on, the others serve it and end in `SystemExit`.
     adapt
         Plan again when something changes, and try plans in the first of `steps` steps.
+    check
+        Do every step in eager PyTorch too, on a copy of the model in this process, and compare
+        losses, parameters and buffers; `finish` writes the model and then raises if they differ.
+        What was found is in ``timeline.check``.
     folder, steps, schedulers
         As of `placewright.PlacedModel.trainer`.
     loop
@@ -53,6 +59,8 @@ class Trainer(TrainingLoop):
     ------
     PlacewrightError
         As of `placewright.place` and `placewright.PlacedModel.trainer`.
+    InputError
+        With `check`: the run continues another one, or the model has no weights here.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class Trainer(TrainingLoop):
         *,
         engine: str | Engine = "local",
         adapt: bool = True,
+        check: bool = False,
         folder: str | Path | None = None,
         steps: int | None = None,
         schedulers: Any = (),
@@ -75,6 +84,7 @@ class Trainer(TrainingLoop):
         try:
             settings = {"adapt": adapt, "steps": steps, "schedulers": schedulers, **(loop or {})}
             self._loop = self.placed.trainer(folder, **settings)
+            self._comparison = self._eager() if check else None
         except BaseException:
             self.placed.close()
             raise
@@ -82,12 +92,53 @@ class Trainer(TrainingLoop):
         self._monitor, self._noted = monitor_of(placing.get("progress", silent)), 0
         note_start(self.run, self._monitor)
 
+    def _eager(self) -> Comparison:
+        """Eager steps from the state that the run starts with."""
+        from placewright.operators.check import Comparison
+
+        load, run = self.placed.workload, self._loop.run
+        if run.done or load.weights:
+            raise InputError(
+                "training cannot be compared with eager PyTorch",
+                where="Trainer(check=True)",
+                by=f"the run goes on after step {run.done}"
+                if run.done
+                else "the model's weights are in files",
+                hint="give an empty folder for snapshots, or leave folder out"
+                if run.done
+                else "leave check out, or give a model with its weights",
+            )
+        devices = load.cluster.devices
+        return Comparison.of(load.graph, load.source, seed=run.seed, devices=devices)
+
     def step(self, inputs: Any, targets: Any = None) -> float:
         """See `TrainingLoop.step`; events of the run (a lost worker, a migration) are noted."""
+        if self._comparison is not None:  # before schedulers change the optimizer
+            self._comparison.eager.feed(inputs, targets)
+            if self.settings.optimizer is not None:
+                self._comparison.eager.settings_of(self.settings.optimizer)
         loss = super().step(inputs, targets)
+        if self._comparison is not None:
+            self._comparison.step({"loss": loss}, None)
         note_events(self.run, self._noted, self._monitor)
         self._noted = len(self.timeline.events)
         return loss
+
+    def finish(self) -> torch.nn.Module:
+        """See `TrainingLoop.finish`.
+
+        Raises
+        ------
+        CheckError
+            With `check`: a step differs from eager PyTorch. The model has what was learned.
+        """
+        if self._comparison is not None:
+            self._comparison.after_last(self.run.state())
+            self.timeline.check = self._comparison.check()
+        model = super().finish()
+        if self.timeline.check is not None:
+            self.timeline.check.demand()
+        return model
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's ``state_dict`` would return had it been trained here until now.

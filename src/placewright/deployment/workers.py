@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from placewright.errors import RunError
+from placewright.errors import RunError, UnknownNameError
 from placewright.runtime.engines.engine import Engine, open_engine
 
 if TYPE_CHECKING:
@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from placewright.io.tensor_files import AnyTensor
     from placewright.runtime.session import Session
 
+GPUS = ("together", "apart")
+"""One process for the GPUs of a node, or one each."""
+
 State: TypeAlias = "Mapping[str, AnyTensor]"
 """A tensor for every program input, here or in a file."""
+
+
+def shared_process(gpus: str | None) -> bool | None:
+    """Whether the GPUs of a node share a process, from ``together``, ``apart`` or ``None``."""
+    if gpus not in (None, *GPUS):
+        raise UnknownNameError("number of processes for GPUs", str(gpus), GPUS, where="gpus")
+    return None if gpus is None else gpus == "together"
 
 
 class Workers:
@@ -50,6 +60,7 @@ class Workers:
         together: bool | None = None,
     ) -> None:
         self.cluster, self._emulate = cluster, emulate
+        self._local = engine == "local"
         self._held = _Held(
             open_engine(engine, cluster, emulate=emulate, together=together)
             if isinstance(engine, str)
@@ -74,6 +85,14 @@ class Workers:
         """
         self.check_open()
         return self._held.open()
+
+    def begin(self) -> None:
+        """Let what local workers are started from load torch, while the caller goes on."""
+        if self._local:
+            from placewright.runtime.engines.process import begin_fork_server
+            from placewright.runtime.specs import PLACED_STEPS
+
+            begin_fork_server(PLACED_STEPS)
 
     def check_open(self) -> None:
         """Raise if the workers are closed.

@@ -99,8 +99,14 @@ class Comparison:
         state
             By program input, what the steps have changed; ``None``: not compared.
         """
-        expected = self.eager.step()
         self.steps += 1
+        self._compare(self.eager.step(), outputs, state)
+
+    def after_last(self, state: State) -> None:
+        """Compare the state after the steps so far, as `step` does."""
+        self._compare(EagerRun((), self.eager.state(), ()), {}, state)
+
+    def _compare(self, expected: EagerRun, outputs: Outputs, state: State | None) -> None:
         found = list(self._differences(expected, outputs, state))
         self.compared |= Counter(difference.role for difference in found)
         self.largest = max([self.largest, *(d.max_abs_error for d in found)])

@@ -77,9 +77,15 @@ class EagerSteps:
         found = tuple(x.detach() for x in tensors_of(outputs))
         return EagerRun(found, self.state(), tuple(self._times))
 
-    def feed(self, inputs: Any) -> None:
-        """Take other inputs from the next step on."""
-        self._step.batch = Batch(as_arguments(inputs, ""), self._source.targets)
+    def feed(self, inputs: Any, targets: Any = None) -> None:
+        """Take other inputs from the next step on, and other targets if they are given."""
+        targets = self._source.targets if targets is None else targets
+        self._step.batch = Batch(as_arguments(inputs, ""), targets)
+
+    def settings_of(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take over what a loop may change in an optimizer: learning rates and the like."""
+        for own, given in zip(self._step.updates.param_groups, optimizer.param_groups, strict=True):
+            own |= {key: value for key, value in given.items() if key != "params"}
 
     def parameters(self) -> set[str]:
         """All names of parameters."""

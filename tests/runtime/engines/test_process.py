@@ -21,6 +21,7 @@ from placewright.errors import WorkerError
 from placewright.runtime import limits
 from placewright.runtime.engines import process
 from placewright.runtime.engines.local import Local, LocalGroup
+from placewright.runtime.specs import PLACED_STEPS
 from placewright.runtime.worker import end_with_parent
 from tests.runtime.test_session import DUO
 
@@ -179,3 +180,19 @@ def test_a_process_ends_although_its_threads_cannot_run() -> None:
     child.disconnect()
     assert child.ended(50.0)  # by itself it would in 100 s
     child.end()
+
+
+def test_the_fork_server_may_begin_before_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is started by that one; a system that cannot have any is told of by the worker."""
+    process.begin_fork_server(PLACED_STEPS)
+    server = process._pid()
+    assert server is not None
+    with Local().group(DUO) as group:
+        assert len(group.processes) == 2
+        assert process._pid() == server
+
+    def none() -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(process.forkserver, "ensure_running", none)
+    process.begin_fork_server(PLACED_STEPS)

@@ -140,7 +140,7 @@ def run(
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file
     from placewright.deployment.placing import deploy
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import Workers, shared_process
     from placewright.operators.run import as_json
     from placewright.operators.views import run_table
     from placewright.runtime.engines.torchrun_agent import served_torchrun
@@ -150,7 +150,6 @@ def run(
     if snapshots is not None and not adapt:
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
-    together = None if gpus is None else gpus == "together"
     options = SourceOptions(
         source,
         on,
@@ -197,7 +196,9 @@ def run(
         )
         return
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
+        together = shared_process(gpus)
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
+    workers.begin()
     workload = _runnable(load(options, console))
     with deploy(
         workload,

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import UnknownNameError
+from placewright.errors import InputError, UnknownNameError
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.host import Host
 from placewright.runtime.specs import PLACED_STEPS
@@ -51,8 +51,16 @@ def open_engine(
     Raises
     ------
     PlacewrightError
-        It cannot be had here; the message names what is missing.
+        It cannot be had here; the message names what is missing. Or it has one process for each
+        GPU, and `together` wants another number.
     """
+    if together and name in ENGINES and name != "local":
+        raise InputError(
+            "one process for all GPUs of a node is for the engine local",
+            where=f"engine {name}",
+            by="it has one process for each device",
+            hint="use --engine local, or leave out --gpus together",
+        )
     if name == "local":
         from placewright.runtime.engines.local import Local
 

@@ -152,10 +152,25 @@ class WorkerProcess(ChildProcess):
                 worker_main,
                 (spec, orders, listening),
                 f"placewright-{spec.device_name}",
-                preloaded=("torch", "placewright.runtime.worker", spec.program.partition(":")[0]),
+                preloaded=preloaded_for(spec.program),
             )
         finally:
             orders.close()
+
+
+def preloaded_for(program: str) -> tuple[str, ...]:
+    """Modules that the fork server loads for workers that execute this program."""
+    return "torch", "placewright.runtime.worker", program.partition(":")[0]
+
+
+def begin_fork_server(program: str) -> None:
+    """Start the fork server, if none is there, and go on while it loads torch.
+
+    Where that fails, the first worker tries again and says why.
+    """
+    fork_server_context(preloaded_for(program))
+    with suppress(OSError, EOFError):
+        _ensure_fork_server()
 
 
 def start_process(make: Callable[[], Process], where: str) -> Process:
@@ -212,14 +227,19 @@ def start_in_fork_server(process: BaseProcess) -> None:
     Raises `OSError`, `EOFError` where the fork server was killed meanwhile, or was stopped or
     silent for too long and was killed for it; the next process gets another one.
     """
+    _ensure_fork_server()
+    with warnings.catch_warnings(), _watched():
+        warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
+        process.start()
+
+
+def _ensure_fork_server() -> None:
     keep_multiprocessing_here()
     with warnings.catch_warnings():  # that the tracker was killed and is replaced
         warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
         resource_tracker.ensure_running()
         with _no_interrupts():
             forkserver.ensure_running()
-        with _watched():
-            process.start()
 
 
 def is_stopped(pid: int) -> bool:
