@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from placewright.runtime import scratch
 from placewright.runtime.scratch import Scratch, sweep
 
 HOLD = "from placewright.runtime.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
@@ -38,6 +40,48 @@ def test_a_folder_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.Monkey
         assert Path(folder, "state").exists()
         assert folder != another
     assert [path.name for path in tmp_path.iterdir()] == ["placewright-run-mine"]
+
+
+def test_ctrl_c_while_it_is_made_or_removed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between making the folder and locking it, and in the middle of removing it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def pressed(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scratch, "_held", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        Scratch()
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+    folder = Scratch()
+    Path(folder.name, "state").write_text("weights")
+    monkeypatch.setattr(scratch, "_empty", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.cleanup()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_still_written_to_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a worker that is just ending."""
+    folder, writes, really = Scratch(str(tmp_path)), [1, 2], shutil.rmtree
+
+    def written_to(path: Path, ignore_errors: bool) -> None:
+        if path == Path(folder.name) and writes:
+            (path / f"late-{writes.pop()}").mkdir()
+        else:
+            really(path, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", written_to)
+    folder.cleanup()
+    assert not writes
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_process_left_is_swept(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.process import current_process
 from pathlib import Path
@@ -29,6 +30,9 @@ SHORT = "/tmp"
 
 HALF_MADE_S = 3600.0
 """A folder without a lock is being made or removed; one that is older was broken off."""
+
+TRIES, TRY_S = 10, 0.05
+"""How often, and how far apart in seconds, the removal of a folder is tried."""
 
 
 class Scratch:
@@ -48,10 +52,17 @@ class Scratch:
     def __init__(self, parent: str | None = None) -> None:
         parent = parent or tempfile.gettempdir()
         sweep(parent)
-        self.name = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-        lock = _held(Path(self.name))
+        folder, lock = Path(parent, PREFIX + secrets.token_hex(4)), list[IO[str]]()
+        self.name = str(folder)
+        # Before the folder is there: Ctrl-C may come between any two of these lines.
+        self._end = weakref.finalize(self, _end, folder, lock, os.getpid())
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:  # it is somebody else's, or cannot be made
+            self._end.detach()
+            raise
+        lock.append(_held(folder))
         _living.add(self)
-        self._end = weakref.finalize(self, _end, Path(self.name), lock, os.getpid())
 
     def __enter__(self) -> str:
         return self.name
@@ -106,8 +117,7 @@ def sweep(parent: str | None = None) -> None:
 def _remove_abandoned(folder: Path) -> None:
     try:
         with _locked(folder / LOCK):
-            _empty(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     except FileNotFoundError:
         if time.time() - folder.lstat().st_mtime > HALF_MADE_S:
             shutil.rmtree(folder, ignore_errors=True)
@@ -124,11 +134,27 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _end(folder: Path, lock: IO[str], owner: int) -> None:
-    if os.getpid() == owner:
+def _end(folder: Path, lock: Sequence[IO[str]], owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    try:
+        _remove(folder)
+    except KeyboardInterrupt:  # this is not called a second time
+        _remove(folder)
+        raise
+    finally:
+        for each in lock:
+            each.close()
+
+
+def _remove(folder: Path) -> None:
+    """Again, for a moment, where a process that is just ending writes into it."""
+    for _ in range(TRIES):
         _empty(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        lock.close()
+        if not folder.exists():
+            return
+        time.sleep(TRY_S)
 
 
 def _empty(folder: Path) -> None:

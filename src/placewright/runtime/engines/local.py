@@ -262,15 +262,21 @@ class LocalGroup(PipedGroup):
 
     def close(self) -> None:
         """See `WorkerGroup.close`."""
-        for worker in self._workers:
-            worker.disconnect()
-        countdown = limits.Countdown(_END_S)
-        for worker in self._workers:
-            worker.end(countdown.next_s)
-            countdown.look()
-        for port in self._ports:
-            port.close()
-        self._folder.cleanup()
+        try:
+            for worker in self._workers:
+                worker.disconnect()
+            countdown = limits.Countdown(_END_S)
+            for worker in self._workers:
+                worker.end(countdown.next_s)
+                countdown.look()
+        except KeyboardInterrupt:  # once more: they are not waited for
+            for worker in self._workers:
+                worker.kill()
+            raise
+        finally:
+            for port in self._ports:
+                port.close()
+            self._folder.cleanup()
 
 
 @contextmanager
