@@ -104,6 +104,9 @@ def main() -> None:
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
         found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         verdict = json.loads(found.stdout.splitlines()[-1])
+        after_s, before_s = running.dispatcher.service.latency_s, before.latency_s
+        drifted = after_s[:, :, 1:] / before_s[:, :, 1:] - 1.0
+    print(f"latencies since they were planned with: {_range(drifted)}; {refusals(log)}")
     outcome = "VALID" if verdict["valid"] else "INVALID"
     print(
         f"LoadGen: {outcome}, {verdict['scheduled_per_s']:.1f} queries/s scheduled, "

@@ -108,3 +108,20 @@ def test_noise_belongs_to_the_request() -> None:
     ]
     assert np.array_equal(ends[0], ends[1])
     assert not np.array_equal(ends[0], ends[2])
+
+
+def test_it_stops_after_so_many_failures() -> None:
+    """What was answered until then is as without; a limit that is not reached changes nothing."""
+    arrival_s = np.arange(400) * 0.002
+    problem = RequestProblem(two_servers(), stream_of(arrival_s, 0.1), 1.0)
+    whole = judge(problem, Edf("fastest")(problem, Context()))
+    failures = int((~whole.succeeded).sum())
+    assert failures > 50
+    some = judge(problem, whole.plan, 20)
+    answered = some.answers.server >= 0
+    assert 0 < answered.sum() < (whole.answers.server >= 0).sum()
+    assert (some.answers.end_s[answered] == whole.answers.end_s[answered]).all()
+    last_s = some.answers.start_s[answered].max()
+    failed = (some.answers.end_s > problem.stream.due_s) & answered
+    assert failed.sum() + (some.answers.refused_s <= last_s).sum() > 20
+    assert judge(problem, whole.plan, failures).value == whole.value

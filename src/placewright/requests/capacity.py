@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -265,8 +266,8 @@ def capacity(
     short, planner = cut(problem), _for_any_load(planner)
     name, _ = plan_of(short, planner, seed)
 
-    def value(tried: RequestProblem) -> RequestJudgement:
-        return judge(tried, plan_of(tried, planner, seed)[1])
+    def value(tried: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
+        return judge(tried, plan_of(tried, planner, seed)[1], most_failures)
 
     load, judged = _largest(short, target_success, value, steps)
     own_rate = len(short.stream) / short.duration_s
@@ -318,8 +319,8 @@ def carried(
     """Requests per second that `capacity` says the servers carry, without what to add."""
     short, planner = cut(problem), _for_any_load(planner)
 
-    def value(tried: RequestProblem) -> RequestJudgement:
-        return judge(tried, plan_of(tried, planner, seed)[1])
+    def value(tried: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
+        return judge(tried, plan_of(tried, planner, seed)[1], most_failures)
 
     load, _ = _largest(short, target_success, value, steps)
     return load * len(short.stream) / short.duration_s
@@ -333,18 +334,23 @@ def _for_any_load(planner: PlannerChoice) -> PlannerChoice:
 def _largest(
     problem: RequestProblem,
     target: float,
-    value: Callable[[RequestProblem], RequestJudgement],
+    value: Callable[[RequestProblem, float], RequestJudgement],
     steps: int,
     low: float = 0.0,
 ) -> tuple[float, RequestJudgement]:
-    """The largest load that keeps the target; on a scale of factors 2, then by halving."""
+    """The largest load that keeps the target; on a scale of factors 2, then by halving.
+
+    A load that is too high is given up as soon as it has too many failures.
+    """
+    n = len(problem.stream)
+    margin = CONFIDENT * float(np.sqrt(target * (1 - target) / n))
+    most = max(0.0, (1.0 - target - margin) * n) + 1.0
 
     def keeps(judged: RequestJudgement) -> bool:
-        share, n = judged.success_rate, len(judged.problem.stream)
-        return share - CONFIDENT * float(np.sqrt(target * (1 - target) / n)) >= target
+        return judged.success_rate - margin >= target
 
     load = low or 0.01
-    best = value(at_load(problem, load))
+    best = value(at_load(problem, load), math.inf)
     if not keeps(best) and not low:
         raise InfeasibleError(
             "the target is missed even at a hundredth of the load",
@@ -353,12 +359,12 @@ def _largest(
             hint="requests that no server answers in time alone bound the success rate",
         )
     high = load
-    while keeps(judged := value(at_load(problem, 2 * high))) and high < 100:
+    while keeps(judged := value(at_load(problem, 2 * high), most)) and high < 100:
         load, high, best = 2 * high, 2 * high, judged
     high *= 2
     for _ in range(steps):
         middle = (load * high) ** 0.5
-        judged = value(at_load(problem, middle))
+        judged = value(at_load(problem, middle), most)
         if keeps(judged):
             load, best = middle, judged
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -172,6 +173,9 @@ class RequestJudgement:
         return answered[first]
 
 
-def judge(problem: RequestProblem, plan: RequestPlan) -> RequestJudgement:
-    """Play the problem's stream against the plan's policy."""
-    return RequestJudgement(problem, plan, simulate(problem, start(plan, problem.service)))
+def judge(
+    problem: RequestProblem, plan: RequestPlan, most_failures: float = math.inf
+) -> RequestJudgement:
+    """Play the problem's stream against the plan's policy, up to so many failures."""
+    answers = simulate(problem, start(plan, problem.service), most_failures)
+    return RequestJudgement(problem, plan, answers)

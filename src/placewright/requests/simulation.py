@@ -78,8 +78,13 @@ def noise_factors(problem: RequestProblem) -> FloatArray:
     return 1.0 + sigma * draws
 
 
-def simulate(problem: RequestProblem, policy: Policy) -> Answers:
+def simulate(problem: RequestProblem, policy: Policy, most_failures: float = math.inf) -> Answers:
     """Play the stream against the policy.
+
+    Parameters
+    ----------
+    most_failures
+        Stop once more requests than that were late or refused; later ones are then not answered.
 
     Raises
     ------
@@ -87,11 +92,12 @@ def simulate(problem: RequestProblem, policy: Policy) -> Answers:
         The policy dispatched to a busy server, another family's request, or a batch that the
         server cannot run.
     """
-    return _Simulation(problem, policy).run()
+    return _Simulation(problem, policy, most_failures).run()
 
 
 class _Simulation:
-    def __init__(self, problem: RequestProblem, policy: Policy) -> None:
+    def __init__(self, problem: RequestProblem, policy: Policy, most_failures: float) -> None:
+        self.most_failures, self.failures = most_failures, 0
         self.problem, self.policy, self.service = problem, policy, problem.service
         self.queue, self.servers = Queue(self.service.families), Servers.of(self.service)
         self.answers = Answers.none(len(problem.stream))
@@ -119,7 +125,7 @@ class _Simulation:
         while True:
             arrival_s = math.inf if row is None else row[2]
             now_s = min(arrival_s, self.wake_s, ends[0][0] if ends else math.inf)
-            if now_s == math.inf:
+            if now_s == math.inf or self.failures > self.most_failures:
                 return self.answers
             if self.wake_s <= now_s:
                 self.wake_s = math.inf
@@ -141,6 +147,7 @@ class _Simulation:
             self._start(batch, now_s)
         if len(decision.refused):
             self.answers.refused_s[self.queue.take(decision.refused)] = now_s
+            self.failures += len(decision.refused)
 
     def _start(self, batch: Dispatch, now_s: float) -> None:
         service, servers, queue = self.service, self.servers, self.queue
@@ -158,6 +165,7 @@ class _Simulation:
         link_s = service.round_trip_s[server]
         link_s += service.seconds_per_byte[server] * queue.input_bytes[batch.slots].sum()
         load_s = servers.start(service, server, variant, now_s)
+        due_s = queue.deadline_s[batch.slots]
         ids = queue.take(batch.slots)
         fixed_s = now_s + link_s + load_s
         end_s = float(fixed_s + latency_s * self.noise[ids[0]])
@@ -167,3 +175,5 @@ class _Simulation:
         a.server[ids], a.variant[ids], a.batch[ids] = server, variant, size
         a.number[ids], a.start_s[ids], a.end_s[ids] = self.batches, now_s, end_s
         self.batches += 1
+        if self.most_failures < math.inf:
+            self.failures += int((end_s > due_s).sum())
