@@ -39,7 +39,7 @@ from placewright.report.text import plain_table, size
 from placewright.runtime.engines.engine import open_engine
 from placewright.runtime.session import Session
 
-MODELS = ("mlp", "resnet50", "bert", "lstm")
+MODELS = ("mlp", "resnet50", "bert", "rnnlm")
 
 SPARE = 1.3
 """Memory of a device without room, in peaks that the judge predicts."""

@@ -90,3 +90,33 @@ def test_clusters_over_links_are_for_the_cluster_file(
     said = speak(capsys, "operators", "plan", problem_file, "--clusters", "2")
     assert said.code == 1
     assert "cluster file" in said.err
+
+
+def test_copies_on_devices_that_differ(
+    tmp_path: Path, star_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """8 s and 16 s make a sample in 16/3 s, which is the bound; nothing but links has shares."""
+    links = [[0.0, 1.0], [1.0, 0.0]]
+    problem = tiny(
+        [[4.0, 8.0], [2.0, 4.0], [2.0, 4.0]],
+        [(0, 1.0, [1]), (1, 1.0, [2])],
+        latency_s=links,
+        seconds_per_byte=links,
+        name="unlike",
+    )
+    file, plan = write_problem(problem, tmp_path / "unlike.json"), tmp_path / "plan.json"
+    asked = ("--objective", "throughput", "--replication", "--by-speed", "-f", "json")
+    said = speak(capsys, "operators", "plan", file, *asked, "-o", plan)
+    assert (said.data["planner"], said.data["status"]) == ("whole-copies", "OPTIMAL")
+    assert said.data["value"] == pytest.approx(16 / 3)
+    assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
+    again = speak(capsys, "operators", "simulate", file, plan, *asked)
+    assert again.data["value"] == said.data["value"]
+    for refused, text in (
+        ((file, "--by-speed"), "--by-speed is for copies\n  next: add --replication"),
+        ((star_file, *asked), "halves: --by-speed is for devices with links between them"),
+        ((file, *asked[2:], "--objective", "diffmaxima"), "--by-speed is for the largest load"),
+    ):
+        said = speak(capsys, "operators", "plan", *refused)
+        assert said.code == 1
+        assert text in said.err

@@ -24,6 +24,15 @@ ReplicationOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+BySpeedOption = Annotated[
+    bool,
+    typer.Option(
+        "--by-speed",
+        help="With --replication, over links: devices of a stage may differ, and each takes a "
+        "share of the samples by its speed. `operators run` executes copies of the whole model.",
+        rich_help_panel=_PANEL,
+    ),
+]
 SyncOption = Annotated[
     str | None,
     typer.Option(
@@ -67,6 +76,7 @@ class PipelineOptions:
     sync_bandwidth: str | None = None
     clusters: int | None = None
     speedup: float | None = None
+    by_speed: bool = False
 
     def replace(self, problem: OperatorProblem, objective: str | None) -> OperatorProblem:
         """The problem with these options.
@@ -76,7 +86,7 @@ class PipelineOptions:
         InputError
             An option without the one that it belongs to, or more clusters than accelerators.
         UnsupportedError
-            Clusters around links.
+            Clusters around links, or shares by speed around host memory.
         """
         from dataclasses import replace
 
@@ -86,6 +96,8 @@ class PipelineOptions:
             changes["diffmaxima"] = True
         if self.replication:
             changes |= {"replication": True, "sync_seconds_per_byte": self._sync_s()}
+        if self.by_speed:
+            changes |= {"by_speed": _over_links(problem)}
         if self.clusters is not None:
             changes |= _clusters(problem, self.clusters, self.speedup or SPEEDUP)
         if not changes:
@@ -97,6 +109,14 @@ class PipelineOptions:
         """Options that would be ignored."""
         if self.sync_bandwidth is not None and not self.replication:
             raise InputError("--sync-bandwidth is for copies", hint="add --replication")
+        if self.by_speed and not self.replication:
+            raise InputError("--by-speed is for copies", hint="add --replication")
+        if self.by_speed and objective == DIFFMAXIMA:
+            raise InputError(
+                "--by-speed is for the largest load",
+                by=f"got --objective {DIFFMAXIMA}",
+                hint="give --objective throughput",
+            )
         if self.speedup is not None and self.clusters is None:
             raise InputError("--cluster-speedup is for clusters", hint="add --clusters N")
         pipelined = self.replication or self.clusters is not None
@@ -117,6 +137,18 @@ class PipelineOptions:
         if rate == 0:
             raise InputError("a bandwidth must be above zero", where="--sync-bandwidth")
         return 1.0 / rate
+
+
+def _over_links(problem: OperatorProblem) -> bool:
+    from placewright.operators.problem import Communication
+
+    if problem.communication is Communication.STAR:
+        raise UnsupportedError(
+            "--by-speed is for devices with links between them",
+            where=problem.name,
+            hint="around host memory, copies are on devices that are alike: leave it out",
+        )
+    return True
 
 
 def _clusters(problem: OperatorProblem, count: int, speedup: float) -> dict[str, object]:

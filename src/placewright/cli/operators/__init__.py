@@ -25,6 +25,7 @@ from placewright.cli.options import (
     TrainingOption,
 )
 from placewright.cli.pipeline_options import (
+    BySpeedOption,
     ClustersOption,
     PipelineOptions,
     ReplicationOption,
@@ -50,6 +51,7 @@ def load(
     queues: QueuesOption = None,
     contiguous: ContiguousOption = False,
     replication: ReplicationOption = False,
+    by_speed: BySpeedOption = False,
     sync_bandwidth: SyncOption = None,
     clusters: ClustersOption = None,
     cluster_speedup: SpeedupOption = None,
@@ -58,7 +60,7 @@ def load(
     from placewright.cli.sources import SourceOptions
     from placewright.cli.sources import load as load_source
 
-    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup)
+    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup, by_speed)
     options = SourceOptions(
         source,
         on,
@@ -85,6 +87,7 @@ examples = {
     "plan": [
         "zoo:resnet50 --training --on edge-duo -o plan.json",
         "zoo:alexnet --training --micro-batches 4 --on edge-duo",
+        "zoo:resnet50 --on edge-duo --objective throughput --replication --by-speed",
         "dag:tasks.json --planner heft -f json",
         "problem.json --report plan.html --trace plan.json.gz",
     ],

@@ -37,6 +37,7 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.queue_search import QueueSearch
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single
+from placewright.operators.planners.whole_copies import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner, on_request
 from placewright.planning.wings import plugged_planners
@@ -66,6 +67,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         AccelerateAuto(),
         ChainDp(),
         MicroBatches(),
+        WholeCopies(),
         RoundRobin(),
         Random(),
         TopologicalSplit(),
