@@ -82,7 +82,7 @@ def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
     model = TracedModel(load_model(f"zoo:{name}", batch, training=True))
     devices = tuple(Device(n, node=n, memory_bytes=12 << 30) for n in ("first", "second"))
     with LayerSession(model, Cluster(devices, (), "pair"), optimizer=optimizer) as session:
-        problem = measured_problem(session, sizes=(batch // 2, batch))
+        problem = measured_problem(session, sizes=(max(1, batch // 2),))
         for label, plan in plans(problem).items():
             try:
                 session.load(plan)
