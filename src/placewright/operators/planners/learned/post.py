@@ -17,6 +17,10 @@ from placewright.operators.planners.learned.sampling import MovingAverage, drawn
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Proposal
 
+COARSE: tuple[How, int] = ("modules", 128)
+FINE: tuple[How, int] = ("chains", 512)
+"""Groups of operators, and how many at most: from uniform softmaxes, and from a list schedule."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class Post:
     group, and judges samples by its order; takes elites from all samples so far and not from the
     window alone, which may hold none that are good; mixes so little of the uniform distribution in
     that about `moved` groups of a sample differ from the most likely ones, instead of a tenth of
-    them; normalises the advantage over the batch; moves groups off devices that cannot hold them.
+    them; normalises the advantage over the batch; moves groups off devices that cannot hold them;
+    and, where it starts from a list schedule, groups no more than chains of operators: whole
+    modules cannot take up what a list schedule decides by operator.
 
     O(samples (n + e + groups m)).
 
@@ -56,7 +62,8 @@ class Post:
     start
         ``lists``: from the best list schedule. ``uniform``: knows nothing. Default by profile.
     groups, grouping
-        At most, and how operators are grouped.
+        At most, and how operators are grouped: 128 by ``modules``, but 512 by ``chains`` where
+        `repaired` starts from a list schedule.
     """
 
     name: ClassVar[str] = "post"
@@ -67,8 +74,8 @@ class Post:
     rehearsal: int = 2400
     parts: Literal["both", "ppo", "cross-entropy"] = "both"
     start: Literal["lists", "uniform"] | None = None
-    grouping: How = "modules"
-    groups: int = 128
+    grouping: How | None = None
+    groups: int | None = None
     batch: int = 12
     window: int = 60
     elite: float = 0.1
@@ -90,14 +97,15 @@ class Post:
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Its softmaxes belong to the groups of one problem."""
-        groups = f"{self.grouping} {self.groups}, {problem.m} devices"
+        how, most = self.grouped
+        groups = f"{how} {most}, {problem.m} devices"
         return Schema(self.name, "none", groups, problem.hash())
 
     def learn(self, evaluations: Evaluations) -> None:
         """Sample, and step by step move the softmaxes."""
         repaired = self.profile == "repaired"
         evaluations.repairs = repaired
-        grouping = group_operators(evaluations.problem, self.grouping, self.groups)
+        grouping = group_operators(evaluations.problem, *self.grouped)
         policy = _Policy(self, grouping, evaluations, repaired)
         rng = np.random.default_rng(evaluations.context.seed)
         seen: list[tuple[IntArray, FloatArray]] = []
@@ -112,6 +120,17 @@ class Post:
                     policy.fit_elites(*map(np.concatenate, zip(*seen, strict=True)))
                 seen.clear()
             policy.keep(evaluations)
+
+    @property
+    def grouped(self) -> tuple[How, int]:
+        """How operators are grouped, and into how many groups at most."""
+        how, most = FINE if self.starts == "lists" else COARSE
+        return self.grouping or how, self.groups or most
+
+    @property
+    def starts(self) -> str:
+        """``lists`` or ``uniform``."""
+        return self.start or ("lists" if self.profile == "repaired" else "uniform")
 
 
 class _Policy:
@@ -134,7 +153,7 @@ class _Policy:
             self.logits, self.beta = np.array(given["logits"]), float(given["beta"])
             self.average.value = float(given["average"])
             self.chances = softmax(self.logits, self.allowed)
-        elif (p.start or ("lists" if repaired else "uniform")) == "lists":
+        elif p.starts == "lists":
             teacher = evaluations.teach()
             if teacher is not None:
                 best = grouping.devices(evaluations.problem, evaluations.best.place)
