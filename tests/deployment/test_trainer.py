@@ -81,6 +81,27 @@ def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path
         placewright.Trainer(model, data[0][0], TRIO, **how)
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"engine": None}, r"engine: unknown engine 'None'.*known: local, testbed"),
+        ({"steps": "ten"}, r"trainer\(steps=...\): steps must be a number .*\(got 'ten'\)"),
+        ({"steps": -1}, r"steps must be a number of at least 1 \(got -1\)"),
+        ({"steps": float("nan")}, r"steps must be a number of at least 1 \(got nan\)"),
+        ({"loop": {"snapshot_every": 0}}, r"snapshot_every must be a number .*\(got 0\)"),
+        ({"loop": {"rejoin_every": 0}}, r"rejoin_every must be a number of at least 1"),
+        ({"loop": {"patience_s": -1.0}}, r"patience_s must be a number of at least 0"),
+        ({"loop": {"snapshots": 5}}, r"unknown setting 'snapshots'.*did you mean 'snapshot_every'"),
+    ],
+)
+def test_a_bad_setting_is_named_before_any_step(given: dict[str, Any], text: str) -> None:
+    """What, where, by how much, what next: no worker is started for it."""
+    model, (x, y) = net(), batches()[0]
+    how = {"loss_fn": LOSS, "targets": y, "method": "analytic", "planner": "only:b"}
+    with pytest.raises(InputError, match=f"(?s){text}"):
+        placewright.Trainer(model, x, TRIO, **how | given)
+
+
 def test_an_optimizer_that_workers_cannot_run_is_named() -> None:
     """Before any worker is started, with a way out."""
     model, (x, y) = net(), batches()[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.deployment.workers import reachability
+from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.operators.adaptive.trials import challengers
 from placewright.planning.monitor import STEPS
@@ -52,8 +54,13 @@ def adaptive_run(
     Raises
     ------
     InputError
-        The folder holds another model's snapshots, or another run is using it.
+        The folder holds another model's snapshots, or another run is using it; or a number is none
+        that a run can have.
     """
+    least = {"snapshot_every": 1, "rejoin_every": 1, "patience_s": 0}
+    for name, value in {"steps": steps, **settings}.items():
+        if name == "steps" or name in least:
+            _refuse_below(name, value, least.get(name, 1))
     job = Job(
         workload.graph,
         workload.cluster,
@@ -67,6 +74,17 @@ def adaptive_run(
     return AdaptiveRun(
         job, folder, plan=plan, challengers=others, interference=known, steps=steps, **settings
     )
+
+
+def _refuse_below(name: str, value: Any, least: float) -> None:
+    """Raise for what is no number, or too small a one."""
+    if not isinstance(value, Real) or not float(value) >= least:  # a NaN is not
+        raise InputError(
+            f"{name} must be a number of at least {least}",
+            where=f"trainer({name}=...)",
+            by=f"got {value!r}",
+            hint=f"leave {name} out for its default",
+        )
 
 
 def run_steps(run: AdaptiveRun, steps: int, monitor: Monitor) -> None:

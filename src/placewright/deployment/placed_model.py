@@ -448,7 +448,7 @@ class PlacedModel:
             self._plans,
             self.workers,
             Path(folder),
-            steps=float("inf") if steps is None else float(steps),
+            steps=float("inf") if steps is None else steps,
             try_plans=adapt and steps is not None,
             adapt=adapt,
             policy=policy or Policy(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.deployment.adaptive import note_events, note_start
 from placewright.deployment.export import current_weights, own_tensor
+from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
-from placewright.errors import InputError
+from placewright.errors import InputError, UnknownNameError
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.planning.contract import silent
 from placewright.planning.monitor import monitor_of
@@ -80,6 +82,10 @@ class Trainer(TrainingLoop):
     ) -> None:
         # A run that adapts tries plans in its first steps, where it knows how many there are.
         placing = {"trials": not adapt or steps is None, **placing}
+        known = [*signature(PlacedModel.trainer).parameters][1:]
+        for name in loop or {}:
+            if name not in known:
+                raise UnknownNameError("setting", str(name), known, where="Trainer(loop=...)")
         self.placed = place(model, inputs, cluster, training=True, engine=engine, **placing)
         try:
             settings = {"adapt": adapt, "steps": steps, "schedulers": schedulers, **(loop or {})}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from placewright.errors import RunError, UnknownNameError
-from placewright.runtime.engines.engine import Engine, open_engine
+from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
@@ -59,6 +59,8 @@ class Workers:
         emulate: bool = True,
         together: bool | None = None,
     ) -> None:
+        if not isinstance(engine, str) and not hasattr(engine, "group"):
+            raise UnknownNameError("engine", str(engine), ENGINES, where="engine")
         self.cluster, self._emulate = cluster, emulate
         self._local = engine == "local"
         self._held = _Held(
