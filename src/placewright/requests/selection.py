@@ -109,7 +109,7 @@ class Selected:
         most = max(trial.value for trial in trials.values())
         if usual in trials and trials[usual].value >= (1.0 - CLEARLY) * most:
             return usual(problem, context)
-        # The actual arrivals may be burstier: what `rolling` keeps beside accuracy is kept too.
+        # Asked for more than central EDF's success: the actual arrivals may be burstier.
         needs = (central, batching, *([usual] if usual in trials else []))
         made = self._fitted(problem, context, needs)
         if made is not None:
@@ -124,20 +124,19 @@ class Selected:
     def _fitted(
         self, problem: RequestProblem, context: Context, needs: tuple[Specification, ...]
     ) -> Specification | None:
-        """`opportunity` with fitted parameters, if it keeps the success rates of `needs`."""
+        """`opportunity`, asked for the success of all of `needs`, if it keeps that of the first."""
         rate = len(problem.stream) / problem.duration_s
         short = self.requests / rate < LONG * float(problem.stream.deadline_s.mean())
         if len(problem.stream) < FITTED_FROM or self.evaluations <= 0 or short:
             return None
         pairs = [_generated(problem, self.requests, 1 + k) for k in range(PAIRS)]
-        least = np.array(
-            [np.max([_tried(each, pair, context).success for each in needs], 0) for pair in pairs]
-        )
+        kept = np.array([[_tried(e, pair, context).success for pair in pairs] for e in needs])
+        least = kept.max(axis=0)
         margin = np.minimum(FITTED_MARGIN, (1.0 - least) / 2.0)
         policy, success = fitted(
             pairs, least + margin, self.evaluations, context.seed, context.deadline_s
         )
-        return policy if (success.mean(axis=0) >= least.mean(axis=0)).all() else None
+        return policy if (success.mean(axis=0) >= kept[0].mean(axis=0)).all() else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
