@@ -182,6 +182,33 @@ def test_a_process_ends_although_its_threads_cannot_run() -> None:
     child.end()
 
 
+STOPPED_AT_THE_END = """
+import atexit, os, signal
+from contextlib import suppress
+
+def stop():  # runs after everything that is registered later
+    with suppress(ProcessLookupError):
+        os.kill(process._pid(), signal.SIGSTOP)
+
+atexit.register(stop)
+from placewright.runtime.engines import process
+from placewright.runtime.specs import PLACED_STEPS
+
+process.begin_fork_server(PLACED_STEPS)
+print(process._pid(), flush=True)
+"""
+
+
+def test_a_fork_server_that_is_stopped_as_its_parent_ends_is_not_left() -> None:
+    """Stopped, it would not see that its parent has ended."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_THE_END], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+    stat = Path(f"/proc/{int(ended.stdout)}/stat")
+    assert not stat.exists() or stat.read_text().rsplit(") ", 1)[1][0] in "ZX"
+
+
 def test_the_fork_server_may_begin_before_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker is started by that one; a system that cannot have any is told of by the worker."""
     process.begin_fork_server(PLACED_STEPS)

@@ -39,6 +39,8 @@ TRIES = 3
 UNKNOWN = 255
 """Exit code of a process whose fork server has not reported it, being killed or stopped itself."""
 
+_LOADED_BY = os.getpid()
+
 _REPORTED_S = 0.5
 """Between the end of a process and its fork server's report of it."""
 
@@ -302,16 +304,22 @@ def _watch(pid: int | None, over: threading.Event) -> None:
         stopped_s = stopped_s + passed_s if stopped else 0.0
         if countdown.over or stopped_s > limits.patience(limits.STOPPED_S):
             for each in stopped or [pid]:
-                with suppress(ProcessLookupError):
+                with suppress(OSError):
                     os.kill(each, signal.SIGKILL)
+                    # Not taken for alive by `ensure_running`, which then finds it dead later, where
+                    # Ctrl-C is not held back. It is left to be reaped there.
+                    os.waitid(os.P_PID, each, os.WEXITED | os.WNOWAIT)
             stopped_s = 0.0
 
 
 @atexit.register
-def _wake() -> None:
-    """Both helpers end when we do, unless they are stopped."""
+def _end_both() -> None:
+    """Both end when we do, unless they are stopped; the fork server may be so a moment later."""
+    if os.getpid() != _LOADED_BY:  # a forked copy: they are its parent's
+        return
     tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
-    for pid in (_pid(), tracker):
-        if pid is not None and is_stopped(pid):
-            with suppress(OSError):
-                os.kill(pid, signal.SIGCONT)
+    with suppress(OSError):
+        if (server := _pid()) is not None:
+            os.kill(server, signal.SIGKILL)  # processes that it has forked are ended by their pids
+        if tracker is not None and is_stopped(tracker):
+            os.kill(tracker, signal.SIGCONT)
