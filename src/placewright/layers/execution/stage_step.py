@@ -237,6 +237,8 @@ class StageStep:
         """DDP over the replicas (ZeRO 0 and 1), or FSDP2 over them (2 and 3)."""
         if order.zero_stage > 1 and across is not None:
             mesh = DeviceMesh.from_group(across, self.device.type)
+            if self.stretch is not None and self.stretch.factor > 1.0:
+                _pay_by_layer(stage, self.stretch)
             return _sharded(stage, mesh, keep=order.zero_stage < 3)
         if across is None or not any(p.requires_grad for p in stage.parameters()):
             return stage
@@ -283,6 +285,21 @@ def _exchange(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
     waits = isinstance(wrapped, DistributedDataParallel) and not last
     with wrapped.no_sync() if waits else nullcontext():  # type: ignore[operator]
         yield
+
+
+def _pay_by_layer(stage: StageModule, stretch: Stretch) -> None:
+    """Let every layer's emulated slowness be over before the collectives of the next.
+
+    FSDP2 on CPUs waits for them: paid after the whole pass, other workers would wait for this one's
+    real time in each layer and for all of its sleep at the end.
+    """
+
+    def pay(*_: object) -> None:
+        stretch.pay()
+
+    for layer in stage.layers:
+        layer.register_forward_pre_hook(pay)
+        layer.register_full_backward_pre_hook(pay)
 
 
 def _sharded(stage: StageModule, mesh: DeviceMesh, *, keep: bool) -> nn.Module:
