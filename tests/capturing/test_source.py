@@ -53,6 +53,16 @@ def test_a_users_factory_is_found_in_the_current_directory(factories: str) -> No
     assert source.inputs[0].shape == (3, 4)
 
 
+def test_a_users_factory_is_found_in_a_file(factories: str, tmp_path: Path) -> None:
+    """`folder/file.py:factory`, from any directory; another module's name is refused."""
+    assert load_model(f"{tmp_path / factories}.py:plain").inputs[0].shape == (3, 4)
+    (tmp_path / "json.py").write_text(FACTORIES)
+    with pytest.raises(InputError, match="'json' is imported already"):
+        load_model("json.py:plain")
+    with pytest.raises(InputError, match="no such file"):
+        load_model("nowhere.py:plain")
+
+
 def test_training_without_a_loss_takes_the_mean_square(factories: str) -> None:
     """And a loss that is given stays."""
     assert load_model(f"{factories}:plain", training=True).loss_fn is mean_square

@@ -1,4 +1,4 @@
-"""ModelSource: model, inputs and loss, from the zoo or a user's ``package.module:factory``."""
+"""ModelSource: model, inputs and loss, from the zoo or a user's factory function."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -63,8 +64,9 @@ def load_model(
     Parameters
     ----------
     source
-        ``zoo:resnet50`` or ``package.module:factory``; a factory takes no arguments (or the
-        keyword `batch`) and returns ``(model, inputs)`` or ``(model, inputs, loss_fn, targets)``.
+        ``zoo:resnet50``, ``package.module:factory`` or ``folder/file.py:factory``; a factory
+        takes no arguments (or the keyword `batch`) and returns ``(model, inputs)`` or
+        ``(model, inputs, loss_fn, targets)``.
     batch
         Samples per step; where ``None`` the factory's own default, for training a model of the
         zoo `zoo.TRAINING_BATCH`.
@@ -110,7 +112,7 @@ def _factory(source: str) -> Callable[..., Any]:
     path, _, name = source.partition(":")
     if not path or not name:
         raise InputError(
-            f"model {source!r} is neither zoo:NAME nor package.module:factory",
+            f"model {source!r} is neither zoo:NAME, package.module:factory nor FILE.py:factory",
             hint=f"zoo models: {', '.join(zoo.FACTORIES)}",
         )
     made = getattr(_module(path), name, None)
@@ -124,6 +126,8 @@ def _factory(source: str) -> Callable[..., Any]:
 
 def _module(path: str) -> ModuleType:
     here = os.getcwd()
+    if path.endswith(".py"):
+        here, path = _folder_and_module(Path(path))
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -140,6 +144,20 @@ def _module(path: str) -> ModuleType:
             where=f"module {path}",
             hint=f"it must import without running anything: try `python -c 'import {path}'`",
         ) from error
+
+
+def _folder_and_module(file: Path) -> tuple[str, str]:
+    """Folder and module name of a Python file; refused where another module has that name."""
+    if not file.is_file():
+        raise InputError("no such file", where=f"model {file}", hint=f"now in {os.getcwd()}")
+    known = getattr(sys.modules.get(file.stem), "__file__", None)
+    if file.stem in sys.modules and (known is None or not file.samefile(known)):
+        raise InputError(
+            f"a module {file.stem!r} is imported already, from {known or 'Python itself'}",
+            where=f"model {file}",
+            hint="give the file another name",
+        )
+    return str(file.parent.absolute()), file.stem
 
 
 def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:

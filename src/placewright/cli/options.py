@@ -15,8 +15,8 @@ _FORMAT_HELP = "What stdout shows."
 _OUTPUT_HELP = "Keep the document in FILE too."
 _ON_HELP = "A cluster file or a preset's name; by default this machine."
 _SOURCE_HELP = (
-    "zoo:NAME, package.module:factory, FILE.onnx, GRAPH.pb, graph.json, problem.json, "
-    "or a published instance such as dag:FILE.json."
+    "zoo:NAME, package.module:factory, FILE.py:factory, FILE.onnx, GRAPH.pb, graph.json, "
+    "problem.json, or a published instance such as dag:FILE.json."
 )
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help=_FORMAT_HELP)]
@@ -38,7 +38,8 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="zoo:NAME, package.module:factory, FILE.onnx, FILE.xml, openvino:MODEL or GRAPH.pb.",
+        help="zoo:NAME, package.module:factory, FILE.py:factory, FILE.onnx, FILE.xml, "
+        "openvino:MODEL or GRAPH.pb.",
     ),
 ]
 PlanFile = Annotated[

@@ -376,5 +376,5 @@ def _unknown_scheme(source: str, what: str) -> UnsupportedError:
     return UnsupportedError(
         what,
         where=source,
-        hint=f"known: {known}; package.module:factory; graph.json; problem.json",
+        hint=f"known: {known}; package.module:factory or FILE.py:factory; graph.json; problem.json",
     )

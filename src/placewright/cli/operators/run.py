@@ -266,7 +266,8 @@ def _runnable(loaded: Loaded) -> Workload:
         raise UnsupportedError(
             "only a model can be run",
             where=loaded.problem.name,
-            hint="give zoo:NAME or package.module:factory as SOURCE, and the plan after it",
+            hint="give zoo:NAME, package.module:factory or FILE.py:factory as SOURCE, "
+            "and the plan after it",
         )
     return Workload(
         loaded.model,

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", show_default=False, help="zoo:NAME or package.module:factory."),
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="zoo:NAME, package.module:factory or FILE.py:factory.",
+    ),
 ]
 
 
