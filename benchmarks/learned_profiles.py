@@ -8,13 +8,13 @@ the published files with the latency of calls through host memory, and DOPPLER's
 own queues (``$PLACEWRIGHT_DATA``). Prints a row per graph and planner: values relative to the
 reference (HEFT; the best single device through host memory), of the best trivial plan and of both
 profiles, mean over seeds, and after how many evaluations `repaired` was at the reference; at the
-end, where `repaired` is not better.
+end, where `repaired` is not better. It counts evaluations: what else the machine does changes
+nothing. ``--out FILE --minutes M`` keeps rows and goes on in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from kept_rows import KeptRows, add_options
 from placewright import (
     Cluster,
     Context,
@@ -51,12 +52,17 @@ def main(asked: argparse.Namespace) -> None:
     """Print the table."""
     print("| graph | operators | planner | trivial | as published | repaired | at reference |")
     print("|---|---:|---|---:|---:|---:|---:|")
-    rows: list[dict[str, Any]] = []
+    kept, rows = KeptRows(asked.out, asked.minutes), []
     for problem in problems(asked):
         for name in asked.planners:
-            rows.append(row_of(problem, name, asked))
-            if asked.json:
-                asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+            key = f"{problem.name}, {name}, {asked.evaluations} evaluations, {asked.seeds} seeds"
+            row = kept.get(key, lambda problem=problem, name=name: row_of(problem, name, asked))
+            if row is not None:
+                rows.append(row)
+                print(text(row), flush=True)
+    kept.print_left()
+    if not rows:
+        return
     at = [row["at"] for row in rows]
     print(f"\nThe reference is reached after {median(at):.0f} evaluations (median).")
     worse = [r for r in rows if r["repaired"] > r["published"] * (1 + 1e-9)]
@@ -103,10 +109,9 @@ def row_of(problem: OperatorProblem, name: str, asked: argparse.Namespace) -> di
                 below = (p.evaluations for p in run.curve if p.value_s <= reference_s * (1 + 1e-9))
                 at.append(next(below, math.inf))
     published, repaired = (mean(found[which]) for which in ("as_published", "repaired"))
-    cells = f"{trivial_s / reference_s:.4f} | {published:.4f} | {repaired:.4f} | {median(at):.0f}"
-    print(f"| {problem.name} | {problem.n} | {name} | {cells} |", flush=True)
     return {
         "graph": problem.name,
+        "operators": problem.n,
         "planner": name,
         "published": published,
         "repaired": repaired,
@@ -114,6 +119,13 @@ def row_of(problem: OperatorProblem, name: str, asked: argparse.Namespace) -> di
         "trivial": trivial_s / reference_s,
         "at": median(at),
     }
+
+
+def text(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    cells = " | ".join(f"{row[key]:.4f}" for key in ("trivial", "published", "repaired"))
+    name = f"{row['graph']} | {row['operators']} | {row['planner']}"
+    return f"| {name} | {cells} | {row['at']:.0f} |"
 
 
 if __name__ == "__main__":
@@ -125,5 +137,5 @@ if __name__ == "__main__":
     parser.add_argument("--no-published", dest="published", action="store_false")
     parser.add_argument("--evaluations", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     main(parser.parse_args())

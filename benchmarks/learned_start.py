@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
+from kept_rows import KeptRows, add_options
 from placewright import Context, OperatorPlan, OperatorProblem, judge, planners
 from placewright.measurement.speed_up import T_95
 from placewright.operators.planners.lists.planners import HEFT
@@ -33,23 +35,30 @@ def main(asked: argparse.Namespace) -> None:
     """Print the table."""
     print(f"| graph | operators | devices | {asked.start} alone | its s | search | both | ratio |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    logs = []
-    for seed in range(FIRST, FIRST + asked.graphs):
-        problem = generated(seed, size=asked.size)
-        heft = value(problem, HEFT(problem, Context()))
-        runs = [compared(problem, asked, s) for s in range(asked.seeds)]
-        start, took_s, alone, both = (mean(column) for column in zip(*runs, strict=True))
+    kept, logs = KeptRows(asked.out, asked.minutes), []
+    budget = f"work {asked.work:g}" if asked.work else f"{asked.seconds} s"
+    for number in range(FIRST, FIRST + asked.graphs):
+        problem, rows = generated(number, size=asked.size), []
+        for seed in range(asked.seeds):
+            key = f"{problem.name}, {problem.n} operators, {asked.start}, {budget}, seed {seed}"
+            compute = partial(compared, problem, asked, seed)
+            if (row := kept.get(key, compute)) is not None:
+                rows.append(row)
+        if not rows:
+            continue
+        heft, start, took_s, alone, both = (mean(column) for column in zip(*rows, strict=True))
         logs.append(math.log(both / alone))
         cells = f"{start / heft:.3f} | {took_s:.2f} | {alone / heft:.4f} | {both / heft:.4f}"
-        row = f"| {problem.name} | {problem.n} | {problem.m} | {cells} | {both / alone:.4f} |"
-        print(row, flush=True)
+        line = f"| {problem.name} | {problem.n} | {problem.m} | {cells} | {both / alone:.4f} |"
+        print(line, flush=True)
+    kept.print_left()
+    if not logs:
+        return
     print(f"\nBoth over search alone: {interval(logs)}, better on {sum(x < 0 for x in logs)}")
 
 
-def compared(
-    problem: OperatorProblem, asked: argparse.Namespace, seed: int
-) -> tuple[float, float, float, float]:
-    """Value of the start, its seconds, value of search alone, and from the start."""
+def compared(problem: OperatorProblem, asked: argparse.Namespace, seed: int) -> tuple[float, ...]:
+    """Values of HEFT and the start, its seconds, values of search alone and from the start."""
     learner: Any = choose(planners(problem), asked.start)[1]
     learner(problem, Context(seed=seed))  # kernels compile, torch is imported
     begun = time.perf_counter()
@@ -57,7 +66,9 @@ def compared(
     plan = proposal_of(learner(problem, limit)).plan
     took_s = time.perf_counter() - begun
     both = searched(problem, asked, seed, took_s, plan)
-    return value(problem, plan), took_s, searched(problem, asked, seed, 0.0, None), both
+    alone = searched(problem, asked, seed, 0.0, None)
+    heft = value(problem, HEFT(problem, Context()))
+    return heft, value(problem, plan), took_s, alone, both
 
 
 def searched(
@@ -102,4 +113,5 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=float, default=0.0, help="instead of seconds")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--start", default="transfer")
+    add_options(parser)
     main(parser.parse_args())

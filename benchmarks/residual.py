@@ -5,12 +5,13 @@
 The plans of `small_steps.py` are measured: two of each of twelve small models. Every model's runs
 are then corrected by what was learned from the other models' runs; the strength of the regression
 is chosen without the model, too. `--runs FILE` keeps the runs after every model; models that it has
-are not measured again.
+are not measured again, and with `--minutes M` no other is begun after so many.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,13 +25,16 @@ from small_steps import MODELS, measured
 
 
 def collected(
-    names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None
+    names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None, minutes: float
 ) -> list[MeasuredRun]:
     """Runs of the plans of `small_steps.py`: those that were kept, and of each model without."""
-    table = ProfileTable()
+    table, end_s = ProfileTable(), time.monotonic() + 60 * minutes
     found = list(read_runs(kept)) if kept is not None and kept.exists() else []
     known = {run.model for run in found}
     for name in (name for name in names if name not in known):
+        if time.monotonic() > end_s:
+            print(f"{name} is not measured yet: run the same command again.")
+            continue
         for result, taken in measured(name, cluster, steps, table):
             found.append(measured_run(result.judgement, taken.measured_s, name))
         if kept is not None:
@@ -70,9 +74,11 @@ def main() -> None:
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--minutes", type=float, default=1e6)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
-    runs = collected(asked.models, load_cluster(asked.on), asked.steps, asked.runs)
+    cluster = load_cluster(asked.on)
+    runs = collected(asked.models, cluster, asked.steps, asked.runs, asked.minutes)
     held = held_out(runs)
     print("| model | predicted ms | corrected ms | measured ms | before | after |")
     print("|---|---|---|---|---|---|")

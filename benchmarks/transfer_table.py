@@ -1,28 +1,27 @@
 """The transfer policy on graphs that it was never trained on.
 
     python benchmarks/transfer_table.py
-    python benchmarks/transfer_table.py --graphs 40 --models bert resnet50 --keep values.json
-    python benchmarks/transfer_table.py --graphs 20 --size 2000
+    python benchmarks/transfer_table.py --graphs 40 --models bert resnet50
+    python benchmarks/transfer_table.py --graphs 20 --size 2000 --out rows.jsonl --minutes 8
 
 Generated graphs (`transfer_graphs`, seeds from 100,000) and training steps of the zoo on presets,
 with contended links. Prints a markdown row per graph: makespan of HEFT and of ``transfer`` relative
 to ``auto`` with ten seconds, the same without the network and without the walk, and seconds of the
-second call. Medians, and the longest call, come last. ``--keep`` stores the values of ``auto`` and
-takes them from there.
+second call. Medians, and the longest call, come last. ``--out FILE --minutes M`` keeps rows and
+goes on in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
+from kept_rows import KeptRows, add_options
 from placewright import (
     Cluster,
     Context,
@@ -44,25 +43,32 @@ FIRST = 100_000
 
 def main(asked: argparse.Namespace) -> None:
     """Print the table."""
-    kept = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
     print("| graph | operators | devices | HEFT | transfer | no network | no walk | ms |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    rows = []
+    kept, rows = KeptRows(asked.out, asked.minutes), []
     for problem in problems(asked.graphs, asked.models, asked.size):
-        key = f"{problem.name}, {problem.n} operators"
-        if key not in kept:
-            kept[key] = solve(problem, time_limit_s=asked.seconds).value
-            if asked.keep:
-                asked.keep.write_text(json.dumps(kept))
-        rows.append([x / kept[key] for x in values(problem)] + [took_s(problem)])
-        cells = [f"{x:.3f}" for x in rows[-1][:4]] + [f"{1e3 * rows[-1][4]:.0f}"]
+        key = f"{problem.name}, {problem.n} operators, {asked.seconds} s"
+        row = kept.get(key, lambda problem=problem: row_of(problem, asked.seconds))
+        if row is None:
+            continue
+        rows.append(row)
+        cells = [f"{x:.3f}" for x in row[:4]] + [f"{1e3 * row[4]:.0f}"]
         print(f"| {problem.name} | {problem.n} | {problem.m} | {' | '.join(cells)} |", flush=True)
+    kept.print_left()
+    if not rows:
+        return
     table = np.array(rows)
     middle = [f"{x:.3f}" for x in np.median(table[:, :4], axis=0)]
     print(f"| median | | | {' | '.join(middle)} | {1e3 * np.median(table[:, 4]):.0f} |")
     better = (table[:, 1] < table[:, 0] * (1 - 1e-9)).mean()
     print(f"\nBetter than HEFT on {better:.0%}; within 3 % on {(table[:, 1] <= 1.03).mean():.0%}.")
     print(f"The longest call took {1e3 * table[:, 4].max():.0f} ms.")
+
+
+def row_of(problem: OperatorProblem, seconds: float) -> list[float]:
+    """Four values relative to that of ``auto``, and seconds of a call."""
+    auto = solve(problem, time_limit_s=seconds).value
+    return [x / auto for x in values(problem)] + [took_s(problem)]
 
 
 def problems(graphs: int, models: list[str], size: int | None) -> Iterator[OperatorProblem]:
@@ -100,5 +106,5 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, help="operators of generated graphs; drawn by default")
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=10.0, help="for auto")
-    parser.add_argument("--keep", type=Path)
+    add_options(parser)
     main(parser.parse_args())
