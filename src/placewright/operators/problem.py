@@ -237,14 +237,18 @@ class OperatorProblem:
 
     def allowed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Shape (n, m): whether the device can run the operator, its whole group and its pin."""
+        _, group = np.unique(self.colocation, return_inverse=True)
+        result: np.ndarray[Any, np.dtype[np.bool_]] = self.allowed_groups(group)[group]
+        return result
+
+    def allowed_groups(self, group: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Shape (groups, m): as `allowed`, by the group of every operator."""
         own = np.isfinite(self.compute_s)
         pinned = self.pinned >= 0
         own[pinned] &= np.arange(self.m) == self.pinned[pinned, None]
-        _, group = np.unique(self.colocation, return_inverse=True)
         whole = np.ones((int(group.max()) + 1, self.m), dtype=np.bool_)
         np.logical_and.at(whole, group, own)
-        result: np.ndarray[Any, np.dtype[np.bool_]] = whole[group]
-        return result
+        return whole
 
     def replace(self, **changes: Any) -> OperatorProblem:
         """The same problem with some fields replaced, for example ``links="free"``."""

@@ -54,7 +54,7 @@ def paper(**changes: object) -> OperatorProblem:
 def schedule(setup: Setup, sequence: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The engine, with free links and all of the memory."""
     rules = setup.rules(np.array(setup.problem.memory_bytes))
-    return list_schedule(setup.costs, rules, sequence, np.zeros(setup.allowed.shape), 0)
+    return list_schedule(setup.costs, rules, sequence, np.zeros(setup.allowed.shape), None)
 
 
 def plan_in(problem: OperatorProblem, sequence: list[int]) -> OperatorPlan:

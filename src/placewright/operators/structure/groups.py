@@ -39,7 +39,8 @@ def groups_of(problem: OperatorProblem) -> Groups:
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     first = np.sort(first)
-    allowed = problem.allowed()[first]
+    group = rank[inverse]
+    allowed = problem.allowed_groups(group)
     nowhere = np.flatnonzero(~allowed.any(axis=1))
     if len(nowhere):
         raise InfeasibleError(
@@ -47,6 +48,5 @@ def groups_of(problem: OperatorProblem) -> Groups:
             where=f"{problem.name}: the group of {problem.operator_names[first[nowhere[0]]]!r}",
             hint="split the group, or drop a pin",
         )
-    group = rank[inverse]
     resident = np.bincount(group, problem.resident_bytes).astype(np.float64)
     return Groups(group, first, allowed, resident)

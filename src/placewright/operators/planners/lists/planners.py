@@ -181,7 +181,7 @@ class ListScheduler:
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
         ahead = AHEAD.get(self.device)
         ahead_s = np.zeros((problem.n, problem.m)) if ahead is None else ahead(tables[0])
-        channels = len(problem.channel_names) if self.reserved else 0
+        channels = len(problem.channel_names) if self.reserved else None
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             found = [
@@ -190,7 +190,8 @@ class ListScheduler:
                 )
                 for sequence, forced in ranked
             ]
-            return scheduled_plan(problem, *min(found, key=_end_s))
+            first = found[0] if len(found) == 1 else min(found, key=_end_s)
+            return scheduled_plan(problem, *first)
 
         return within_memory(problem, build, context.deadline_s)
 
@@ -208,9 +209,11 @@ class ListScheduler:
 
 def _with_transfers(setup: Setup, over: Transfers) -> Setup:
     """The same with transfers averaged over all pairs of devices, or on the fastest link."""
+    if over == "different":
+        return setup
     p, share = setup.problem, (setup.problem.m - 1) / setup.problem.m
     pair = linked(p)
-    if over == "different" or not pair.any():
+    if not pair.any():
         return setup
     latency_s, per_byte = setup.mean_latency_s * share, setup.mean_seconds_per_byte * share
     if over == "fastest":
