@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from placewright.cluster.cluster import LOCAL_BANDWIDTH, Cluster, Device, Link
 from placewright.errors import InputError
-from placewright.testbed.blueprint import blueprint, id_of
+from placewright.testbed.blueprint import FULL, blueprint, fitted, id_of
 
 names = st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=6, unique=True)
 
@@ -78,3 +78,24 @@ def test_what_the_machine_cannot_be_is_refused() -> None:
     crowded = Cluster(tuple(Device(str(k)) for k in range(3)))
     assert "3 cores of 2" in blueprint(crowded, (0, 1)).notes[0]
     assert blueprint(crowded, (0, 1, 2)).notes == ()
+
+
+def test_a_cluster_that_asks_for_too_much_is_emulated_slower_in_proportion() -> None:
+    """Every ratio stays, and no CPU that devices share is asked for more than is given away."""
+    four = Cluster.preset("edge-quad")
+    slower, factor = fitted(four, (0, 1))
+    assert factor == pytest.approx(1.25 / FULL)
+    for asked_for, found in zip(four.devices, slower.devices, strict=True):
+        assert found.speed == pytest.approx(asked_for.speed / factor)
+        assert found.memory_bytes == asked_for.memory_bytes
+    for link, found_link in zip(four.links, slower.links, strict=True):
+        assert found_link.bandwidth == pytest.approx(link.bandwidth / factor)
+        assert found_link.latency_s == pytest.approx(link.latency_s * factor)
+    asked = dict.fromkeys((0, 1), 0.0)
+    for slot, device in zip(blueprint(slower, (0, 1)).slots, slower.devices, strict=True):
+        for cpu in slot.cpus:
+            asked[cpu] += device.speed
+    assert max(asked.values()) <= FULL + 1e-9
+    two = Cluster.preset("edge-duo")
+    assert fitted(two, (0, 1)) == (two, 1.0)
+    assert fitted(four, range(8)) == (four, 1.0)

@@ -58,6 +58,10 @@ class Way:
     given: bool = True
 
 
+FULL = 0.9
+"""Of a CPU that devices share: the rest is for links and for the process that plans."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blueprint:
     """All that is made for one cluster.
@@ -101,6 +105,41 @@ def blueprint(cluster: Cluster, cpus: Sequence[int]) -> Blueprint:
     slots = tuple(_slot(name, k, d, pinned[k]) for k, d in enumerate(cluster.devices))
     least = min(reversed(cpus), key=lambda cpu: load[cpu])
     return Blueprint(name, slots, _ways(cluster), least, tuple(_notes(cluster, cpus)))
+
+
+def fitted(cluster: Cluster, cpus: Sequence[int]) -> tuple[Cluster, float]:
+    """The cluster as this machine can emulate it when all of its devices are busy at once.
+
+    Where devices that share a CPU ask for more than `FULL` of it, everything is slower by one
+    factor: devices, bandwidths, and latencies longer. Plans compare on it as on the cluster itself.
+
+    Returns
+    -------
+    The cluster, or a slower one of the same name; and how many times slower it is.
+    """
+    chosen, load = _pinning(cluster.devices, cpus)
+    shared = [cpu for cpu in cpus if sum(cpu in own for own in chosen) > 1]
+    factor = max((load[cpu] / FULL for cpu in shared), default=1.0)
+    if factor <= 1.0:
+        return cluster, 1.0
+
+    def slower(value: float | None) -> float | None:
+        return None if value is None else value / factor
+
+    devices = tuple(
+        replace(
+            d,
+            speed=d.speed / factor,
+            peak_flops=slower(d.peak_flops),
+            memory_bandwidth=slower(d.memory_bandwidth),
+        )
+        for d in cluster.devices
+    )
+    links = tuple(
+        replace(k, bandwidth=k.bandwidth / factor, latency_s=k.latency_s * factor)
+        for k in cluster.links
+    )
+    return replace(cluster, devices=devices, links=links), factor
 
 
 def cpu_share(device: Device) -> float:

@@ -242,7 +242,7 @@ class StreamRounds:
             expected_s=predicted.period_s,
         )
 
-    def measure(self, samples: int, progress: Progress) -> Any:
+    def measure(self, samples: int, progress: Progress, rounds: int = FEW_ROUNDS) -> Any:
         """Measure `samples` samples of every plan in blocks: a b, b a, a b.
 
         Returns
@@ -252,7 +252,7 @@ class StreamRounds:
         from placewright.runtime.machine_load import LoadMeter
 
         meter, began = LoadMeter(self.session), time.perf_counter()
-        rounds = min(FEW_ROUNDS, samples)
+        rounds = min(rounds, samples)
         forth = range(len(self.results))
         for turn in range(rounds):
             with meter.round():
