@@ -1,14 +1,19 @@
 """Strategies of layers on testbeds of unlike nodes: predicted beside measured steps.
 
-    sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 9] [--clusters N]
+    sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 8] [--clusters N]
+    python benchmarks/layer_steps.py --sharded --out sharded.jsonl [--minutes 8]
 
 Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and two
 models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
-data parallelism, tensor, pipeline and the plan chosen by ``auto``, measured in turns. A row is
-written as soon as its model has been measured on its cluster, and what the file has is not measured
-again: `--minutes` begins no other after so many, and the next call goes on. Prints one line per
-strategy, then median error, rank correlation, how far the chosen plan is from the measured best,
-its speed-up over equal batches and over the fastest node beside the sum of speeds.
+data parallelism, tensor, pipeline, sharded (ZeRO 3) and the plan chosen by ``auto``, measured in
+turns. A row is written as soon as its model has been measured on its cluster, and what the file has
+is not measured again: with `--minutes` none is begun that may not end in time, and the next call
+goes on. Prints one line per strategy, then median error, rank correlation, how far the chosen plan
+is from the measured best, its speed-up over equal batches and over the fastest node beside the sum
+of speeds.
+
+``--sharded``: data parallelism and ZeRO 2 and 3 (FSDP2) on two local processes, equal ones and one
+half as fast by waiting; needs no root.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, step_s
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
-from placewright.layers.plan import LayerPlan
+from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
 from placewright.layers.run import alone_s, equal_batches, executable, fastest_alone
 from placewright.planning.solving import solve
@@ -41,8 +46,11 @@ from placewright.runtime.engines.engine import open_engine
 
 ROUNDS = 3
 
-TURN_S = 8.0
+TURN_S, SHORT_TURN_S = 8.0, 2.5
 """A plan's turn takes about so long, and at least a step after one that warms up."""
+
+PAIR_S = 300.0
+"""Once a model has been measured for so long on a cluster, plans have no other turn."""
 
 LONG_S = 10.0
 """Plans with longer steps have a single turn."""
@@ -57,6 +65,14 @@ CLUSTERS = {
     "quad, 100 Mbit/s": ((0.5, 0.4, 0.3, 0.2), 1.25e7, 5e-4),
 }
 """Shares of a core, bytes per second and seconds between all nodes."""
+
+SHARDED_MODELS = (
+    ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
+    ("placewright.capturing.zoo.small_gpt:small_gpt", 48),
+    ("zoo:rnnlm", 8),
+    ("zoo:alexnet", 8),
+)
+SHARDED_CLUSTERS = {"equal": (1.0, 1.0), "unlike": (1.0, 0.5)}
 
 
 def cluster_of(name: str) -> Cluster:
@@ -78,12 +94,12 @@ def plans(problem: LayerProblem, model: TracedModel) -> dict[str, LayerPlan]:
         "fastest alone": fastest_alone(problem),
         "equal batches": equal_batches(problem),
     }
-    for name in ("data", "tensor", "pipeline"):
+    for name in ("data", "tensor", "pipeline", "sharded"):
         try:
             found[name] = solve(problem, name, time_limit_s=10.0).plan
         except PlacewrightError:
             continue
-    kept = {}
+    kept = {"chosen": executable(problem, "auto", demand, time_limit_s=10.0).plan}
     for name, plan in found.items():
         try:
             if plan is not None and judge(problem, plan).feasible:
@@ -91,7 +107,6 @@ def plans(problem: LayerProblem, model: TracedModel) -> dict[str, LayerPlan]:
                 kept[name] = plan
         except PlacewrightError:
             continue
-    kept["chosen"] = executable(problem, "auto", demand, time_limit_s=10.0).plan
     return kept
 
 
@@ -100,6 +115,7 @@ def measured(
     chosen: Mapping[str, LayerPlan],
     predicted: Mapping[str, float],
     most: int,
+    turn_s: float = TURN_S,
 ) -> dict[str, tuple[float, list[Any]]]:
     """Median seconds of a step of every plan, in turns, and a step of its workers.
 
@@ -107,11 +123,13 @@ def measured(
     """
     seconds = {plan: predicted[name] for name, plan in chosen.items()}
     times: dict[LayerPlan, list[tuple[StepTimes, ...]]] = {plan: [] for plan in seconds}
+    began = time.monotonic()
     for k in range(ROUNDS):
         for plan in list(times) if k % 2 == 0 else list(reversed(times)):
-            if k and step_s(times[plan][-1]) > LONG_S:
+            late = time.monotonic() > began + PAIR_S
+            if k and (late or step_s(times[plan][-1]) > LONG_S):
                 continue
-            count = max(1, min(most, round(TURN_S / seconds[plan])))
+            count = max(1, min(most, round(turn_s / seconds[plan])))
             try:
                 session.load(plan)
                 session.train(1)
@@ -141,11 +159,22 @@ def pair(source: ModelSource, cluster: Cluster, steps: int) -> list[dict[str, An
         chosen = plans(problem, model)
         predicted = {name: judge(problem, plan).value for name, plan in chosen.items()}
         found = measured(session, chosen, predicted, steps)
+    return rows_of(source.name, problem, chosen, predicted, found)
+
+
+def rows_of(
+    model: str,
+    problem: LayerProblem,
+    chosen: Mapping[str, LayerPlan],
+    predicted: Mapping[str, float],
+    found: Mapping[str, tuple[float, list[Any]]],
+) -> list[dict[str, Any]]:
+    """A row per plan that was measured."""
     speeds = alone_s(problem)
     return [
         {
-            "model": source.name,
-            "cluster": cluster.name,
+            "model": model,
+            "cluster": problem.name.rpartition(" on ")[2],
             "strategy": name,
             "predicted_s": predicted[name],
             "measured_s": found[name][0],
@@ -156,6 +185,30 @@ def pair(source: ModelSource, cluster: Cluster, steps: int) -> list[dict[str, An
         for name, plan in chosen.items()
         if name in found
     ]
+
+
+def sharded_pair(source: ModelSource, name: str, steps: int) -> list[dict[str, Any]]:
+    """Rows of one model on two local processes."""
+    model = TracedModel(source)
+    speeds = SHARDED_CLUSTERS[name]
+    cluster = Cluster(
+        tuple(Device(f"d{k}", node=f"d{k}", speed=s) for k, s in enumerate(speeds)), (), name
+    )
+    parts = [round(model.batch * s / sum(speeds)) for s in speeds]
+
+    def plan(zero: int, micro_batches: int = 1) -> LayerPlan:
+        replicas = tuple(Replica((w,), b // micro_batches) for w, b in enumerate(parts))
+        stage = Stage(0, len(model.layers) - 1, replicas, zero_stage=zero)
+        return LayerPlan((stage,), micro_batches)
+
+    with LayerSession(model, cluster, optimizer="adam") as session:
+        problem = measured_problem(session)
+        chosen = {"data": plan(0), "ZeRO 2": plan(2), "ZeRO 3": plan(3)}
+        if all(part % 2 == 0 for part in parts):
+            chosen["ZeRO 3, twice"] = plan(3, 2)
+        predicted = {key: judge(problem, one).value for key, one in chosen.items()}
+        found = measured(session, chosen, predicted, steps, SHORT_TURN_S)
+    return rows_of(f"{source.name} {model.batch}", problem, chosen, predicted, found)
 
 
 def text(problem: LayerProblem, plan: LayerPlan) -> str:
@@ -181,21 +234,28 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"{len(single)} pairs: median error {statistics.median(errors):.1%}, "
         f"rank correlation {rank.statistic:.3f}"
     ]
+    lost, gains = [], []
     for key in dict.fromkeys((r["model"], r["cluster"]) for r in rows):
         own = {r["strategy"]: r for r in rows if (r["model"], r["cluster"]) == key}
         if "chosen" not in own:
             continue
         took = own["chosen"]["measured_s"]
-        best = min(r["measured_s"] for r in own.values())
-        gains = [
-            f"{own[other]['measured_s'] / took:.2f}x {other}"
-            for other in ("equal batches", "fastest alone")
-            if other in own
-        ]
+        lost.append(took / min(r["measured_s"] for r in own.values()) - 1)
+        words = []
+        for other in ("equal batches", "fastest alone"):
+            if other in own:
+                ratio = own[other]["measured_s"] / took
+                words.append(f"{ratio:.2f}x {other}")
+                gains += [ratio] if other == "equal batches" else []
         lines.append(
-            f"{key[0]} on {key[1]}: chosen {took / best - 1:+.1%} from the measured best, "
-            f"{', '.join(gains)}, limit {own['chosen']['limit']:.2f}x"
+            f"{key[0]} on {key[1]}: chosen {lost[-1]:+.1%} from the measured best, "
+            f"{', '.join(words)}, limit {own['chosen']['limit']:.2f}x"
         )
+    if lost:
+        within = sum(x <= 0.03 for x in lost)
+        lines.append(f"chosen within 3 % of the measured best: {within} of {len(lost)}")
+    if gains:
+        lines.append(f"chosen over equal batches: {statistics.median(gains):.2f}x (median)")
     return "\n".join(lines)
 
 
@@ -203,7 +263,7 @@ def line(r: Mapping[str, Any]) -> str:
     """A row as text."""
     error = r["predicted_s"] / r["measured_s"] - 1
     return (
-        f"{r['model']:10s} {r['cluster']:6s} {r['strategy']:14s} "
+        f"{r['model']:14s} {r['cluster']:6s} {r['strategy']:14s} "
         f"predicted {r['predicted_s']:.4g} s, "
         f"measured {r['measured_s']:.4g} s, {error:+.1%}  {r['plan']}"
     )
@@ -213,30 +273,38 @@ def main() -> None:
     """Measure what is missing, and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clusters", type=int, default=len(CLUSTERS))
-    parser.add_argument("--models", type=int, default=len(MODELS))
+    parser.add_argument("--models", type=int)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--sharded", action="store_true")
     given = parser.parse_args()
-    end, rows = time.monotonic() + 60 * given.minutes, []
+    start, longest_s, rows = time.monotonic(), 0.0, []
     if given.out is not None and given.out.exists():
         rows = [json.loads(found) for found in given.out.read_text().splitlines()]
         print(*map(line, rows), sep="\n")
     done, left = {(r["model"], r["cluster"]) for r in rows}, 0
-    for name in list(CLUSTERS)[: given.clusters]:
-        for path, batch in MODELS[: given.models]:
-            source, cluster = load_model(path, batch, training=True), cluster_of(name)
-            if (source.name, cluster.name) in done:
+    models = (SHARDED_MODELS if given.sharded else MODELS)[: given.models]
+    for name in list(SHARDED_CLUSTERS if given.sharded else CLUSTERS)[: given.clusters]:
+        for path, batch in models:
+            source = load_model(path, batch, training=True)
+            own = f"{source.name} {batch}" if given.sharded else source.name
+            if (own, name.partition(",")[0]) in done:
                 continue
-            if time.monotonic() > end:
+            began = time.monotonic()
+            if began + longest_s > start + 60 * given.minutes:
                 left += 1
                 continue
             try:
-                found = pair(source, cluster, given.steps)
+                if given.sharded:
+                    found = sharded_pair(source, name, given.steps)
+                else:
+                    found = pair(source, cluster_of(name), given.steps)
             except PlacewrightError as error:
-                print(f"{source.name} on {cluster.name}: {error}", flush=True)
+                print(f"{own} on {name}: {error}", flush=True)
                 left += 1
                 continue
+            longest_s = max(longest_s, time.monotonic() - began)
             print(*map(line, found), sep="\n", flush=True)
             rows += found
             if given.out is not None:
@@ -245,7 +313,7 @@ def main() -> None:
     if rows:
         print(summary(rows))
     if left:
-        print(f"{left} of {given.clusters * given.models} left: run it again")
+        print(f"{left} left: run it again")
 
 
 if __name__ == "__main__":

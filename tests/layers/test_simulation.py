@@ -142,3 +142,38 @@ def test_blocking_transfers_keep_both_ends_busy() -> None:
     assert simulate(blocking, plan).step_s > simulate(p, plan).step_s
     eager = p.replace(training=Training(blocking_transfers=True, eager_bytes=100.0))
     assert simulate(eager, plan).step_s <= simulate(blocking, plan).step_s
+
+
+@pytest.mark.parametrize(
+    ("zero", "held", "expected"),
+    [
+        (3, (8.0, 8.0), 24.0 + 2 * 0.3 + 0.7),  # twice all weights, once all gradients
+        (2, (8.0, 8.0), 24.0 + 0.3 + 0.7),  # weights stay from the forward pass on
+        (3, (8.0, 0.0), 18.0 + 2 * 0.1 + 0.3),  # nobody waits before a layer without weights
+    ],
+)
+def test_replicas_wait_for_each_other_where_layers_are_sharded(
+    zero: int, held: tuple[float, float], expected: float
+) -> None:
+    """Each layer takes what it takes on the worker that is slower there; nothing overlaps."""
+    forward = np.array([[1.0, 2.0], [2.0, 1.0]])[:, None, None, :]
+    p = tiny(
+        [1.0, 1.0],
+        2,
+        degrees=(1,),
+        forward_s=forward,
+        backward_s=2 * forward,
+        parameters=np.array(held)[:, None],
+        output_bytes=np.full((2, 1), 10.0),
+        activation_bytes=np.full((2, 1), 20.0),
+        kind_names=("a", "b"),
+        worker_kind=np.array([0, 1]),
+        links=FREE,
+        gather_s=np.array([0.1, 0.2]),
+        scatter_s=np.array([0.3, 0.4]),
+        training=Training(shards_wait=True),
+    )
+    both = (Replica((0,), 2), Replica((1,), 2))
+    plan = LayerPlan((Stage(0, 1, both, zero_stage=zero),))
+    assert simulate(p, plan).step_s == pytest.approx(expected)
+    assert simulate(p, plan).step_s == reference(p, plan).step_s

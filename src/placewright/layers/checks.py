@@ -63,6 +63,8 @@ def _check_shapes(p: LayerProblem) -> None:
         "optimizer_s": (k,),
         "optimizer_fixed_s": (k,),
         "pack_s": (k,),
+        "gather_s": (n,),
+        "scatter_s": (n,),
         "link_index": (nodes, nodes),
     }
     for key, shape in shapes.items():
@@ -85,6 +87,8 @@ def _check_values(p: LayerProblem) -> None:
         "tensor_bytes",
         "edge_bytes",
         "memory_bytes",
+        "gather_s",
+        "scatter_s",
     ):
         if not (getattr(p, key) >= 0).all():
             raise InputError(f"{key} must be numbers >= 0", where=p.name)

@@ -88,7 +88,40 @@ def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCos
     forward, backward = forward + inside_f, backward + inside_b
     if stage.recompute:
         backward = backward + forward
+    if shards_wait(p, stage):
+        gathers = _gathers(p, stage, replica)
+        forward = forward + gathers
+        if stage.zero_stage == 3:  # under ZeRO 2 they stay from the forward pass on
+            backward = backward + gathers
     return ReplicaCosts(forward, backward)
+
+
+def shards_wait(p: LayerProblem, stage: Stage) -> bool:
+    """Whether workers wait for the weights and the gradients of every layer of a stage."""
+    return p.training.shards_wait and stage.zero_stage > 1 and len(stage.replicas) > 1
+
+
+def _gathers(p: LayerProblem, stage: Stage, replica: Replica) -> FloatArray:
+    """Shape (layers of the stage,): seconds of gathering the weights of each layer."""
+    degree, peers = len(replica.workers), tuple(r.workers[0] for r in stage.replicas)
+    held = np.array([layer_elements(p, stage, layer, degree) for layer in stage.layers])
+    found = ring_times(p, peers, held * p.training.weight_bytes, 1, rings=degree)
+    own = p.gather_s[stage.first_layer : stage.last_layer + 1]
+    return np.asarray(found + np.where(held > 0, own, 0.0), dtype=np.float64)
+
+
+def together(p: LayerProblem, stage: Stage, replicas: Sequence[ReplicaCosts]) -> ReplicaCosts:
+    """Passes of replicas that wait for each other at every layer with weights."""
+    held = p.parameters[stage.first_layer : stage.last_layer + 1, 0] > 0
+    parts = np.cumsum(held)
+    slowest = np.zeros((2, len(held)))
+    for part in np.unique(parts):
+        own = parts == part
+        for row, times in enumerate(
+            ([c.forward_s for c in replicas], [c.backward_s for c in replicas])
+        ):
+            slowest[row, np.flatnonzero(own)[0]] = max(float(t[own].sum()) for t in times)
+    return ReplicaCosts(slowest[0], slowest[1])
 
 
 def own_forward_s(p: LayerProblem, plan: LayerPlan, worker: int) -> float:
@@ -130,9 +163,10 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
     """Collectives among the workers of a replica, and weights that are gathered, per layer."""
     size, degree, share = len(stage.layers), len(replica.workers), replica.share
     forward, backward = np.zeros(size), np.zeros(size)
-    if degree == 1 and stage.zero_stage < 3:
+    gathered = stage.zero_stage == 3 and not shards_wait(p, stage)
+    if degree == 1 and not gathered:
         return forward, backward
-    if not stage.strategies and stage.zero_stage < 3:
+    if not stage.strategies and not gathered:
         layers = np.arange(stage.first_layer, stage.last_layer + 1)
         both = p.tensor_bytes[layers] * share
         return tuple(ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))  # type: ignore[return-value]
@@ -157,7 +191,7 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
                 gather_s = ring_s(p, group, weights, 1)
                 forward[k] += gather_s
                 backward[k] += gather_s
-        if stage.zero_stage == 3 and len(stage.replicas) > 1:
+        if gathered and len(stage.replicas) > 1:
             weights = layer_elements(p, stage, layer, degree) * p.training.weight_bytes
             peers = tuple(r.workers[0] for r in stage.replicas)
             gather_s = ring_s(p, peers, weights, 1, rings=degree)
@@ -342,9 +376,12 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
         apart = strategy in WHOLE or degree == 1
         members, many = (peers, rings) if apart else (stage.workers, 1)
         # Sharded weights were gathered: their gradients are reduced and scattered once.
-        once_only = stage.zero_stage == 3 if apart else strategy is Strategy.SHARDED
+        waits = shards_wait(p, stage)
+        once_only = stage.zero_stage == 3 or waits if apart else strategy is Strategy.SHARDED
         if not apart or replicas > 1:
             found[chosen] = ring_times(p, members, sent, 1 if once_only else 2, many)
+        if waits and apart:
+            found[chosen] += np.where(sent > 0, p.scatter_s[layers], 0.0)
     return found
 
 

@@ -82,6 +82,10 @@ class Training:
     heap_block_bytes
         Freed memory of values up to this size stays with the process, so that later and larger
         values come on top of it (glibc: 32 MiB); 0 for an allocator that gives it back.
+    shards_wait
+        Under ZeRO 2 and 3 workers hold their part of the weights, gather those of a layer before
+        its passes and scatter its gradients after them, and do nothing else meanwhile (FSDP2 on
+        CPUs); otherwise ZeRO 2 all-reduces gradients, and their exchange overlaps.
     """
 
     weight_bytes: float = 4.0
@@ -99,6 +103,7 @@ class Training:
     gradients_apart: bool = False
     keeps_received: bool = False
     heap_block_bytes: float = 0.0
+    shards_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,6 +197,9 @@ class LayerProblem:
     pack_s
         Shape (K,): seconds per parameter element to flatten, convert and unflatten gradients for
         their all-reduce.
+    gather_s, scatter_s
+        Shape (n,): seconds of gathering a layer's weights, and of scattering its gradients, beside
+        their messages, where `Training.shards_wait`.
     link_index
         Shape (N, N): index into `links` from node to node; the diagonal is inside a node; -1
         where there is none.
@@ -237,6 +245,8 @@ class LayerProblem:
     optimizer_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer_fixed_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     pack_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    gather_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    scatter_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
     zero_stages: tuple[int, ...] = (0,)
@@ -264,6 +274,8 @@ class LayerProblem:
             "optimizer_s": np.zeros(k),
             "optimizer_fixed_s": np.zeros(k),
             "pack_s": np.zeros(k),
+            "gather_s": np.zeros(n),
+            "scatter_s": np.zeros(n),
         }
         if len(self.edge_source) == 0:  # a chain
             defaults |= {"edge_source": chain, "edge_target": chain + 1}
@@ -386,6 +398,8 @@ FLOATS = (
     "optimizer_s",
     "optimizer_fixed_s",
     "pack_s",
+    "gather_s",
+    "scatter_s",
 )
 INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
 

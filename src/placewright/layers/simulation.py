@@ -29,9 +29,11 @@ from placewright.layers.costs import (
     Transfer,
     optimizer_s,
     replica_costs,
+    shards_wait,
     sync_layer_s,
     sync_s,
     tied_s,
+    together,
     transfers,
 )
 from placewright.layers.plan import LayerPlan, Schedule
@@ -147,6 +149,8 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
             if key not in seen:
                 seen[key] = replica_costs(p, stage, replica)
             row.append(seen[key])
+        if shards_wait(p, stage):
+            row = [together(p, stage, row)] * len(row)
         costs.append(tuple(row))
     cuts = tuple(tuple(transfers(p, plan, s)) for s in range(len(plan.stages) - 1))
     return Network(
@@ -441,7 +445,7 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
     step, exposed = 0.0, 0.0
     for s in count:
         stage = plan.stages[s]
-        if p.training.overlap_sync:
+        if p.training.overlap_sync and not shards_wait(p, stage):
             end = max(ready[s], _overlapped_end(p, net, s, ends[s]))
         else:
             end = ready[s] + sync_s(p, plan, s)

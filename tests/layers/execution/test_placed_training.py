@@ -37,6 +37,10 @@ def test_peak_memory_is_that_of_the_processes() -> None:
     """A worker holds at least its framework, and what is left out has no number."""
     with place_training(image_model(), cluster=TWO, time_limit_s=2.0) as placed:
         measured = placed.run(2, check=True)
+        problem = placed.problem
+    assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
+    assert problem.training.shards_wait
+    assert problem.scatter_s.sum() > 0
     measured.demand()
     found = measured.as_json()["memory"]
     assert set(found) == {TWO.device_names[w] for w in placed.result.plan.workers}

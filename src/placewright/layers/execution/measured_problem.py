@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.torch import save
 
 from placewright.cluster.cluster import Device
+from placewright.layers.costs import ring_times
 from placewright.layers.execution.refusals import refusals, tensor_refusals
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
@@ -23,6 +24,9 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime import limits
 
 MESSAGE_BYTES = (1 << 10, 1 << 16, 1 << 20)
+
+TENSORS = 8
+"""Parameters of a layer whose sharding is timed beside that of layers with one."""
 
 INSIDE = Link.linear(4e9, 5e-5)
 """Inside a node with a single worker."""
@@ -80,7 +84,7 @@ def measured_problem(
     divided = np.where(whole, parameters[:, :1] / np.where(whole, parameters, 1.0), 1.0)
     working = _working_bytes(model)
     heap = _heap_factor(tables, working)
-    return LayerProblem(
+    problem = LayerProblem(
         name=f"{model.source.name} on {cluster.name}",
         layer_names=tuple(layer.name for layer in model.layers),
         layer_kinds=tuple(layer.kind for layer in model.layers),
@@ -114,11 +118,40 @@ def measured_problem(
             gradients_apart=True,
             keeps_received=True,
             heap_block_bytes=HEAP_BLOCK_BYTES,
+            shards_wait=_on_cpus(session),
         ),
         zero_stages=(0,),
         recompute=False,
         global_batch=model.batch,
     )
+    return with_shards(session, problem)
+
+
+def _on_cpus(session: LayerSession) -> bool:
+    return all(device.kind != "gpu" for device in session.cluster.devices)
+
+
+def with_shards(session: LayerSession, problem: LayerProblem) -> LayerProblem:
+    """The problem with what gathering weights and scattering gradients takes beside messages."""
+    if problem.w < 2 or not problem.training.shards_wait:
+        return problem
+    several = (MESSAGE_BYTES[1] // 4, TENSORS)
+    layers = (*((size // 4, 1) for size in MESSAGE_BYTES), several)
+    answers = session.group.order_all(
+        "time_shards", layers, limit_s=limits.patience(limits.FIRST_STEPS_S)
+    )
+    slowest = np.array(answers).max(axis=0)  # of all workers: they wait for each other
+    counts = np.array([len(layer.parameters) for layer in session.model.layers])
+    sent = problem.parameters[:, 0] * problem.training.weight_bytes
+    messages = ring_times(problem, range(problem.w), sent, 1)
+    found = []
+    for taken in slowest.T:
+        each_s = max(0.0, float(taken[3] - taken[1]) / (TENSORS - 1))
+        ascending = np.maximum.accumulate(taken[:3])
+        link = Link(np.array([1]), np.array(MESSAGE_BYTES, dtype=float), ascending[None])
+        whole = link.times(sent) + each_s * np.maximum(counts - 1, 0)
+        found.append(np.where(sent > 0, np.maximum(whole - messages, 0.0), 0.0))
+    return problem.replace(gather_s=found[0], scatter_s=found[1])
 
 
 def _heap_factor(tables: MeasuredTables, working: FloatArray) -> float:

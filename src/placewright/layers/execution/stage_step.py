@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +20,7 @@ from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers, gradient_summed
 from placewright.layers.execution.orders import OPTIMIZER, LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
+from placewright.layers.execution.sharding import sharded
 from placewright.layers.execution.stage_module import IN_ROWS, StageModule
 from placewright.layers.execution.tensor_module import TensorModule
 from placewright.runtime.emulation import Stretch
@@ -66,7 +67,8 @@ class StageStep:
         ]
         self.names = _names(nn.ModuleList(self.stages))
         trained = [p for p in self.names if p.requires_grad]
-        self.optimizer = make_optimizer(order.optimizer, order.lr, trained)
+        self.updated = {p: _own_part(p) for p in trained}
+        self.optimizer = make_optimizer(order.optimizer, order.lr, list(self.updated.values()))
         if order.zero_stage == 1 and across is not None and trained:
             self.optimizer = _divided(self.optimizer, trained, across)
         self.pipeline = None
@@ -92,7 +94,8 @@ class StageStep:
 
     def run(self, *, update: bool) -> float:
         """One step; this worker's part of the loss of the whole batch."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for p in self.updated:
+            p.grad = None
         self.forward_s = self.backward_s = 0.0
         for stage in self.stages:
             stage.waited_s = 0.0
@@ -105,6 +108,9 @@ class StageStep:
         if self.stretch is not None:
             self.stretch.begin()
         if update:
+            for p, own in self.updated.items():
+                if own is not p:
+                    own.grad = p.grad.to_local() if isinstance(p.grad, DTensor) else None
             self.optimizer.step()
         if self.stretch is not None:
             self.stretch.pay()
@@ -131,9 +137,9 @@ class StageStep:
         """
         kept, held, names = self._kept, {}, {}
         for p, name in self.names.items():
-            for key, value in kept.state.get(p, {}).items():
+            for key, value in kept.state.get(self.updated.get(p), {}).items():
                 if isinstance(value, Tensor):
-                    held[f"{OPTIMIZER}{key}:{name}"] = value
+                    held[f"{OPTIMIZER}{key}:{name}"] = _like(p, value)
                     names[f"{OPTIMIZER}{key}:{name}"] = name if value.dim() else ""
         own = self.order.zero_stage == 1 and self.order.column == 0
         return self._whole(held, names, ours=own or self._first)
@@ -147,8 +153,9 @@ class StageStep:
             key, _, parameter = name.removeprefix(OPTIMIZER).partition(":")
             by_name.setdefault(parameter, {})[key] = value
         for p, name in self.names.items():
-            if p in owned and name in by_name:
-                kept.state[p] = {
+            own = self.updated.get(p)
+            if own in owned and name in by_name:
+                kept.state[own] = {
                     key: value if value.dim() == 0 else self._own_part(value, p, cuts.get(name))
                     for key, value in by_name[name].items()
                 }
@@ -156,7 +163,10 @@ class StageStep:
     def _own_part(self, whole: Tensor, p: Tensor, cut: Any) -> Tensor:
         """What this worker holds of a tensor as large as the parameter `p` is in the model."""
         if isinstance(p, DTensor):
-            return distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None)
+            found: Tensor = distribute_tensor(
+                whole, p.device_mesh, p.placements, src_data_rank=None
+            ).to_local()
+            return found
         if cut is None:
             return whole
         assert self.peers is not None
@@ -179,11 +189,7 @@ class StageStep:
     def state_elements(self) -> int:
         """Elements of optimizer states that this worker keeps; step counters are not counted."""
         values = (v for states in self._kept.state.values() for v in states.values())
-        return sum(
-            (v.to_local() if isinstance(v, DTensor) else v).numel()
-            for v in values
-            if isinstance(v, Tensor) and v.dim() > 0
-        )
+        return sum(v.numel() for v in values if isinstance(v, Tensor) and v.dim() > 0)
 
     @property
     def _first(self) -> bool:
@@ -237,9 +243,8 @@ class StageStep:
         """DDP over the replicas (ZeRO 0 and 1), or FSDP2 over them (2 and 3)."""
         if order.zero_stage > 1 and across is not None:
             mesh = DeviceMesh.from_group(across, self.device.type)
-            if self.stretch is not None and self.stretch.factor > 1.0:
-                _pay_by_layer(stage, self.stretch)
-            return _sharded(stage, mesh, keep=order.zero_stage < 3)
+            layers = list(stage.layers)
+            return sharded(stage, layers, mesh, self.stretch, keep=order.zero_stage < 3)
         if across is None or not any(p.requires_grad for p in stage.parameters()):
             return stage
         wrapped = DistributedDataParallel(
@@ -287,33 +292,22 @@ def _exchange(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
         yield
 
 
-def _pay_by_layer(stage: StageModule, stretch: Stretch) -> None:
-    """Let every layer's emulated slowness be over before the collectives of the next.
+def _own_part(p: nn.Parameter) -> nn.Parameter:
+    """The parameter, or what this worker holds of it, in the same memory.
 
-    FSDP2 on CPUs waits for them: paid after the whole pass, other workers would wait for this one's
-    real time in each layer and for all of its sleep at the end.
+    An optimizer's operations on `DTensor` take longer than the update of a small parameter.
     """
-
-    def pay(*_: object) -> None:
-        stretch.pay()
-
-    for layer in stage.layers:
-        layer.register_forward_pre_hook(pay)
-        layer.register_full_backward_pre_hook(pay)
+    held: Any = p.detach()
+    return nn.Parameter(held.to_local()) if isinstance(p, DTensor) else p
 
 
-def _sharded(stage: StageModule, mesh: DeviceMesh, *, keep: bool) -> nn.Module:
-    """FSDP2, a unit per layer; `keep`: weights stay gathered until the backward pass."""
-    for layer in stage.layers:
-        if any(True for _ in layer.parameters()):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=not keep)
-    fully_shard(stage, mesh=mesh, reshard_after_forward=False)
-    for module in stage.modules():
-        if isinstance(module, FSDPModule):
-            # Losses are weighted by samples: gradients are summed, and gloo has a plain sum.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    return stage
+def _like(p: Tensor, value: Tensor) -> Tensor:
+    """A state of the optimizer, divided as its parameter is."""
+    if not isinstance(p, DTensor) or value.dim() == 0:
+        return value
+    return DTensor.from_local(
+        value, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
+    )
 
 
 class _Sum:

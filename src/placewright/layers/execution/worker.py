@@ -26,6 +26,7 @@ from placewright.layers.execution.orders import (
     StageOrder,
     StepTimes,
 )
+from placewright.layers.execution.sharding import shard_times
 from placewright.layers.execution.stage_step import StageStep, make_optimizer
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
@@ -207,6 +208,13 @@ class LayerWorker(WorkerProgram):
             found.append(sorted(times)[taken])
         answer_s = found[0] / 2
         return tuple(max(t - answer_s, answer_s) for t in found[1:])
+
+    @order("timing shards")
+    def time_shards(self, layers: tuple[tuple[int, int], ...]) -> list[tuple[float, float]]:
+        """See `placewright.layers.execution.sharding.shard_times`; of all workers."""
+        everyone = tuple(range(dist.get_world_size()))
+        self.join_groups((everyone,))
+        return shard_times(self.groups[everyone], self.stretch, layers)
 
     @order("saying what it holds")
     def held_bytes(self) -> int:

@@ -46,6 +46,7 @@ class TrainingEntry(FileModel):
     gradients_apart: bool = False
     keeps_received: bool = False
     heap_block_bytes: float = 0.0
+    shards_wait: bool = False
 
 
 class RefusalEntry(FileModel):
@@ -103,6 +104,8 @@ class LayerFile(FileModel):
     optimizer_s: Row = Field(default_factory=list)
     optimizer_fixed_s: Row = Field(default_factory=list)
     pack_s: Row = Field(default_factory=list)
+    gather_s: Row = Field(default_factory=list)
+    scatter_s: Row = Field(default_factory=list)
     links: list[LinkEntry]
     link_index: list[list[int]]
     global_batch: int
