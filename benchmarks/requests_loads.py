@@ -18,7 +18,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
-from placewright.requests.bounds import alone, fluid
+from placewright.requests.bounds import bounds, refined_bounds
 from placewright.requests.capacity import plan_of
 from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.judge import judge
@@ -99,7 +99,7 @@ def main() -> None:
     for kind in given.kind or every:
         for load in given.load or LOADS:
             tried = [problem(kind, load, s, given.duration) for s in range(given.seeds)]
-            bound = float(np.mean([min(fluid(p), alone(p)) for p in tried]))
+            bound = float(np.mean([min((bounds(p) | refined_bounds(p)).values()) for p in tried]))
             cells, value = [], 0.0
             for name in PLANNERS:
                 judged = [judge(p, plan_of(p, name, 0)[1]) for p in tried]

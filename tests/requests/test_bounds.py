@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from placewright.planning.contract import Context
-from placewright.requests.bounds import alone, fluid
-from placewright.requests.conformance import random_problem
+from placewright.requests.bounds import alone, alone_each, fluid
+from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import judge
+from placewright.requests.lagrangian import lagrangian
 from placewright.requests.planners import planners
+from placewright.requests.problem import RequestProblem
 from placewright.requests.readers.serving import serving_problem
+from placewright.requests.stream import stream_of
+from placewright.requests.windows import windows
 from tests.published import published
 
 
@@ -33,9 +38,44 @@ def test_no_policy_passes_a_bound() -> None:
     for seed in range(6):
         problem = random_problem(seed)
         problem = problem.replace(service=problem.service.replace(noise=0.0))
-        top, most = min(alone(problem), fluid(problem)), fluid(problem, success=True)
+        priced = lagrangian(problem, alone_each(problem), iterations=40)
+        assert priced is not None
+        top, most = min(alone(problem), fluid(problem), priced), fluid(problem, success=True)
         for planner in planners(problem).values():
             if planner.unsupported_reason(problem) is None:
                 judged = judge(problem, planner(problem, Context(seed)))
                 assert judged.value <= top + 1e-9
                 assert judged.success_rate <= most + 1e-9
+
+
+def test_the_lagrangian_bound_is_above_the_optimum_and_near_it() -> None:
+    """Seven requests, whose optimum CP-SAT knows; random links are no part of either."""
+    gaps = []
+    for seed in range(12):
+        problem = random_problem(seed, requests=7)
+        problem = problem.replace(service=problem.service.replace(noise=0.0))
+        optimum = windows(problem, size=7)
+        found = lagrangian(problem, alone_each(problem))
+        assert found is not None
+        assert found >= optimum - 1e-5
+        gaps.append(found / optimum - 1.0)
+    assert np.mean(gaps) < 0.05
+
+
+def test_requests_that_do_not_meet_are_in_no_batch_together() -> None:
+    """One server, 120 ms alone and 75 ms each in a batch of four; one comes every 80 ms."""
+    service = two_servers().subset(np.array([1]), np.array([1]))
+    stream = stream_of(np.arange(50) * 0.08, 0.13)
+    problem = RequestProblem(service, stream, 4.0)
+    found = lagrangian(problem, alone_each(problem))
+    assert found is not None
+    assert 0.45 <= found < 0.46  # every second one, 0.9 each
+    assert fluid(problem) > 0.59
+
+
+def test_with_noise_it_bounds_the_expectation() -> None:
+    """One request whose deadline is its mean time: in time every second time."""
+    service = two_servers(noise=0.05).subset(np.array([0]), np.array([0]))
+    problem = RequestProblem(service, stream_of([0.0], 0.010), 1.0)
+    found = lagrangian(problem, alone_each(problem))
+    assert found == pytest.approx(0.35, abs=0.005)

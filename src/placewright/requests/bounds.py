@@ -14,11 +14,16 @@ minimum accuracy and range of deadlines (with the range's upper end, which can o
 noise, a batch may keep a deadline if it does so at three standard deviations below its table's
 time, and is charged the table's time, which is the mean.
 
+**lagrangian**. Whole batches on each server, requests at prices: see
+`placewright.requests.lagrangian`.
+
 **alone**. Each request gets the most accurate variant that keeps its deadline on an idle server.
 """
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,6 +31,7 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import BoundContext
+from placewright.requests.lagrangian import lagrangian
 from placewright.requests.problem import RequestProblem
 
 WINDOWS = 400
@@ -43,11 +49,15 @@ def bounds(problem: RequestProblem) -> dict[str, float]:
 
 
 def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
-    """The fluid program's bound, where HiGHS is installed."""
-    try:
-        return {"fluid": fluid(problem)}
-    except MissingDependencyError:
-        return {}
+    """The fluid program's bound, where HiGHS is installed, and the Lagrangian one."""
+    found = {}
+    with suppress(MissingDependencyError):
+        found["fluid"] = fluid(problem)
+    limit_s = math.inf if known is None else known.deadline_s
+    priced = lagrangian(problem, alone_each(problem), limit_s)
+    if priced is not None:
+        found["lagrangian"] = priced
+    return found
 
 
 def alone(problem: RequestProblem) -> float:

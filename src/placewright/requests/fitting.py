@@ -22,9 +22,8 @@ from placewright.requests.policies.opportunity import (
     choose,
     classify,
 )
-from placewright.requests.problem import RequestProblem
+from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.service import Service
-from placewright.requests.simulation import noise_factors
 
 SHORTFALL = 4.0
 """Accuracy that a missing success weighs; along the front of both, 1 to 1.5 are exchanged."""

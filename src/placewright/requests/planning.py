@@ -32,7 +32,7 @@ def refined_s(problem: RequestProblem, limit_s: float) -> float:
 
 
 def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
-    """The fluid program's bound, and that of exact windows where requests are few."""
+    """The fluid and the Lagrangian bound, and that of exact windows where requests are few."""
     found = relaxed_bounds(problem, known)
     if len(problem.stream) <= windows.MOST_REQUESTS:
         limit_s = float("inf") if known is None else known.deadline_s

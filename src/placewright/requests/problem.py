@@ -14,6 +14,9 @@ from placewright.report.text import plain_table, seconds
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
 
+LARGEST_FACTOR = 3.0
+"""Most standard deviations of noise that a service time has."""
+
 SHOWN = 16
 """Servers in a printed table."""
 
@@ -69,6 +72,13 @@ class RequestProblem:
 
     def __repr__(self) -> str:
         return _table(self)
+
+
+def noise_factors(problem: RequestProblem) -> FloatArray:
+    """Shape (requests,): what multiplies the time of the batch whose first request it is."""
+    rng, sigma = np.random.default_rng(problem.noise_seed), problem.service.noise
+    draws = np.clip(rng.standard_normal(len(problem.stream)), -LARGEST_FACTOR, LARGEST_FACTOR)
+    return 1.0 + sigma * draws
 
 
 def _check(p: RequestProblem) -> None:

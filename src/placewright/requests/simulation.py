@@ -18,11 +18,8 @@ import numpy as np
 from placewright.errors import RunError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.requests.policy import Dispatch, Policy
-from placewright.requests.problem import RequestProblem
+from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.queue import Queue, Servers
-
-LARGEST_FACTOR = 3.0
-"""Most standard deviations of noise that a service time has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,13 +66,6 @@ class Answers:
         accurate = problem.service.accuracy[self.variant] >= problem.stream.min_accuracy
         kept: BoolArray = (self.end_s <= problem.stream.due_s) & accurate & (self.server >= 0)
         return kept
-
-
-def noise_factors(problem: RequestProblem) -> FloatArray:
-    """Shape (requests,): what multiplies the time of the batch whose first request it is."""
-    rng, sigma = np.random.default_rng(problem.noise_seed), problem.service.noise
-    draws = np.clip(rng.standard_normal(len(problem.stream)), -LARGEST_FACTOR, LARGEST_FACTOR)
-    return 1.0 + sigma * draws
 
 
 def simulate(problem: RequestProblem, policy: Policy, most_failures: float = math.inf) -> Answers:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from placewright.errors import MissingDependencyError
 from placewright.measurement.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.trace import Trace
@@ -27,7 +29,7 @@ from placewright.report.page import (
 )
 from placewright.report.svg import drawing, label, tag, text, ticks
 from placewright.report.text import amount, plain_table
-from placewright.requests.bounds import refined_bounds
+from placewright.requests.bounds import fluid
 from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
@@ -123,7 +125,8 @@ def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
         judged = judge(tried, plan)
         success.append((factor, judged.success_rate))
         effective.append((factor, judged.value))
-        bound += [(factor, value) for value in refined_bounds(tried).values()]
+        with suppress(MissingDependencyError):
+            bound.append((factor, fluid(tried)))
     lines: list[Curve] = [("success", success), ("effective accuracy", effective)]
     lines += [("bound", bound)] if bound else []
     note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate."

@@ -24,8 +24,7 @@ import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.requests.problem import RequestProblem
-from placewright.requests.simulation import noise_factors
+from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.solvers.cp_sat import run_cp_sat
 
 SIZE = 8
