@@ -121,7 +121,7 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
 ) -> None:
     """The split is predicted to take 5.6 s, one device 6 s: executed it is the other way round."""
     known, workers = slowed(1.4), FakeWorkers(engine)
-    monkeypatch.setattr(planning, "measured_interference", lambda *given: known)
+    monkeypatch.setattr(planning, "measured_interference", lambda *given, **options: known)
     monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
     given: Any = workers
     with caplog.at_level(logging.INFO, logger="placewright"):

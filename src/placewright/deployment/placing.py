@@ -101,7 +101,8 @@ def place(
         a better plan could save in 1,000 steps.
     calibrate
         With every engine but ``local``, execute whole steps on each device and correct the profile
-        by what they take, then steps on several devices to measure how these slow each other.
+        by what they take, then steps on several devices, or a stream through them for
+        ``throughput``, to measure how these slow each other.
     trials
         With ``auto``, and every engine but ``local``, execute the plans that are predicted to be
         nearly equal and take the fastest. A run that adapts does that in its first steps, so it
@@ -187,7 +188,13 @@ def deploy(
     See `place` for the parameters. The workers are closed where it fails.
     """
     from placewright.deployment.measured import on_workers
-    from placewright.deployment.planning import judged, measured_interference, planned, tried
+    from placewright.deployment.planning import (
+        interference_of_streams,
+        judged,
+        measured_interference,
+        planned,
+        tried,
+    )
     from placewright.deployment.streams import can_be_copied
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.problem import Objective
@@ -197,8 +204,14 @@ def deploy(
         local = workers.engine.name == "local" or workload.state is None
         streamed = workload.problem.objective is Objective.THROUGHPUT
         if calibrate and not local:
-            known = measured_interference(workload, workers, monitor)
+            later = streamed and not workload.graph.program.training
+            known = measured_interference(workload, workers, monitor, streamed=later)
             known = known.with_options(workload.problem)
+        copies = streamed and can_be_copied(workload)
+        if calibrate and streamed and not local:
+            known = interference_of_streams(
+                workload, workers, known, monitor, seed=seed, copies=copies
+            )
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
         else:
@@ -209,7 +222,7 @@ def deploy(
                 seed=seed,
                 monitor=monitor,
                 measure=on_workers(workload, workers),
-                copies=streamed and can_be_copied(workload),
+                copies=copies,
             )
         result = results[0]
         if trials and not local and not streamed and len(results) > 1:

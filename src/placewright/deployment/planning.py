@@ -9,6 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placewright.errors import PlacewrightError
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.pipeline import PLAIN
@@ -18,7 +20,7 @@ from placewright.operators.streaming.copies import DEALT, copied_devices
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result, Status
-from placewright.planning.solving import solve
+from placewright.planning.solving import AUTO, solve
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ SIZE_S = 2e-3
 STEPS = 1000
 """Planning takes no longer than it could save in so many steps."""
 
-FIRST_PLAN_S = 5.0
-"""Time limit of the plan whose execution shows how devices slow each other."""
+FIRST_PLAN_S, STREAM_PLAN_S = 5.0, 2.0
+"""Time limits of the plans whose steps and streams show how devices slow each other."""
 
 _OF_STEPS: Mapping[str, Any] = {"objective": "latency", "contiguous": False, "pipeline": PLAIN}
 """Of the problem that is calibrated: single steps are executed."""
@@ -52,9 +54,14 @@ ROBUST = "ceft+pbqp"
 
 
 def measured_interference(
-    workload: Workload, workers: Workers, monitor: Monitor
+    workload: Workload, workers: Workers, monitor: Monitor, *, streamed: bool = False
 ) -> InterferenceProfile:
     """Calibrate a workload on its workers, each device alone, then several at a time.
+
+    Parameters
+    ----------
+    streamed
+        Leave the second part to `interference_of_streams`.
 
     Raises
     ------
@@ -69,17 +76,64 @@ def measured_interference(
         workers.session(workload.graph, workload.values) as session,
     ):
         found = calibrated(workload.problem.replace(**_OF_STEPS), session)
-        meter.step("calibrating: devices side by side")
-        first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
-        single = best_single(found.problem)
         known = InterferenceProfile.alike(found.problem)
+        single = None if streamed else best_single(found.problem)
         if single is not None:
+            meter.step("calibrating: devices side by side")
+            first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
             known = interference(found.problem, session, first, single.plan)
     if found.measured:
         monitor.note(f"whole steps take, beside the profile: {found}")
     if known.together is not known.alone:
         monitor.note(f"operators take, side by side beside alone: {known}")
     return known
+
+
+def interference_of_streams(
+    workload: Workload,
+    workers: Workers,
+    known: InterferenceProfile,
+    monitor: Monitor,
+    *,
+    seed: int,
+    copies: bool,
+) -> InterferenceProfile:
+    """Calibrate for streams: the best predicted one of several devices, beside a single device.
+
+    As it is where the problem's plans cannot be streamed, or none of them is on several devices.
+
+    Raises
+    ------
+    WorkerError
+        A worker died or raised.
+    """
+    from placewright.operators.streaming.interference import stream_interference
+    from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
+
+    alike, single = InterferenceProfile.alike(known.alone), best_single(known.alone)
+    try:
+        refuse_what_cannot_stream(known.alone)
+        refuse_training(workload.graph)
+        found = planned(
+            alike, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor, copies=copies
+        )
+    except PlacewrightError:
+        return known  # planning says why
+    several = next((r for r in found if uses_several(r.plan)), None)
+    if single is None or several is None:
+        return known
+    with (
+        monitor.meter("calibrating: a stream through several devices"),
+        workers.session(workload.graph, workload.values) as session,
+    ):
+        known = stream_interference(known, session, several, single)
+    monitor.note(f"operators take, in a stream beside alone: {known}")
+    return known
+
+
+def uses_several(plan: OperatorPlan) -> bool:
+    """Whether operators are on several devices, or copied to others."""
+    return bool(copied_devices(plan)) or len(np.unique(plan.placement)) > 1
 
 
 def planned(
