@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
+from placewright.layers.costs import transfers
 from placewright.layers.judge import judge
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
@@ -177,3 +178,46 @@ def test_replicas_wait_for_each_other_where_layers_are_sharded(
     plan = LayerPlan((Stage(0, 1, both, zero_stage=zero),))
     assert simulate(p, plan).step_s == pytest.approx(expected)
     assert simulate(p, plan).step_s == reference(p, plan).step_s
+
+
+@pytest.mark.parametrize(
+    ("busy", "blocking", "taken", "longer"),
+    [
+        (9.0, False, 1.0, 1.0),  # the card is free again before anybody's next message
+        (1.5, False, 2.0, 0.0),  # it is never free
+        (0.5, True, 1.5, 0.5),  # a blocked worker computes half a second while others send
+    ],
+)
+def test_replicas_on_one_node_take_turns_at_its_card(
+    busy: float, blocking: bool, taken: float, longer: float
+) -> None:
+    """Two pipelines from node to node: a message alone takes a second, two at once two."""
+    p = tiny(
+        [1.0, 1.0],
+        4,
+        2,
+        links=(Link.linear(1e9), Link.linear(10.0, 0.0, 10.0)),
+        link_index=np.array([[0, 1], [1, 0]]),
+        training=Training(blocking_transfers=blocking),
+    )
+    stages = tuple(Stage(s, s, (Replica((2 * s,), 1), Replica((2 * s + 1,), 1))) for s in range(2))
+    found = transfers(p, LayerPlan(stages, 2), 0, busy)
+    assert [(t.forward_s, t.backward_s, t.together_s) for t in found] == [
+        (taken, taken, longer)
+    ] * 2
+
+
+def test_only_activations_of_the_warm_up_are_sent_by_all_replicas_at_once() -> None:
+    """The first micro-batch's message takes two seconds, later ones and gradients one."""
+    p = tiny(
+        [4.0, 4.0],
+        4,
+        2,
+        links=(Link.linear(1e9), Link.linear(10.0, 0.0, 10.0)),
+        link_index=np.array([[0, 1], [1, 0]]),
+    )
+    stages = tuple(Stage(s, s, (Replica((2 * s,), 1), Replica((2 * s + 1,), 1))) for s in range(2))
+    messages = simulate(p, LayerPlan(stages, 2)).messages
+    taken = {(m.label, round(m.end_s - m.start_s, 6)) for m in messages}
+    ahead = {("forward 0 to stage 1", 2.0), ("forward 1 to stage 1", 1.0)}
+    assert taken == ahead | {(f"backward {m} to stage 0", 1.0) for m in range(2)}

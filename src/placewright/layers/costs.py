@@ -7,6 +7,7 @@ the judge computes. All functions are pure.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -276,7 +277,8 @@ def link_of(p: LayerProblem, nodes: tuple[int, int]) -> Link:
 class Transfer:
     """Samples that one replica of a stage sends to one of the next: seconds each way.
 
-    `forward_eager` and `backward_eager`: whether a blocking sender goes on at once.
+    `forward_eager` and `backward_eager`: whether a blocking sender goes on at once. `together_s`:
+    what an activation takes longer while all replicas send at once.
     """
 
     source: int
@@ -285,38 +287,56 @@ class Transfer:
     backward_s: float
     forward_eager: bool = False
     backward_eager: bool = False
+    together_s: float = 0.0
 
 
-def transfers(p: LayerProblem, plan: LayerPlan, cut: int) -> list[Transfer]:
+def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list[Transfer]:
     """Transfers between stage `cut` and the next: one per pair of replicas that share samples.
 
-    Edges that skip stages are carried along: a cut is crossed by every edge over it. Messages of
-    replicas on one node share its network card.
+    Edges that skip stages are carried along: a cut is crossed by every edge over it. Workers of one
+    replica send at once and share their node's network card. Replicas are pipelines of their own:
+    once they have waited for their turn at a card they stay apart, and wait on only if the card is
+    busy for longer than they are between two messages, at least `busy_s` seconds.
     """
     left, right = plan.stages[cut], plan.stages[cut + 1]
     overlaps = _overlaps(left.shares, right.shares)
     per_sample = cut_bytes(p, left)
-    sending: dict[tuple[int, int], int] = {}
-    for a, b, _ in overlaps:
-        for nodes in _lanes(p, left.replicas[a], right.replicas[b]):
-            for end in ((nodes[0], -1), (-1, nodes[1])):
-                sending[end] = sending.get(end, 0) + (nodes[0] != nodes[1])
+    pairs_of = {(a, b): _lanes(p, left.replicas[a], right.replicas[b]) for a, b, _ in overlaps}
+    all_out: Counter[int] = Counter()
+    all_in: Counter[int] = Counter()
+    own_out: Counter[tuple[int, int]] = Counter()
+    own_in: Counter[tuple[int, int]] = Counter()
+    for (a, b), lanes in pairs_of.items():
+        for one, two in lanes:
+            if one != two:
+                all_out[one] += 1
+                all_in[two] += 1
+                own_out[one, a] += 1
+                own_in[two, b] += 1
     found = []
     for a, b, samples in overlaps:
-        lanes = _lanes(p, left.replicas[a], right.replicas[b])
+        lanes = pairs_of[a, b]
         sent = per_sample * samples + p.training.extra_bytes
         ahead = sent / len(lanes) if p.training.split_activations else sent
-        times = [0.0, 0.0]
-        for nodes in dict.fromkeys(lanes):
-            pairs = max(sending[nodes[0], -1], sending[-1, nodes[1]], lanes.count(nodes))
-            times[0] = max(times[0], node_s(p, nodes, ahead, pairs))
-            times[1] = max(times[1], node_s(p, nodes[::-1], per_sample * samples, pairs))
+        times, together = [0.0, 0.0], 0.0
+        for one, two in dict.fromkeys(lanes):
+            own = max(own_out[one, a], own_in[two, b], lanes.count((one, two)))
+            every = max(all_out[one], all_in[two], own)
+            for way, size in enumerate((ahead, per_sample * samples)):
+                ends = (two, one) if way else (one, two)
+                once = node_s(p, ends, size, own)
+                at_once = once if every == own else node_s(p, ends, size, every)
+                if p.training.blocking_transfers:
+                    taken = max(once, at_once - busy_s)
+                else:
+                    taken = once if at_once <= busy_s else at_once
+                times[way] = max(times[way], taken)
+                together = together if way else max(together, at_once - taken)
         if p.training.split_activations and len(lanes) > 1:
             times[0] += ring_s(p, right.replicas[b].workers, sent, 1)
         most = p.training.eager_bytes
-        found.append(
-            Transfer(a, b, times[0], times[1], ahead <= most, per_sample * samples <= most)
-        )
+        eager = ahead <= most, per_sample * samples <= most
+        found.append(Transfer(a, b, times[0], times[1], *eager, together))
     return found
 
 

@@ -107,6 +107,17 @@ class Network:
         cut = self.cuts[s - 1] if s else ()
         return [((s - 1, t.source), t.forward_s) for t in cut if t.target == r]
 
+    def together_s(self, ahead: bool, source: Unit, target: Unit, m: int) -> float:
+        """What a message takes longer as all replicas send at once: activations of the warm-up.
+
+        They begin a step together. Later each has waited for its turn at a shared card, and they
+        stay apart.
+        """
+        if not ahead or m >= max(1, len(self.cuts) - source[0]):
+            return 0.0
+        cut = self.cuts[source[0]]
+        return next(t.together_s for t in cut if (t.source, t.target) == (source[1], target[1]))
+
     def eager(self, kind: str, source: Unit, target: Unit) -> bool:
         """Whether a message fits in the transport's buffer, so that its sender goes on."""
         first, second = (source, target) if kind == "act" else (target, source)
@@ -152,7 +163,10 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
         if shards_wait(p, stage):
             row = [together(p, stage, row)] * len(row)
         costs.append(tuple(row))
-    cuts = tuple(tuple(transfers(p, plan, s)) for s in range(len(plan.stages) - 1))
+    busy = [min(c.forward + c.backward for c in row) for row in costs]
+    cuts = tuple(
+        tuple(transfers(p, plan, s, min(busy[s], busy[s + 1]))) for s in range(len(busy) - 1)
+    )
     return Network(
         plan, tuple(costs), cuts, group, p.training.blocking_transfers, p.training.activations_first
     )
@@ -251,7 +265,7 @@ def columns_alike(net: Network) -> dict[int, int] | None:
     for r in range(len(net.costs[0])):
         passes = tuple((row[r].forward, row[r].backward) for row in net.costs)
         sent = tuple(
-            (t.forward_s, t.backward_s, t.forward_eager, t.backward_eager)
+            (t.forward_s, t.backward_s, t.forward_eager, t.backward_eager, t.together_s)
             for cut in net.cuts
             for t in cut
             if t.source == r
@@ -336,6 +350,7 @@ class _State:
             self.out.end_s[unit] = end
         if not self.net.blocking:
             for target, taken_s in self.targets(what, unit):
+                taken_s += self.net.together_s(what == "forward", unit, target, m)
                 self._send(what, unit, target, m, end, taken_s)
         return True
 
@@ -355,6 +370,7 @@ class _State:
         others = self.targets(what, unit) if sends else self.sources(what, unit)
         for other, taken_s in sorted(others):
             key = (kind, unit, other, m) if sends else (kind, other, unit, m)
+            taken_s += self.net.together_s(kind == "act", key[1], key[2], m)
             if key in self.arrived:
                 self.clock[home] = max(self.clock[home], self.arrived[key])
                 continue
