@@ -9,9 +9,9 @@ import numpy as np
 import simpy
 
 from placewright.requests.policy import Policy
-from placewright.requests.problem import RequestProblem
+from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.queue import Queue, Servers
-from placewright.requests.simulation import Answers, noise_factors
+from placewright.requests.simulation import Answers
 
 
 def simulate_slowly(problem: RequestProblem, policy: Policy) -> Answers:

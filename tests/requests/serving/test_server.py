@@ -329,7 +329,16 @@ def test_servers_come_and_go(running: Running) -> None:
     assert found == [200] * 50
     status = call(running, "GET", "/status.json")[2]
     assert {s["name"]: s["active"] for s in status["servers"]}["c"] is False
-    assert call(running, "POST", "/admin/servers", data)[0] == 400  # the name was there
+    assert call(running, "POST", "/admin/servers", data)[0] == 200  # the name is free again
+    assert call(running, "POST", "/admin/servers", data)[0] == 400  # and taken
+    slots = running.dispatcher.fleet.slots
+    assert [slot.process.name for slot in slots] == ["a", "b", "c"]
+    served = slots[2].served
+    slots[0].up = slots[1].up = False
+    assert infer(running, body(30_000))[0] == 200
+    slots[0].up = slots[1].up = True
+    assert slots[2].served == served + 1
+    assert call(running, "DELETE", "/admin/servers/c")[0] == 200
 
 
 def test_variants_come_and_go(running: Running) -> None:

@@ -7,9 +7,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from placewright.numerics.arrays import IntArray
+from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import NONE, Decision, Dispatch
+from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
@@ -47,33 +47,43 @@ class SlackFitting:
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Earliest deadlines to idle servers."""
-        s, left = self.service, queue.by_deadline.tolist()
+        s, left = self.service, queue.by_deadline.copy()
         dispatches: list[Dispatch] = []
         for server in servers.idle().tolist():
-            for head in left:
-                family = queue.family[head]
-                mine = [k for k in left if queue.family[k] == family][: s.max_batch]
-                table_s = self.planned_s[server, :, 1 : len(mine) + 1]
-                own = (s.family == family) & (s.accuracy >= queue.min_accuracy[head])
-                slack_s = queue.deadline_s[head] - now_s
-                fits = own[:, None] & (table_s <= slack_s)
-                if not fits.any():
-                    continue
-                at = int(np.where(fits, table_s, -1.0).argmax())
-                variant, size = at // table_s.shape[1], at % table_s.shape[1] + 1
-                good = [k for k in mine if queue.min_accuracy[k] <= s.accuracy[variant]]
-                chosen = [head, *(k for k in good if k != head)][:size]
-                dispatches.append(Dispatch(server, variant, np.array(chosen)))
-                left = [k for k in left if k not in set(chosen)]
-                break
+            head = self._head(server, left, now_s, queue)
+            if head < 0:
+                continue
+            mine = left[queue.family[left] == queue.family[head]][: s.max_batch]
+            table_s = self.planned_s[server, :, 1 : len(mine) + 1]
+            own = (s.family == queue.family[head]) & (s.accuracy >= queue.min_accuracy[head])
+            fits = own[:, None] & (table_s <= queue.deadline_s[head] - now_s)
+            at = int(np.where(fits, table_s, -1.0).argmax())
+            variant, size = at // table_s.shape[1], at % table_s.shape[1] + 1
+            good = mine[(queue.min_accuracy[mine] <= s.accuracy[variant]) & (mine != head)]
+            chosen = np.concatenate([[head], good[: size - 1]])
+            dispatches.append(Dispatch(server, variant, chosen))
+            left = left[~np.isin(left, chosen)]
         return Decision(tuple(dispatches), self._hopeless(left, now_s, queue, servers))
 
-    def _hopeless(self, left: list[int], now_s: float, queue: Queue, servers: Servers) -> IntArray:
+    def _head(self, server: int, left: IntArray, now_s: float, queue: Queue) -> int:
+        """The earliest deadline that some variant and size keep on this server, or -1."""
         s = self.service
+        least_s = np.full(s.variants, np.inf)
+        for f in np.unique(queue.family[left]).tolist():
+            mine, most = s.family == f, int((queue.family[left] == f).sum())
+            least_s[mine] = self.planned_s[server, mine, 1 : most + 1].min(axis=1)
+        fits = self._own(left, queue) & (least_s <= (queue.deadline_s[left] - now_s)[:, None])
+        found = fits.any(axis=1)
+        return int(left[found.argmax()]) if found.any() else -1
+
+    def _own(self, left: IntArray, queue: Queue) -> BoolArray:
+        """Shape (requests, variants): of its family and accurate enough."""
+        s = self.service
+        own: BoolArray = s.family == queue.family[left, None]
+        return own & (s.accuracy >= queue.min_accuracy[left, None])
+
+    def _hopeless(self, left: IntArray, now_s: float, queue: Queue, servers: Servers) -> IntArray:
         fastest_s = self.planned_s[servers.up, :, 1].min(axis=0, initial=np.inf)
-        late = []
-        for k in left:
-            own = (s.family == queue.family[k]) & (s.accuracy >= queue.min_accuracy[k])
-            if now_s + fastest_s[own].min(initial=np.inf) > queue.deadline_s[k]:
-                late.append(k)
-        return np.array(late) if late else NONE
+        least_s = np.where(self._own(left, queue), fastest_s, np.inf).min(axis=1, initial=np.inf)
+        late: IntArray = left[now_s + least_s > queue.deadline_s[left]]
+        return late

@@ -118,21 +118,33 @@ class Fleet:
     async def add_server(self, name: str, speed: float = 1.0) -> None:
         """Start a server, measure its latencies, and let it serve.
 
+        One of the name of a removed server takes its place and goes on with its counters, once
+        that one has ended.
+
         Raises
         ------
         InputError
-            A server of this name is or was there, the speed is not in (0, 1], or the engine has
-            no place for it.
+            A server of this name is there, the speed is not in (0, 1], or the engine has no place
+            for it.
         RunError
             It does not start.
         """
-        if any(slot.process.name == name for slot in self.slots):
-            raise InputError("a server of this name is or was there", where=f"server {name!r}")
         if not 0 < speed <= 1:
             raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
         async with self._changing:
-            position = len(self.slots)
-            process = self._engine.process(name, speed, lambda why: self._lost(position, why))
+            names = [slot.process.name for slot in self.slots]
+            position = names.index(name) if name in names else len(names)
+            old = self.slots[position] if name in names else None
+            if old is not None and old.active:
+                raise InputError("a server of this name is there", where=f"server {name!r}")
+            while old is not None and (old.rows or old.restarting):
+                await asyncio.sleep(0.01)
+
+            def lost(why: str) -> None:
+                if position < len(self.slots) and self.slots[position].process is process:
+                    self._lost(position, why)  # else it has never served: this raises
+
+            process = self._engine.process(name, speed, lost)
             self._starting = process
             try:
                 await process.start(self._models)
@@ -142,7 +154,10 @@ class Fleet:
                 raise
             finally:
                 self._starting = None
-            self.slots.append(Slot(process, active=True, up=True))
+            if old is None:
+                self.slots.append(Slot(process, active=True, up=True))
+            else:
+                old.process, old.active, old.up, old.failures = process, True, True, 0
             self.table.resize(len(self.slots), len(self.variants))
             for variant, taken in enumerate(samples):
                 self.table.measured(position, variant, taken)
@@ -268,8 +283,6 @@ class Fleet:
             self._on_state()
 
     def _lost(self, server: int, reason: str) -> None:
-        if server >= len(self.slots):
-            return  # it has never served: `add_server` raises
         slot = self.slots[server]
         slot.up = False
         event("server-lost", server=slot.process.name, reason=reason, rows=len(slot.rows))
