@@ -239,7 +239,7 @@ class Decoder:
         rank = mean_upward_rank(setup.costs, setup.mean_compute_s, latency_s, per_byte)
         sequence = priority_sequence(setup.costs, -rank * np.exp(0.5 * priority + noise))
         later_s = setting.ahead * np.exp(ahead)[:, None] * self.ahead_s
-        channels = len(self.problem.channel_names) if self.contended else None
+        channels = (len(self.problem.channel_names) or None) if self.contended else None
         place, start_s, end_s = list_schedule(
             costs, self.rules, sequence, later_s + 0.5 * own[:, None] * self.own_s, channels
         )

@@ -181,7 +181,7 @@ class ListScheduler:
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
         ahead = AHEAD.get(self.device)
         ahead_s = np.zeros((problem.n, problem.m)) if ahead is None else ahead(tables[0])
-        channels = len(problem.channel_names) if self.reserved else None
+        channels = (len(problem.channel_names) or None) if self.reserved else None
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             found = [
