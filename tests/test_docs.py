@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placewright.capturing.zoo import FACTORIES
-from placewright.cluster.files import preset_names
+from placewright.cluster.schema import preset_names
 from placewright.operators.instances import tiny
 from placewright.operators.planners import planners
 
@@ -58,10 +58,10 @@ def test_every_page_is_in_the_menu(name: str) -> None:
 
 def test_the_cluster_of_the_documentation_can_be_read() -> None:
     """The first example of reference/cluster-file.md is a cluster file."""
-    from placewright.cluster.files import cluster_from_text
+    from placewright.cluster.cluster import Cluster
 
     text = page("reference/cluster-file.md").split("```yaml\n", 1)[1].split("```", 1)[0]
-    cluster = cluster_from_text(text, where="cluster-file.md")
+    cluster = Cluster.from_text(text, where="cluster-file.md")
     assert cluster.device_names == ("board-a", "board-b")
 
 

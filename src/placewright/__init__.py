@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from placewright.operators.run import best_single as best_single
     from placewright.operators.run import run as run
     from placewright.operators.run import running as running
+    from placewright.planning.candidates import Candidate as Candidate
+    from placewright.planning.candidates import Outcome as Outcome
+    from placewright.planning.candidates import Status as Status
     from placewright.planning.contract import Context as Context
     from placewright.planning.contract import Direction as Direction
     from placewright.planning.contract import Planner as Planner
     from placewright.planning.contract import Proposal as Proposal
     from placewright.planning.monitor import Monitor as Monitor
-    from placewright.planning.result import Candidate as Candidate
-    from placewright.planning.result import Outcome as Outcome
     from placewright.planning.result import Result as Result
-    from placewright.planning.result import Status as Status
     from placewright.planning.solving import compare as compare
     from placewright.planning.solving import solve as solve
     from placewright.planning.wing import Wing as Wing
@@ -137,9 +137,10 @@ _NAMES = {
     "operators.readers.msr": ["read_expert", "read_msr"],
     "operators.readers.pipedream": ["read_pipedream"],
     "operators.run": ["best_single", "run", "running"],
+    "planning.candidates": ["Candidate", "Outcome", "Status"],
     "planning.contract": ["Context", "Direction", "Planner", "Proposal"],
     "planning.monitor": ["Monitor"],
-    "planning.result": ["Candidate", "Outcome", "Result", "Status"],
+    "planning.result": ["Result"],
     "planning.solving": ["compare", "solve"],
     "planning.wing": ["Wing"],
     "planning.wings": ["bounds", "judge", "planners", "register_wing", "wings"],

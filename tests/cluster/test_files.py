@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.cluster.cluster import WORK, Cluster, Device, Link
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.cluster.devices import WORK
 from placewright.cluster.files import (
-    ClusterFile,
     cluster_data,
-    cluster_from_text,
     cluster_to_text,
     load_cluster,
-    preset_names,
     read_cluster,
     write_cluster,
 )
+from placewright.cluster.schema import ClusterFile, preset_names
 from placewright.errors import InputError, UnknownNameError
 
 DUO = """
@@ -64,7 +63,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @given(clusters())
 def test_written_is_read_back_equal(cluster: Cluster) -> None:
     """No field, order or channel is lost."""
-    assert cluster_from_text(cluster_to_text(cluster), where="text") == cluster
+    assert Cluster.from_text(cluster_to_text(cluster), where="text") == cluster
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -76,7 +75,7 @@ def test_presets_are_read_back_equal(name: str, tmp_path: Path) -> None:
 
 def test_reads_every_field() -> None:
     """Strings with units become bytes, bytes per second, FLOP/s and seconds."""
-    cluster = cluster_from_text(DUO, where="duo.yaml", name="duo")
+    cluster = Cluster.from_text(DUO, where="duo.yaml", name="duo")
     assert cluster.name == "duo"
     assert cluster.devices[0] == Device("a", "cpu", "a", 1, 1.0, 2.0 * 2**30)
     assert cluster.devices[1] == Device(
@@ -91,7 +90,7 @@ def test_reads_every_field() -> None:
 
 def test_every_field_is_optional() -> None:
     """A device is called after its kind and position; a link is Gigabit Ethernet."""
-    cluster = cluster_from_text(
+    cluster = Cluster.from_text(
         "devices: [{}, {kind: gpu}]\nlinks: [{from: cpu0, to: gpu1}]", where="t"
     )
     assert cluster.device_names == ("cpu0", "gpu1")
@@ -104,7 +103,7 @@ def test_one_way_links_and_shared_channels() -> None:
         "devices: [{name: a}, {name: b}, {name: c}]\n"
         "links: [{from: a, to: b, duplex: false}, {from: b, to: c, channel: bus}]"
     )
-    links = cluster_from_text(text, where="t").links
+    links = Cluster.from_text(text, where="t").links
     assert [(k.source, k.target, k.channel) for k in links] == [
         ("a", "b", "a->b"),
         ("b", "c", "bus"),
@@ -151,7 +150,7 @@ def test_one_way_links_and_shared_channels() -> None:
 def test_a_wrong_file_is_told_by_file_and_field(text: str, told: str) -> None:
     """What is wrong, where, by how much, and what next."""
     with pytest.raises(InputError) as caught:
-        cluster_from_text(text, where="c.yaml", name="c")
+        Cluster.from_text(text, where="c.yaml", name="c")
     assert told in str(caught.value)
     assert str(caught.value).startswith("c.yaml")
 
@@ -175,5 +174,5 @@ def test_data_is_what_the_text_says() -> None:
     """The JSON face of a cluster is its file."""
     import yaml
 
-    cluster = cluster_from_text(DUO, where="duo.yaml", name="duo")
+    cluster = Cluster.from_text(DUO, where="duo.yaml", name="duo")
     assert yaml.safe_load(cluster_to_text(cluster)) == cluster_data(cluster)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.files import preset_names
+from placewright.cluster.schema import preset_names
 from placewright.errors import UnknownNameError
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
-from placewright.cluster.files import cluster_from_text, cluster_to_text, preset
+from placewright.cluster.files import cluster_to_text
 from placewright.deployment.measured import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
@@ -65,7 +65,7 @@ def test_random_placements_give_the_outputs_of_the_unplaced_model(file: ModelFil
 
 def test_devices_compute_in_their_own_precision(file: ModelFile) -> None:
     """A device of 16 bits differs, within its stated tolerance."""
-    load = workload(file, preset("hetero-cpu"))
+    load = workload(file, Cluster.preset("hetero-cpu"))
     measured = load.measure(
         placed_at_random(load, 1), beside=best_single(load.problem), steps=2, check=True
     )
@@ -195,7 +195,7 @@ def test_a_cluster_file_keeps_precisions() -> None:
     """A cluster file keeps precisions."""
     text = cluster_to_text(EXACT)
     assert "precision: f32" in text
-    assert cluster_from_text(text, where="t") == EXACT
+    assert Cluster.from_text(text, where="t") == EXACT
 
 
 def test_the_command_line_runs_and_exports_ir(
@@ -216,7 +216,7 @@ def test_the_command_line_runs_and_exports_ir(
 
 def test_devices_that_openvino_does_not_know_are_named(file: ModelFile) -> None:
     """A cluster of other devices can be computed, not measured."""
-    boards = preset("edge-duo")
+    boards = Cluster.preset("edge-duo")
     assert profile_model_file(file, boards, method="analytic").device_names == boards.device_names
     with pytest.raises(UnsupportedError, match="OpenVINO does not know the device 'board-a'") as at:
         profile_model_file(file, boards)

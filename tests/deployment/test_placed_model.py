@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import placewright
-from placewright.cluster.files import cluster_from_text
+from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import Workers
 from placewright.errors import InputError, RunError
@@ -189,7 +189,7 @@ def test_on_a_testbed_it_does_what_the_command_line_does(
     caplog: pytest.LogCaptureFixture, started: list[tuple[str, ...]]
 ) -> None:
     """Calibrated, planned, measured, adapted and trained; equal to eager; the testbed goes down."""
-    cluster = cluster_from_text(DUO, where="a test", name=f"placed {os.getpid()}")
+    cluster = Cluster.from_text(DUO, where="a test", name=f"placed {os.getpid()}")
     x, y = batch()
     with (
         caplog.at_level(logging.INFO, logger="placewright"),

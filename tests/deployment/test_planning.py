@@ -19,8 +19,9 @@ from placewright.deployment.planning import judged, planned, size_limit_s, tried
 from placewright.errors import WorkerError
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
+from placewright.planning.candidates import Status
 from placewright.planning.monitor import Listener
-from placewright.planning.result import Result, Status
+from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime.step_record import StepRecord
 

@@ -14,7 +14,7 @@ from placewright.graph.graph import Graph, Operator
 from placewright.measurement.measurement import MachineLoad
 from placewright.operators.views import fragment
 from placewright.operators.views import page as view
-from placewright.planning.result import Status
+from placewright.planning.candidates import Status
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

@@ -14,9 +14,9 @@ from placewright.operators import WING
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Proposal
 from placewright.planning.portfolio import Portfolio
-from placewright.planning.result import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import pytest
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.files import read_plan, read_proposal
 from placewright.operators.instances import tiny
+from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import judged_plan
-from placewright.planning.result import Status
 from placewright.planning.solving import compare, solve
 
 TWO = tiny([[2.0, 5.0], [4.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="two")

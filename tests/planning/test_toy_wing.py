@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data, write_data
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner, Proposal
-from placewright.planning.result import Result, Status, head_json
+from placewright.planning.result import Result, head_json
 from placewright.planning.result_file import ResultFile
 from placewright.planning.solving import solve
 from placewright.planning.wing import Document, Planning, Wing

@@ -14,9 +14,9 @@ from placewright.numerics.compile_clock import CompileClock
 from placewright.operators import WING as OPERATORS
 from placewright.operators.instances import tiny
 from placewright.planning import wings as registry
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Direction
 from placewright.planning.portfolio import Portfolio
-from placewright.planning.result import Status
 from placewright.planning.solving import compare, solve
 from placewright.planning.wings import ENTRY_POINTS, find_wing, registered, wing_of, wings
 from tests.planning.prizes import WING, Prizes, Take

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.cluster.cluster import WORK, Device
+from placewright.cluster.devices import WORK, Device
 from placewright.graph.graph import Operator
 from placewright.profiling.roofline import (
     EFFICIENCY,

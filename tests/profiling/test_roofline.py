@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from placewright.cluster.cluster import WORK, Device
+from placewright.cluster.devices import WORK, Device
 from placewright.graph.graph import Operator
 from placewright.profiling.roofline import EFFICIENCY, LAUNCH_OVERHEAD_S, analytic_seconds
 

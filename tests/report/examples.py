@@ -12,7 +12,8 @@ from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.result import Candidate, Outcome, Provenance, Result, Status
+from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.result import Provenance, Result
 from placewright.planning.trace import Trace
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.files import cluster_from_text
 from placewright.testbed import Testbed, record
 from placewright.testbed.record import Record, this_boot
 from placewright.testbed.requirements import missing
@@ -34,7 +33,7 @@ _numbers = count()
 def cluster(text: str = DUO, name: str = "") -> Cluster:
     """A cluster of a name that nobody else on this machine uses."""
     own = name or f"test {os.getpid()} {next(_numbers)}"
-    return cluster_from_text(text, where="a test", name=own)
+    return Cluster.from_text(text, where="a test", name=own)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from tests.testbed.test_testbed import Up, conversation_s, own_traces, traces
 
 RUN = """
 import sys
-from placewright.cluster.files import cluster_from_text
+from placewright.cluster.cluster import Cluster
 from placewright.testbed import Testbed
-with Testbed.up(cluster_from_text(sys.argv[1], where="", name=sys.argv[2])):
+with Testbed.up(Cluster.from_text(sys.argv[1], where="", name=sys.argv[2])):
     print("up", flush=True)
     sys.stdin.readline()
 print("left", flush=True)

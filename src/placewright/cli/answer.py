@@ -26,7 +26,7 @@ def print_result(
     more: Mapping[str, Any] | None = None,
 ) -> None:
     """Print a plan with `more` keys beside its own, and write the files that were named."""
-    from placewright.planning.result import Status
+    from placewright.planning.candidates import Status
     from placewright.planning.wings import wing_of
     from placewright.report.text import amount
 

@@ -91,7 +91,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
 
 def documents() -> dict[str, Kind]:
     """Every kind of file, those of the wings first: they have keys that others have too."""
-    from placewright.cluster.files import ClusterFile
+    from placewright.cluster.schema import ClusterFile
     from placewright.graph.files import GraphFile
     from placewright.graph.page import graph_page
     from placewright.planning.views import wing_views

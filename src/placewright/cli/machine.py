@@ -42,7 +42,8 @@ def devices(
     [cyan]placewright devices --on edge-duo -o my-cluster.yaml[/cyan]   a file to start from
     """
     from placewright.cli.sources import find_cluster
-    from placewright.cluster.files import cluster_data, cluster_to_text, preset_names
+    from placewright.cluster.files import cluster_data, cluster_to_text
+    from placewright.cluster.schema import preset_names
 
     cluster = find_cluster(on)
     console.show(lambda: cluster_data(cluster), lambda: repr(cluster))

@@ -92,7 +92,7 @@ def down(
 
     [cyan]placewright testbed down cluster.yaml[/cyan]
     """
-    from placewright.cluster.files import cluster_from_text
+    from placewright.cluster.cluster import Cluster
     from placewright.testbed.blueprint import id_of
     from placewright.testbed.requirements import require
     from placewright.testbed.teardown import end_all, sweep
@@ -100,7 +100,7 @@ def down(
     require()
     ended = end_all(None if cluster is None else id_of(_name_of(cluster)))
     sweep()
-    names = [cluster_from_text(r.cluster, where=str(r.folder)).name for r in ended]
+    names = [Cluster.from_text(r.cluster, where=str(r.folder)).name for r in ended]
     console.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
     console.keep(lambda: {"down": names})
 

@@ -1,128 +1,28 @@
-"""Device, Link, Node, Cluster: what a model runs on."""
+"""Node and Cluster: what a model runs on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from placewright.cluster.devices import Device, Link
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.report.text import counted, plain_table, seconds, size
 
-WORK = (
-    "matmul",
-    "grouped_matmul",
-    "convolution",
-    "attention",
-    "recurrent",
-    "elementwise",
-    "memory",
-)
-"""Kinds of work with a share of the peak of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A processor that runs operators.
-
-    Attributes
-    ----------
-    kind
-        ``cpu``, ``gpu``, ``npu`` or any other name; profiles are kept per kind.
-    node
-        The host that holds the device.
-    cores
-        CPU threads that the device's worker uses.
-    speed
-        Speed relative to the same kind of device on the profiling machine: scales measured
-        costs, and the defaults of the analytic profile.
-    memory_bytes
-        Capacity, ``inf`` where unlimited.
-    peak_flops, memory_bandwidth
-        FLOP/s and bytes/s of the device itself for the analytic profile, ``None`` where unknown.
-    launch_overhead_s
-        Seconds added to every operator by the analytic profile, ``None`` where unknown.
-    speed_by_kind
-        Extra speed factor by operator kind (``conv``, ``matmul``, ...).
-    efficiency
-        Share of ``peak_flops`` that the device reaches, above 0 and at most 1, by kind of work
-        (`WORK`), and of ``memory_bandwidth`` (``memory``); others have defaults.
-    precision
-        Number format that the device computes in, for runtimes that let one choose it (OpenVINO:
-        ``f32``, ``bf16``, ``f16``); empty for the runtime's default.
-    """
-
-    name: str
-    kind: str = "cpu"
-    node: str = "local"
-    cores: int = 1
-    speed: float = 1.0
-    memory_bytes: float = float("inf")
-    peak_flops: float | None = None
-    memory_bandwidth: float | None = None
-    launch_overhead_s: float | None = None
-    speed_by_kind: Mapping[str, float] = field(default_factory=dict)
-    efficiency: Mapping[str, float] = field(default_factory=dict)
-    precision: str = ""
-
-    def __post_init__(self) -> None:
-        where = f"device {self.name!r}"
-        for key in ("speed", "cores", "memory_bytes", "peak_flops", "memory_bandwidth"):
-            _positive(where, key, getattr(self, key))
-        for kind, factor in self.speed_by_kind.items():
-            _positive(where, f"speed_by_kind.{kind}", factor)
-        for work, share in self.efficiency.items():
-            if work not in WORK:
-                raise UnknownNameError("kind of work", work, WORK, where=f"{where}: efficiency")
-            if not 0 < share <= 1:
-                raise InputError(
-                    f"efficiency.{work} must be above 0 and at most 1",
-                    where=where,
-                    by=f"got {share}",
-                )
-        overhead = self.launch_overhead_s
-        if overhead is not None and not 0 <= overhead < float("inf"):
-            raise InputError(
-                "launch_overhead must be zero or more",
-                where=where,
-                by=f"{overhead} s",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A directed connection. Links that name the same channel share it.
-
-    Attributes
-    ----------
-    bandwidth
-        Bytes per second.
-    latency_s
-        Seconds before the first byte arrives.
-    channel
-        The shared resource (a bus, a NIC, a switch port); by default its own.
-    """
-
-    source: str
-    target: str
-    bandwidth: float
-    latency_s: float = 0.0
-    channel: str = ""
-
-    def __post_init__(self) -> None:
-        where = f"link {self.source!r} -> {self.target!r}"
-        _positive(where, "bandwidth", self.bandwidth)
-        if not 0 <= self.latency_s < float("inf"):
-            raise InputError("latency must be zero or more", where=where, by=f"{self.latency_s} s")
-        if self.source == self.target:
-            raise InputError("a link must join two devices", where=where)
-        if not self.channel:
-            object.__setattr__(self, "channel", f"{self.source}->{self.target}")
+__all__ = [
+    "LOCAL_BANDWIDTH",
+    "LOCAL_LATENCY_S",
+    "ROUTED_BYTES",
+    "Cluster",
+    "Device",
+    "Link",
+    "Node",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,23 +156,35 @@ class Cluster:
     @staticmethod
     def from_file(path: str | Path) -> Cluster:
         """Read a cluster.yaml."""
-        from placewright.cluster.files import read_cluster
+        from placewright.io.boundary import read_text
 
-        return read_cluster(path)
+        return Cluster.from_text(read_text(path), where=str(path), name=Path(path).stem)
+
+    @staticmethod
+    def from_text(text: str, *, where: str, name: str = "cluster") -> Cluster:
+        """A cluster from YAML text; an `InputError` names `where`, the line and the field."""
+        from placewright.cluster.schema import parse_cluster
+        from placewright.io.boundary import placed
+
+        entry = parse_cluster(text, where)
+        try:
+            return Cluster(entry.made_devices(), entry.made_links(), entry.name or name)
+        except InputError as error:
+            raise placed(error, where) from None
 
     @staticmethod
     def preset(name: str) -> Cluster:
         """A cluster that ships with Placewright, for example ``edge-duo``."""
-        from placewright.cluster.files import preset
+        from placewright.cluster.schema import preset_text
 
-        return preset(name)
+        return Cluster.from_text(preset_text(name), where=f"preset {name}", name=name)
 
     @staticmethod
     def detect() -> Cluster:
         """The devices of this machine."""
-        from placewright.cluster.detect import detect
+        from placewright.cluster.detect import detected_devices, machine_name
 
-        return detect()
+        return Cluster(detected_devices(), name=machine_name())
 
     def __repr__(self) -> str:
         return _cluster_table(self)
@@ -287,11 +199,6 @@ LOCAL_LATENCY_S = 30e-6
 
 ROUTED_BYTES = 1e6
 """A message of this size decides which of several ways is the fastest."""
-
-
-def _positive(where: str, key: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise InputError(f"{key} must be greater than zero", where=where, by=f"got {value}")
 
 
 def _cluster_table(cluster: Cluster) -> str:

@@ -8,16 +8,21 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.devices import Device
 
 _CORES_PER_SM = {7: 64, 8: 128, 9: 128, 10: 128, 12: 128}
 """Float32 lanes of one multiprocessor by compute capability (8.0 has 64)."""
 
 
-def detect() -> Cluster:
-    """The machine as a cluster. PyTorch is imported only where a CUDA driver is present."""
+def detected_devices() -> tuple[Device, ...]:
+    """The machine's devices. PyTorch is imported only where a CUDA driver is present."""
     cpu = Device("cpu", cores=cpu_cores(), memory_bytes=host_memory_bytes())
-    return Cluster((cpu, *_cuda_devices()), name=platform.node() or "this-machine")
+    return (cpu, *_cuda_devices())
+
+
+def machine_name() -> str:
+    """The host name."""
+    return platform.node() or "this-machine"
 
 
 def cpu_cores() -> int:

@@ -1,156 +1,31 @@
-"""Clusters as YAML: every field is optional and units are strings.
-
-    devices:
-      - {name: board-a, cores: 1, memory: 2GiB, speed: 1.0, node: a}
-      - {name: board-b, cores: 1, memory: 1GiB, speed: 0.5, node: b}
-    links:
-      - {from: board-a, to: board-b, bandwidth: 1Gbps, latency: 200us}
-
-A link goes both ways, each way on its own channel, unless ``duplex: false`` (this way only).
-``channel: NAME`` puts it, both ways, on a channel that links of the same name share.
-"""
+"""Clusters read from and written as YAML (`placewright.cluster.schema` has the format)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BeforeValidator, Field
 
-from placewright.cluster.cluster import WORK, Cluster, Device, Link
-from placewright.errors import InputError, UnknownNameError
-from placewright.io.boundary import FileModel, RefusedError, parse_yaml, placed, read_text, validate
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.devices import Device, Link
+from placewright.cluster.schema import SCHEMA_VERSION
 from placewright.io.stored import write_file
-from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, Quantity, parse, write
-
-SCHEMA_VERSION = 1
-
-
-def _unit(quantity: Quantity) -> BeforeValidator:
-    def read(value: object) -> float:
-        try:
-            return parse(value, quantity)
-        except InputError as error:
-            raise RefusedError(error) from None
-
-    return BeforeValidator(read, json_schema_input_type=str | float)
-
-
-Bytes = Annotated[float, _unit(BYTES)]
-Bandwidth = Annotated[float, _unit(BANDWIDTH)]
-Seconds = Annotated[float, _unit(SECONDS)]
-Flops = Annotated[float, _unit(FLOPS)]
-
-
-class DeviceEntry(FileModel):
-    """One device of a cluster file."""
-
-    name: str = ""
-    kind: str = "cpu"
-    node: str = "local"
-    cores: Annotated[int, Field(gt=0)] = 1
-    speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    memory: Bytes | None = None
-    peak_flops: Flops | None = None
-    memory_bandwidth: Bandwidth | None = None
-    launch_overhead: Seconds | None = None
-    speed_by_kind: dict[str, float] = Field(default_factory=dict)
-    efficiency: float | dict[str, float] = Field(default_factory=dict)
-    precision: str = ""
-
-    def device(self, position: int) -> Device:
-        """The device; without a name it is called after its kind and position."""
-        return Device(
-            name=self.name or f"{self.kind}{position}",
-            kind=self.kind,
-            node=self.node,
-            cores=self.cores,
-            speed=self.speed,
-            memory_bytes=float("inf") if self.memory is None else self.memory,
-            peak_flops=self.peak_flops,
-            memory_bandwidth=self.memory_bandwidth,
-            launch_overhead_s=self.launch_overhead,
-            speed_by_kind=dict(self.speed_by_kind),
-            efficiency=self._efficiency(),
-            precision=self.precision,
-        )
-
-    def _efficiency(self) -> dict[str, float]:
-        """By kind of work; one number is for all of them."""
-        given = self.efficiency
-        return dict(given) if isinstance(given, dict) else dict.fromkeys(WORK, given)
-
-
-class LinkEntry(FileModel):
-    """One link of a cluster file; without a bandwidth it is Gigabit Ethernet."""
-
-    source: str = Field(alias="from")
-    target: str = Field(alias="to")
-    bandwidth: Bandwidth = 125e6
-    latency: Seconds = 0.0
-    channel: str = ""
-    duplex: bool = True
-
-    def links(self) -> list[Link]:
-        """One link, or two where it goes both ways."""
-        there = Link(self.source, self.target, self.bandwidth, self.latency, self.channel)
-        if not self.duplex:
-            return [there]
-        return [there, Link(self.target, self.source, self.bandwidth, self.latency, self.channel)]
-
-
-class ClusterFile(FileModel):
-    """A cluster file."""
-
-    schema_version: Literal[1] = 1
-    name: str = ""
-    devices: tuple[DeviceEntry, ...] = ()
-    links: tuple[LinkEntry, ...] = ()
-
-
-PRESETS = files("placewright.cluster").joinpath("presets")
-"""Clusters that ship with Placewright, one YAML file each."""
-
-
-def preset_names() -> tuple[str, ...]:
-    """All presets, sorted."""
-    names = (entry.name for entry in PRESETS.iterdir())
-    return tuple(sorted(n.removesuffix(".yaml") for n in names if n.endswith(".yaml")))
-
-
-def preset(name: str) -> Cluster:
-    """The preset called `name`; `UnknownNameError` offers the nearest one."""
-    if name not in preset_names():
-        raise UnknownNameError("cluster preset", name, preset_names())
-    text = PRESETS.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return cluster_from_text(text, where=f"preset {name}", name=name)
+from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, write
 
 
 def load_cluster(spec: str) -> Cluster:
     """The cluster that `spec` names on the command line: a file, or a preset."""
     path = Path(spec)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return read_cluster(path)
-    return preset(spec)
+        return Cluster.from_file(path)
+    return Cluster.preset(spec)
 
 
 def read_cluster(path: str | Path) -> Cluster:
     """Read a cluster file; an `InputError` names the file, the line and the field."""
-    return cluster_from_text(read_text(path), where=str(path), name=Path(path).stem)
-
-
-def cluster_from_text(text: str, *, where: str, name: str = "cluster") -> Cluster:
-    """A cluster from YAML text; `where` is named in errors."""
-    entry = validate(ClusterFile, parse_yaml(text, where=where), where=where, text=text)
-    try:
-        devices = tuple(d.device(i) for i, d in enumerate(entry.devices))
-        links = tuple(link for e in entry.links for link in e.links())
-        return Cluster(devices, links, entry.name or name)
-    except InputError as error:
-        raise placed(error, where) from None
+    return Cluster.from_file(path)
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> Path:

@@ -61,9 +61,9 @@ def for_openvino(source: str) -> bool:
 
 def default_cluster(source: str) -> Cluster | None:
     """The cluster on which a model is placed where none is named: ``None`` for this machine."""
-    from placewright.cluster.files import preset
+    from placewright.cluster.cluster import Cluster
 
-    return preset("hetero-cpu") if for_openvino(source) else None
+    return Cluster.preset("hetero-cpu") if for_openvino(source) else None
 
 
 def capture_model_file(source: str | Path, batch: int | None = None) -> ModelFile:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError
 from placewright.measurement.measurement import Measurement
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Progress
 from placewright.planning.monitor import Monitor, monitor_of
-from placewright.planning.result import Result, Status
+from placewright.planning.result import Result
 
 if TYPE_CHECKING:
     import torch

@@ -17,9 +17,10 @@ from placewright.operators.pipeline import PLAIN
 from placewright.operators.problem import Objective
 from placewright.operators.run import SINGLE, best_single
 from placewright.operators.streaming.copies import DEALT, copied_devices
+from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
-from placewright.planning.result import Result, Status
+from placewright.planning.result import Result
 from placewright.planning.solving import AUTO, solve
 from placewright.report.text import seconds
 

@@ -20,8 +20,9 @@ from placewright.operators.judge import judge
 from placewright.operators.streaming.copies import DEALT, predicted, whole_copies
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import refuse_what_cannot_stream
+from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan
-from placewright.planning.result import Result, Status
+from placewright.planning.result import Result
 from placewright.planning.solving import solve
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
 from placewright.measurement.speed_up import SpeedUp, speed_up
-from placewright.planning.result import Candidate, Outcome, Result, Status
+from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.result import Result
 from placewright.report.text import size
 
 if TYPE_CHECKING:

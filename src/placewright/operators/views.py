@@ -22,7 +22,8 @@ from placewright.operators.placement_summary import placement_summary
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
-from placewright.planning.result import Candidate, Result
+from placewright.planning.candidates import Candidate
+from placewright.planning.result import Result
 from placewright.planning.result_text import summary_text
 from placewright.planning.trace import Trace
 from placewright.planning.views import (

@@ -45,6 +45,11 @@ class Direction(StrEnum):
         """The bound that says nothing; values that are minimised are never negative."""
         return 0.0 if self is Direction.MINIMISE else math.inf
 
+    @property
+    def bound_name(self) -> str:
+        """``lower bound``, or ``upper bound`` where larger values are better."""
+        return "lower bound" if self is Direction.MINIMISE else "upper bound"
+
     def better(self, value: float, other: float) -> bool:
         """Whether `value` is better than `other`; of two bounds: whether it is looser."""
         return value < other if self is Direction.MINIMISE else value > other

@@ -21,6 +21,7 @@ from placewright.errors import (
     UnsupportedError,
 )
 from placewright.numerics.compile_clock import CompileClock
+from placewright.planning.candidates import Candidate, Outcome, Status
 from placewright.planning.contract import (
     BoundContext,
     Context,
@@ -32,7 +33,6 @@ from placewright.planning.contract import (
     Simplifier,
     proposal_of,
 )
-from placewright.planning.result import Candidate, Outcome, Status
 from placewright.planning.wing import Planning, Wing
 
 PROOF = 1e-6

@@ -6,85 +6,17 @@ import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright import __version__
 from placewright.errors import UnsupportedError
 from placewright.io.stored import write_data, write_file
+from placewright.planning.candidates import Candidate, Status
 from placewright.planning.contract import Direction, Proposal
 
 if TYPE_CHECKING:
     from placewright.measurement.measurement import Measurement
-
-
-class Status(StrEnum):
-    """How much is known about a plan."""
-
-    OPTIMAL = "OPTIMAL"
-    FEASIBLE = "FEASIBLE"
-    INFEASIBLE = "INFEASIBLE"
-    INTERRUPTED = "INTERRUPTED"
-
-
-class Outcome(StrEnum):
-    """What became of one planner.
-
-    The first five gave no plan, or had to stop early (`INTERRUPTED`, which may have one).
-    """
-
-    UNSUPPORTED = "unsupported"
-    MISSING_PACKAGE = "missing-package"
-    FAILED = "failed"
-    NOT_RUN = "not-run"
-    INTERRUPTED = "interrupted"
-    DOES_NOT_FIT = "does-not-fit"
-    FITS = "fits"
-    OPTIMAL = "optimal"
-
-    @property
-    def words(self) -> str:
-        """For tables."""
-        return self.value.replace("-", " ")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One planner's answer, as the judge saw it.
-
-    Attributes
-    ----------
-    planner
-        Its name, with the parameters that are not its defaults.
-    value
-        Infinite where the planner gave no plan; `note` then says why.
-    proposal
-        Its plan and what it knows about it; ``None`` where it gave none.
-    """
-
-    planner: str
-    value: float
-    outcome: Outcome
-    runtime_s: float
-    note: str = ""
-    proposal: Proposal[Any] | None = None
-
-    @property
-    def plan(self) -> Any:
-        """The plan, ``None`` if there is none."""
-        return None if self.proposal is None else self.proposal.plan
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is a plan that keeps every hard constraint."""
-        kept = (Outcome.INTERRUPTED, Outcome.FITS, Outcome.OPTIMAL)
-        return self.outcome in kept and math.isfinite(self.value)
-
-    @property
-    def status(self) -> Status:
-        """FEASIBLE or INFEASIBLE: as files say it."""
-        return Status.FEASIBLE if self.fits else Status.INFEASIBLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from placewright.io.boundary import FileModel
+from placewright.planning.candidates import Outcome, Status
 from placewright.planning.contract import Direction
-from placewright.planning.result import Outcome, Status
 
 
 class CandidateEntry(FileModel):

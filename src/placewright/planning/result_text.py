@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from placewright.planning.contract import Direction
-from placewright.report.text import amount, joined, percent, plain_table, seconds, shorten
+from placewright.planning.candidates import Candidate, best_first, candidate_cells
+from placewright.planning.views import views_of
+from placewright.planning.wings import wing_of
+from placewright.report.text import amount, joined, percent, plain_table, seconds
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from placewright.measurement.measurement import Measurement
-    from placewright.planning.result import Candidate, Result
+    from placewright.planning.result import Result
 
 HEADER = ("planner", "value", "gap", "time", "status", "note")
 
@@ -23,7 +25,7 @@ def result_table(result: Result) -> str:
     unit = _unit(result)
     head = (
         f"predicted {result.objective} {amount(result.value, unit)} by {result.planner}: "
-        f"{bound_name(result.direction)} {amount(result.bound, unit)}, "
+        f"{result.direction.bound_name} {amount(result.bound, unit)}, "
         f"gap {percent(result.gap)}, {result.status} in {seconds(result.runtime_s)}"
     )
     table = _candidate_table(result, result.candidates)
@@ -40,7 +42,7 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     """
     unit = _unit(result)
     title = (
-        f"{result.problem.name}: {result.objective}, {bound_name(result.direction)} "
+        f"{result.problem.name}: {result.objective}, {result.direction.bound_name} "
         f"{amount(result.bound, unit)}, best predicted {amount(result.value, unit)} "
         f"by {result.planner}"
     )
@@ -53,34 +55,7 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
 
 def summary_text(result: Result, measurement: Measurement | None = None) -> str:
     """The wing's own lines on a result, empty if it has none."""
-    from placewright.planning.views import views_of
-
     return views_of(result.problem).summary(result, measurement)
-
-
-def best_first(candidates: Iterable[Candidate], direction: Direction) -> list[Candidate]:
-    """Candidates by value, those that do not fit last."""
-    sign = 1 if direction is Direction.MINIMISE else -1
-    return sorted(candidates, key=lambda c: (not c.fits, sign * c.value))
-
-
-def bound_name(direction: Direction) -> str:
-    """``lower bound``, or ``upper bound`` where the wing maximises."""
-    return "lower bound" if direction is Direction.MINIMISE else "upper bound"
-
-
-def candidate_cells(
-    candidate: Candidate, bound: float, unit: str = "s", direction: Direction = Direction.MINIMISE
-) -> tuple[str, ...]:
-    """Planner, value, gap, time, status and note as text."""
-    return (
-        candidate.planner,
-        amount(candidate.value, unit),
-        percent(direction.gap(candidate.value, bound)),
-        seconds(candidate.runtime_s),
-        candidate.outcome.words,
-        shorten(candidate.note),
-    )
 
 
 def _candidate_table(result: Result, candidates: Sequence[Candidate]) -> str:
@@ -116,6 +91,4 @@ def _style(candidate: Candidate, result: Result) -> str:
 
 
 def _unit(result: Result) -> str:
-    from placewright.planning.wings import wing_of
-
     return wing_of(result.problem).unit

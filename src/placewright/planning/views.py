@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from placewright.measurement.measurement import Measurement
+from placewright.planning.candidates import (
+    Candidate,
+    Outcome,
+    Status,
+    best_first,
+    candidate_cells,
+)
 from placewright.planning.contract import Direction
-from placewright.planning.result import Candidate, Outcome, Result, Status
-from placewright.planning.result_text import best_first, bound_name, candidate_cells
 from placewright.planning.wings import wing_of
 from placewright.report.gantt import gantt
 from placewright.report.memory import memory_charts
@@ -32,6 +37,7 @@ from placewright.report.svg import number, tag, text
 from placewright.report.text import amount, percent, seconds
 
 if TYPE_CHECKING:
+    from placewright.planning.result import Result
     from placewright.planning.trace import Trace
     from placewright.planning.wing import Views, Wing
 
@@ -151,7 +157,7 @@ def plain_saved_page(
 def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
     """Value, bound, gap, status, planner and planning time."""
     yield "predicted", amount(result.value, unit), "lead"
-    yield bound_name(result.direction), _known_bound(result, unit), ""
+    yield result.direction.bound_name, _known_bound(result, unit), ""
     yield "gap", percent(result.gap), ""
     yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
     yield "planner", result.planner, ""
@@ -161,7 +167,7 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
 def bound_sentence(result: Result, unit: str = "s") -> str:
     """What is proved about the value (markup)."""
     if result.bound == result.direction.unproved:
-        return f"No {bound_name(result.direction)} is known."
+        return f"No {result.direction.bound_name} is known."
     if result.status is Status.OPTIMAL or result.gap <= 1e-9:
         return "This is proved to be the best possible."
     better = "faster" if unit == "s" else "better"
@@ -240,7 +246,7 @@ def saved_plan_page(
         facts(
             [
                 ("predicted", value, "lead"),
-                (bound_name(direction), amount(_saved_bound(data, direction), unit), ""),
+                (direction.bound_name, amount(_saved_bound(data, direction), unit), ""),
                 ("gap", percent(_number(data.get("gap"))), ""),
                 ("status", str(data.get("status", "-")), ""),
                 ("planner", str(data.get("planner", "-")), ""),
@@ -312,7 +318,7 @@ class CandidateTable:
             tag("th", name, class_=class_)
             for name, class_ in (
                 ("planner", None),
-                (f"value, and the {bound_name(self.direction)}", None),
+                (f"value, and the {self.direction.bound_name}", None),
                 ("value", "num"),
                 ("gap", "num"),
                 ("planning time", "num"),

@@ -12,9 +12,10 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
+from placewright.planning.candidates import Candidate, Outcome, Status
 from placewright.planning.contract import Context, Direction
 from placewright.planning.parameters import PlannerChoice, choose, opened
-from placewright.planning.result import Candidate, Outcome, Provenance, Result, Status
+from placewright.planning.result import Provenance, Result
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.cluster.files import Bandwidth, Bytes, Seconds
+from placewright.cluster.schema import Bandwidth, Bytes, Seconds
 from placewright.io.boundary import FileModel
 from placewright.planning.result_file import ResultFile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.files import cluster_from_text, cluster_to_text
+from placewright.cluster.files import cluster_to_text
 from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
@@ -137,7 +137,7 @@ class Testbed:
 
     @classmethod
     def _of(cls, record: Record) -> Testbed:
-        cluster = cluster_from_text(record.cluster, where=str(record.folder))
+        cluster = Cluster.from_text(record.cluster, where=str(record.folder))
         plan, links = blueprint(cluster, record.cpus), LinkTable(record.folder / LINKS)
         return cls(cluster, record, plan, find_trees(), links, False)
 

@@ -20,8 +20,8 @@ from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.candidates import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner, proposal_of
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.planners.test_pbqp import every_placement

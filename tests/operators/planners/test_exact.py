@@ -20,8 +20,8 @@ from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners.pipelines.slots.walks import by_trios
 from placewright.operators.readers.msr import read_msr
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.solvers import answer as answers
 from placewright.testing.conformance import PlannerConformance

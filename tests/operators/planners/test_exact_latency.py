@@ -12,8 +12,8 @@ from placewright.operators.planners import exact_latency
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.star_instances import best_latency, star_problem

@@ -19,8 +19,8 @@ from placewright.operators.planners.pipelines.links.contraction import contract_
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.pipedream import read_pipedream
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from tests.operators.star_cases import best_value
 from tests.published import published

@@ -15,8 +15,8 @@ from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.problem import Links, OperatorProblem
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 
 pytest.importorskip("ortools")

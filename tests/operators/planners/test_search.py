@@ -23,8 +23,8 @@ from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VA
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.validity import assert_valid_schedule

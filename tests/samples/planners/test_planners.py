@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
+from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Proposal, proposal_of
-from placewright.planning.result import Status
 from placewright.planning.solving import solve
 from placewright.samples.generate import REGIMES, generate
 from placewright.samples.judge import judge

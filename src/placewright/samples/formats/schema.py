@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from placewright.cluster.files import Bandwidth, Bytes, Seconds
+from placewright.cluster.schema import Bandwidth, Bytes, Seconds
 from placewright.errors import InputError
 from placewright.io.boundary import FileModel, RefusedError
 from placewright.planning.result_file import ResultFile

@@ -1,0 +1,100 @@
+"""One planner's answer in a competition, and how tables show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from placewright.planning.contract import Direction, Proposal
+from placewright.report.text import amount, percent, seconds, shorten
+
+
+class Status(StrEnum):
+    """How much is known about a plan."""
+
+    OPTIMAL = "OPTIMAL"
+    FEASIBLE = "FEASIBLE"
+    INFEASIBLE = "INFEASIBLE"
+    INTERRUPTED = "INTERRUPTED"
+
+
+class Outcome(StrEnum):
+    """What became of one planner.
+
+    The first five gave no plan, or had to stop early (`INTERRUPTED`, which may have one).
+    """
+
+    UNSUPPORTED = "unsupported"
+    MISSING_PACKAGE = "missing-package"
+    FAILED = "failed"
+    NOT_RUN = "not-run"
+    INTERRUPTED = "interrupted"
+    DOES_NOT_FIT = "does-not-fit"
+    FITS = "fits"
+    OPTIMAL = "optimal"
+
+    @property
+    def words(self) -> str:
+        """For tables."""
+        return self.value.replace("-", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One planner's answer, as the judge saw it.
+
+    Attributes
+    ----------
+    planner
+        Its name, with the parameters that are not its defaults.
+    value
+        Infinite where the planner gave no plan; `note` then says why.
+    proposal
+        Its plan and what it knows about it; ``None`` where it gave none.
+    """
+
+    planner: str
+    value: float
+    outcome: Outcome
+    runtime_s: float
+    note: str = ""
+    proposal: Proposal[Any] | None = None
+
+    @property
+    def plan(self) -> Any:
+        """The plan, ``None`` if there is none."""
+        return None if self.proposal is None else self.proposal.plan
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan that keeps every hard constraint."""
+        kept = (Outcome.INTERRUPTED, Outcome.FITS, Outcome.OPTIMAL)
+        return self.outcome in kept and math.isfinite(self.value)
+
+    @property
+    def status(self) -> Status:
+        """FEASIBLE or INFEASIBLE: as files say it."""
+        return Status.FEASIBLE if self.fits else Status.INFEASIBLE
+
+
+def best_first(candidates: Iterable[Candidate], direction: Direction) -> list[Candidate]:
+    """Candidates by value, those that do not fit last."""
+    sign = 1 if direction is Direction.MINIMISE else -1
+    return sorted(candidates, key=lambda c: (not c.fits, sign * c.value))
+
+
+def candidate_cells(
+    candidate: Candidate, bound: float, unit: str = "s", direction: Direction = Direction.MINIMISE
+) -> tuple[str, ...]:
+    """Planner, value, gap, time, status and note as text."""
+    return (
+        candidate.planner,
+        amount(candidate.value, unit),
+        percent(direction.gap(candidate.value, bound)),
+        seconds(candidate.runtime_s),
+        candidate.outcome.words,
+        shorten(candidate.note),
+    )
