@@ -95,15 +95,16 @@ def cluster_of(name: str) -> Cluster:
 
 
 def plans(placed: PlacedModel, time_limit_s: float) -> Iterator[tuple[str, Result]]:
-    """The plans of a pair, each once; the best single device first."""
+    """The plans of a pair, each once; the best single device first, if the model fits on one."""
     known = placed.interference
     single = best_single(known.alone)
-    assert single is not None
     step = known.together.replace(objective="latency")
     dealt = known.together.replace(pipeline=DEALT)
     monitor = monitor_of(silent)
-    makers: dict[str, Callable[[], Result]] = {
-        single.planner: lambda: single,
+    makers: dict[str, Callable[[], Result]] = (
+        {} if single is None else {single.planner: lambda: single}
+    )
+    makers |= {
         "auto": lambda: placed.result,
         "split": lambda: planned(known, "auto", time_limit_s=time_limit_s, seed=0, monitor=monitor)[
             0
@@ -175,14 +176,20 @@ HEADER = (
 
 def line(row: Row, single: Row) -> str:
     """A row as text; the error is that of the predicted throughput."""
+    gain = f"{single['measured_s'] / row['measured_s']:.2f}" if is_single(single) else "-"
     predicted_s, measured_s = row["predicted_s"], row["measured_s"]
     plan = f"{row['plan']} (chosen)" if row["chosen"] and row["plan"] != "auto" else row["plan"]
     return (
         f"| {row['cluster']} | {row['model']} | {plan} | {row['devices']} | {row['copies']} "
         f"| {row['in_flight']} | {1 / predicted_s:.3g} | {1 / measured_s:.3g} "
         f"| {measured_s / predicted_s - 1:+.1%} | {row['latency_s'] * 1e3:.0f} "
-        f"| {single['measured_s'] / measured_s:.2f} | {row['limit']:.2f} |"
+        f"| {gain} | {row['limit']:.2f} |"
     )
+
+
+def is_single(row: Row) -> bool:
+    """Whether this is the best single device; there is none where the model fits on none."""
+    return str(row["plan"]).startswith("only:")
 
 
 def summary(rows: list[Row]) -> str:
@@ -202,7 +209,8 @@ def summary(rows: list[Row]) -> str:
         for model in (m for c, m in pairs if c == cluster):
             own = [r for r in rows if (r["cluster"], r["model"]) == (cluster, model)]
             best_s = min(r["measured_s"] for r in own)
-            gains.append((model, own[0]["measured_s"] / best_s, own[0]["limit"]))
+            if is_single(own[0]):
+                gains.append((model, own[0]["measured_s"] / best_s, own[0]["limit"]))
             close += any(r["chosen"] and r["measured_s"] <= CLOSE * best_s for r in own)
         said = ", ".join(f"{model} {gain:.2f} of {limit:.2f}" for model, gain, limit in gains)
         enough = sum(gain >= 1.3 for _, gain, _ in gains)
