@@ -10,17 +10,36 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from placewright.runtime.engines.ray_keeper import Keeper
 
 LAUNCHER = """
-import subprocess, time
-from placewright.runtime.engines.ray_keeper import Keeper
+import os, subprocess, sys, time
+from datetime import datetime
+from pathlib import Path
+from placewright.runtime.engines.ray_keeper import STARTED, Keeper
+
+def started(log, since=None):
+    now = since or datetime.now().strftime(STARTED)
+    folder = Path(sys.argv[1]) / f"session_{now}_000000_{os.getpid()}" / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / log).open("w") as out:
+        # without an environment: setproctitle may have overwritten it
+        return subprocess.Popen(["/bin/sleep", "300"], stdout=out, env={}).pid
 
 keeper = Keeper()
-with keeper.marking():
-    rays = subprocess.Popen(["sleep", "300"])
-other = subprocess.Popen(["sleep", "300"])
-print(rays.pid, other.pid, flush=True)
+keeper.begin()
+print(
+    started("raylet.out"),
+    started(f"python-core-driver_{os.getpid()}.log"),
+    started("raylet.out", "2020-01-01_00-00-00"),
+    subprocess.Popen(["/bin/sleep", "300"], stdout=subprocess.DEVNULL).pid,
+    flush=True,
+)
+sys.stdin.read()
+keeper.close()
+print("closed", flush=True)
 time.sleep(300)
 """
 
@@ -32,35 +51,43 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_what_a_killed_launcher_leaves_of_ray_is_ended() -> None:
-    """A user's own child, started later, goes on."""
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_launcher_leaves_of_ray_is_ended(tmp_path: Path, killed: bool) -> None:
+    """Not what it forked, not a Ray of an earlier process of this number, not a user's child."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdin is not None
     assert launcher.stdout is not None
-    rays, other = map(int, launcher.stdout.readline().split())
+    rays, *others = map(int, launcher.stdout.readline().split())
     try:
         assert alive(rays)
-        launcher.kill()
+        if killed:
+            launcher.kill()
+        else:
+            launcher.stdin.close()
+            launcher.stdin = None
+            assert launcher.stdout.readline() == "closed\n"
         deadline = time.monotonic() + 50
         while alive(rays) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not alive(rays)
-        assert alive(other)
+        assert all(map(alive, others))
     finally:
-        launcher.wait()
-        launcher.stdout.close()
-        for pid in (rays, other):
+        launcher.kill()
+        launcher.communicate()
+        for pid in (rays, *others):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_closing_ends_the_rest_and_leaves_no_mark() -> None:
-    """A second time, or before anything began, it does nothing."""
-    before = dict(os.environ)
-    keeper = Keeper()
-    with keeper.marking():
-        child = subprocess.Popen(["sleep", "300"])
-    assert dict(os.environ) == before
-    keeper.close()
-    assert child.wait(50) == -signal.SIGKILL
-    keeper.close()
+def test_closing_before_anything_began_does_nothing() -> None:
+    """And a second time."""
     Keeper().close()
+    keeper = Keeper()
+    keeper.begin()
+    keeper.close()
+    keeper.close()

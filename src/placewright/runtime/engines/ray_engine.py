@@ -109,8 +109,8 @@ class Ray:
             cpus = max(cores, os.cpu_count() or 1)
             threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
             try:
-                with self._keeper.marking():
-                    self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+                self._keeper.begin()
+                self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             except BaseException:
                 self._closing.set()
                 self._keeper.close()
