@@ -515,9 +515,9 @@ def _received_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> float:
 
 def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share: int) -> float:
     stage, flight, training = plan.stages[s], in_flight(plan, s), p.training
-    apart = training.gradients_apart and (plan.micro_batches > 1 or len(stage.replicas) > 1)
+    several = plan.micro_batches > 1 or len(stage.replicas) > 1
     most = training.heap_block_bytes
-    kept, working, update, heap, left = 0.0, 0.0, 0.0, 0.0, 0.0
+    rows = []
     for layer in stage.layers:
         strategy = stage.strategy(layer)
         split = strategy in (Strategy.DATA, Strategy.SHARDED)
@@ -525,22 +525,47 @@ def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share:
         t = p.degree_index(degree if strategy is Strategy.TENSOR else 1)
         own = float(p.activation_bytes[layer, t])
         work = float(p.working_bytes[layer, t])
-        small = (
-            0 < samples * work / 2 <= most
-        )  # a layer works on two gradients of its largest value
+        small = 0 < samples * work / 2 <= most  # it works on two gradients of its largest value
         if stage.recompute:
             inputs = float(p.output_bytes[layer - 1, t]) if layer else 0.0
             work, own = work + own, min(own, inputs)
-        gradient = layer_elements(p, stage, layer, degree) * training.gradient_bytes * apart
-        kept += samples * own
-        working = max(working, samples * work + gradient)
-        if small:
-            heap += samples * own
-            left = max(left, samples * work + (gradient if gradient <= most else 0.0))
-        shards = _state_shards(stage, strategy)
-        update = max(update, float(p.update_bytes[layer, t]) / shards)
-    passes, later = flight * kept + working, flight * heap + left + update
+        gradient = layer_elements(p, stage, layer, degree) * training.gradient_bytes
+        apart = gradient * (training.gradients_apart and several)
+        update = float(p.update_bytes[layer, t])
+        rows.append(
+            (
+                samples * own,
+                samples * work + apart,
+                gradient,
+                samples * own * small,
+                (samples * work + apart * (apart <= most)) * small,
+                gradient * (update / 2 <= most),
+                update / _state_shards(stage, strategy),
+            )
+        )
+    kept, work, gradient, heap, left, in_heap, updated = np.array(rows).T
+    made = training.gradients_apart and len(stage.replicas) == 1
+    first = gradient if made else 0.0 * gradient
+    passes = _backward_peak(kept, work, first, flight)
+    if (
+        plan.micro_batches > 1
+    ):  # gradients of the first one are there when the second one's are made
+        passes = max(
+            passes, _backward_peak(kept, work, 0.0 * gradient, min(flight, plan.micro_batches - 1))
+        )
+    free = _backward_peak(heap, left, in_heap if made and not several else 0.0 * gradient, flight)
+    later = max(free, 0.0) + float(updated.max())
     return state_bytes(p, stage, degree) + (passes if math.isnan(passes) else max(passes, later))
+
+
+def _backward_peak(kept: FloatArray, work: FloatArray, gradient: FloatArray, flight: int) -> float:
+    """Most bytes of a backward pass from the last layer to the first.
+
+    When it comes to a layer, activations of the layers up to it are left of this micro-batch, and
+    gradients of these layers are not made yet: they are taken off, for states count them.
+    """
+    before = np.cumsum(gradient) - gradient
+    return float(np.max(np.cumsum(kept) + work - before) + (flight - 1) * kept.sum())
 
 
 def state_bytes(p: LayerProblem, stage: Stage, degree: int = 0) -> float:
