@@ -20,7 +20,6 @@ from placewright.operators.planners.learned.episodes import (
     LOAD,
     NO_RULE,
     NOT_FORCED,
-    RULES,
     SENT,
     SHARE,
     START,
@@ -128,7 +127,7 @@ class Doppler:
     def learn(self, evaluations: Evaluations) -> None:
         """Imitate, then draw episodes and learn from them; teachers before torch is imported."""
         if self.profile == "repaired":
-            _offer_teachers(evaluations)
+            evaluations.teach()
         with torch_session(self.name, evaluations):
             training = _Training(self, evaluations)
             if self.profile == "as_published":
@@ -367,16 +366,6 @@ class _Training:
             self.policy.step(-gain * (likely.device + likely.order).mean())
             rewards.append(reward)
             self.found.keep(**self.policy.state())
-
-
-def _offer_teachers(evaluations: Evaluations) -> None:
-    """Evaluate the critical-path rules, then the list schedules."""
-    board, random = episode_board(evaluations.problem), np.ones(1, dtype=np.int64)
-    rules = RULES[: evaluations.room(len(RULES))]
-    if rules:
-        traces = [ruled_episode(board, *rule, 0.0, random) for rule in rules]
-        evaluations.costs(np.stack([t.place for t in traces]))
-    evaluations.teach()
 
 
 def _node_features(b: EpisodeBoard) -> FloatArray:

@@ -7,6 +7,7 @@ trace of what was chosen and seen lets a network compute its likelihood afterwar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -273,6 +274,14 @@ def ruled_episode(
     rule = np.array([siblings, transfers])
     play_episode(b, numbers, rule, NOT_FORCED, noise, random, trace)
     return trace
+
+
+def ruled_placements(
+    problem: OperatorProblem, rules: Sequence[tuple[float, float]] = RULES
+) -> IntArray:
+    """Shape (rules, n): where critical-path teachers place operators, ties by device."""
+    instance, random = episode_board(problem), np.ones(1, dtype=np.int64)
+    return np.stack([ruled_episode(instance, *rule, 0.0, random).place for rule in rules])
 
 
 @njit_nogil

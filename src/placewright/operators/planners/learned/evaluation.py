@@ -15,6 +15,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.calls import CallDecoder
+from placewright.operators.planners.learned.episodes import RULES, ruled_placements
 from placewright.operators.planners.lists.planners import (
     CEFT,
     CPOP,
@@ -33,6 +34,9 @@ from placewright.planning.contract import Context, Planner, proposal_of
 
 TEACHERS: tuple[Planner, ...] = (HEFT, HEFT_CONTENDED, PEFT, CPOP, CEFT)
 """List schedulers, the best of which a planner may start from."""
+
+MOST_OPERATORS = 2000
+"""Above this the critical-path rules, which read all siblings of an operator, are not tried."""
 
 SHOWN_S = 0.25
 """Seconds between two reports of progress."""
@@ -200,13 +204,16 @@ class Evaluations:
     def teach(self) -> OperatorPlan | None:
         """Judge the list schedules; the best one, by which samples are ordered from now on.
 
-        Its order is used only where its placement is worth more with it than without. Where
-        transfers go through host memory, accelerators filled in turn stand for list schedules.
+        Critical-path rules that price siblings are judged first (`episodes.RULES`). The order of
+        the best list schedule is used only where its placement is worth more with it than without.
+        Where transfers go through host memory, accelerators filled in turn stand for all of these.
         """
         if self.filler is not None:
             rows = self.filler.fills()
             self.costs(rows[: self.room(len(rows))])
             return self.best.plan()
+        if self.problem.n <= MOST_OPERATORS and (count := self.room(len(RULES))):
+            self.costs(ruled_placements(self.problem, RULES[:count]))
         found: list[tuple[float, OperatorPlan]] = []
         for planner in TEACHERS:
             if planner.unsupported_reason(self.problem) is not None or not self.room(1):

@@ -7,11 +7,13 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.edits import edges_of, edit
 from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.planners.placements.search import improve, mean_operator_s
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Proposal
@@ -78,39 +80,18 @@ class LocalSearch:
     def _walk_in_calls(self, evaluations: Evaluations) -> None:
         """The same where transfers go through host memory: every placement is made into calls."""
         problem, rng = evaluations.problem, np.random.default_rng(evaluations.context.seed)
-        groups, mean_s = evaluations.groups, mean_operator_s(problem)
-        source = groups.group[np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))]
-        target = groups.group[problem.consumers]
+        grouping = group_operators(problem, "colocation", problem.n)
+        edges, mean_s = edges_of(problem, grouping), mean_operator_s(problem)
+        uniform = softmax(np.zeros(grouping.allowed.shape), grouping.allowed)
         walk = 0
         while count := evaluations.room(self.walk):
-            place = np.array(evaluations.best.place[groups.first])
+            place = grouping.devices(problem, evaluations.best.place)
             value_s, heat = evaluations.best.score.value_s, self.heats[walk % len(self.heats)]
             for done in range(count):
-                near = _moved(place, source, target, groups.allowed, rng)
-                row = evaluations.repaired(near[groups.group])[0][0]
+                near = place.copy()
+                edit(near, grouping, edges, uniform, rng)
+                row = evaluations.repaired(grouping.placements(near))[0][0]
                 cost = float(evaluations.costs(row)[0])
                 if cost < value_s + heat * mean_s * (1.0 - done / count):
-                    place, value_s = row[groups.first], cost
+                    place, value_s = grouping.devices(problem, row), cost
             walk += 1
-
-
-def _moved(
-    place: IntArray,
-    source: IntArray,
-    target: IntArray,
-    allowed: BoolArray,
-    rng: np.random.Generator,
-) -> IntArray:
-    """One end of a tensor that crosses joins the other, or groups next to each other move."""
-    near, crosses = place.copy(), np.flatnonzero(place[source] != place[target])
-    if len(crosses) and rng.random() < 0.7:
-        edge = int(rng.choice(crosses))
-        a, b = (source[edge], target[edge]) if rng.random() < 0.5 else (target[edge], source[edge])
-        if allowed[a, place[b]]:
-            near[a] = place[b]
-        return near
-    first = int(rng.integers(len(place)))
-    some = slice(first, first + int(rng.geometric(0.3)))
-    device = int(rng.integers(allowed.shape[1]))
-    near[some] = np.where(allowed[some, device], device, near[some])
-    return near

@@ -10,6 +10,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
+from placewright.operators.planners.learned.edits import edges_of, edited
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
@@ -19,7 +20,13 @@ from placewright.planning.contract import Context, Proposal
 
 COARSE: tuple[How, int] = ("modules", 128)
 FINE: tuple[How, int] = ("chains", 512)
-"""Groups of operators, and how many at most: from uniform softmaxes, and from a list schedule."""
+FINEST: tuple[How, int] = ("colocation", 512)
+"""Groups of operators, and how many at most: from uniform softmaxes; from a list schedule; from one
+of at most `SMALL` operators."""
+
+SMALL = 1024
+EDITED_TOGETHER = 4
+"""Edits that are judged at once; the next ones start from the best placements with these."""
 
 
 @final
@@ -45,8 +52,10 @@ class Post:
     window alone, which may hold none that are good; mixes so little of the uniform distribution in
     that about `moved` groups of a sample differ from the most likely ones, instead of a tenth of
     them; normalises the advantage over the batch; moves groups off devices that cannot hold them;
-    and, where it starts from a list schedule, groups no more than chains of operators: whole
-    modules cannot take up what a list schedule decides by operator.
+    and, where it starts from a list schedule, groups no more than chains of operators (only
+    colocated ones up to `SMALL` operators), since whole modules cannot take up what a list schedule
+    decides by operator, and replaces most samples by edits of the best placements so far (`edits`),
+    from which the cross-entropy step learns as from its own.
 
     O(samples (n + e + groups m)).
 
@@ -62,8 +71,11 @@ class Post:
     start
         ``lists``: from the best list schedule. ``uniform``: knows nothing. Default by profile.
     groups, grouping
-        At most, and how operators are grouped: 128 by ``modules``, but 512 by ``chains`` where
-        `repaired` starts from a list schedule.
+        At most, and how operators are grouped: 128 by ``modules``, but 512 by ``chains`` or, up to
+        `SMALL` operators, ``colocation``, where `repaired` starts from a list schedule.
+    edits
+        Batches of edits of the best placements after every batch that is drawn from the policy;
+        none as published or from uniform softmaxes.
     """
 
     name: ClassVar[str] = "post"
@@ -85,6 +97,7 @@ class Post:
     ascents: int = 8
     rate: float = 1.0
     target_kl: float = 0.03
+    edits: int = 11
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -97,7 +110,7 @@ class Post:
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Its softmaxes belong to the groups of one problem."""
-        how, most = self.grouped
+        how, most = self.grouped(problem)
         groups = f"{how} {most}, {problem.m} devices"
         return Schema(self.name, "none", groups, problem.hash())
 
@@ -105,26 +118,40 @@ class Post:
         """Sample, and step by step move the softmaxes."""
         repaired = self.profile == "repaired"
         evaluations.repairs = repaired
-        grouping = group_operators(evaluations.problem, *self.grouped)
+        grouping = group_operators(evaluations.problem, *self.grouped(evaluations.problem))
         policy = _Policy(self, grouping, evaluations, repaired)
+        edges = edges_of(evaluations.problem, grouping)
         rng = np.random.default_rng(evaluations.context.seed)
+        edits = self.edits if self.starts == "lists" else 0
         seen: list[tuple[IntArray, FloatArray]] = []
+        turn = 0
         while count := evaluations.room(self.batch):
-            devices = drawn(policy.chances, count, rng)
-            costs = evaluations.costs(grouping.placements(devices)) / evaluations.trivial_s
-            seen.append((devices, costs))
-            if self.parts != "cross-entropy":
-                policy.ascend(devices, costs)
+            if turn % (1 + edits) == 0:
+                devices = drawn(policy.chances, count, rng)
+                seen.append((devices, self._costs(evaluations, grouping, devices)))
+                if self.parts != "cross-entropy":
+                    policy.ascend(*seen[-1])
+            else:
+                for begun in range(0, count, EDITED_TOGETHER):
+                    some = min(EDITED_TOGETHER, count - begun)
+                    devices = edited(evaluations, grouping, edges, policy.chances, some, rng)
+                    seen.append((devices, self._costs(evaluations, grouping, devices)))
+            turn += 1
             if sum(len(c) for _, c in seen) >= self.window:
                 if self.parts != "ppo":
                     policy.fit_elites(*map(np.concatenate, zip(*seen, strict=True)))
                 seen.clear()
             policy.keep(evaluations)
 
-    @property
-    def grouped(self) -> tuple[How, int]:
+    @staticmethod
+    def _costs(evaluations: Evaluations, grouping: Grouping, devices: IntArray) -> FloatArray:
+        """In units of the best trivial plan."""
+        return evaluations.costs(grouping.placements(devices)) / evaluations.trivial_s
+
+    def grouped(self, problem: OperatorProblem) -> tuple[How, int]:
         """How operators are grouped, and into how many groups at most."""
-        how, most = FINE if self.starts == "lists" else COARSE
+        fine = FINEST if problem.n <= SMALL else FINE
+        how, most = fine if self.starts == "lists" else COARSE
         return self.grouping or how, self.groups or most
 
     @property

@@ -1,0 +1,95 @@
+"""Edits of good placements: proposals near the best ones, beside what a policy draws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.grouping import Grouping
+from placewright.operators.problem import OperatorProblem
+
+JOIN, CROSS = 0.6, 0.1
+"""Chances that an edit joins the ends of a tensor, and that a second parent gives a stretch."""
+
+UNIFORM = 0.2
+"""Share of the uniform distribution in the devices that stretches are sent to."""
+
+PARENTS = 8
+"""How many of the best placements are edited; each half as often as the one before it."""
+
+
+class Edges(NamedTuple):
+    """Pairs of groups that a tensor goes between, each pair once."""
+
+    source: IntArray
+    target: IntArray
+
+
+def edges_of(problem: OperatorProblem, grouping: Grouping) -> Edges:
+    """The edges between groups of operators."""
+    source = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    ends = np.stack([grouping.group[source], grouping.group[problem.consumers]])
+    return Edges(*np.unique(ends[:, ends[0] != ends[1]], axis=1))
+
+
+def edited(
+    evaluations: Evaluations,
+    grouping: Grouping,
+    edges: Edges,
+    chances: FloatArray,
+    count: int,
+    rng: np.random.Generator,
+) -> IntArray:
+    """Shape (count, groups): edits of the best placements that were evaluated.
+
+    A tenth of them first takes a stretch of the topological order from another one of the best.
+
+    Parameters
+    ----------
+    chances
+        Shape (groups, m): the policy, from which devices of stretches are drawn.
+    """
+    best = [place for _, place in evaluations.archive[:PARENTS]] or [evaluations.best.place]
+    parents = [grouping.devices(evaluations.problem, place) for place in best]
+    rows = np.empty((count, grouping.count), dtype=np.int64)
+    for row in rows:
+        row[:] = parents[min(len(parents), int(rng.geometric(0.5))) - 1]
+        if rng.random() < CROSS:
+            low, high = np.sort(rng.integers(0, grouping.count + 1, 2))
+            row[low:high] = parents[int(rng.integers(len(parents)))][low:high]
+        for _ in range(int(rng.geometric(0.67))):
+            edit(row, grouping, edges, chances, rng)
+    return rows
+
+
+def edit(
+    row: IntArray,
+    grouping: Grouping,
+    edges: Edges,
+    chances: FloatArray,
+    rng: np.random.Generator,
+) -> None:
+    """Change devices of groups in place.
+
+    One end of a tensor that crosses joins the other, or a short stretch of the topological order
+    goes to one device. Groups stay where they are if the device cannot run them.
+    """
+    allowed = grouping.allowed
+    crossing = np.flatnonzero(row[edges.source] != row[edges.target])
+    if len(crossing) and rng.random() < JOIN:
+        k = int(rng.choice(crossing))
+        ends = int(edges.source[k]), int(edges.target[k])
+        moved, fixed = ends if rng.random() < 0.5 else ends[::-1]
+        if allowed[moved, row[fixed]]:
+            row[moved] = row[fixed]
+        return
+    first = int(rng.integers(len(row)))
+    some = slice(first, first + int(rng.geometric(0.3)))
+    weight = (1 - UNIFORM) * chances[first] + UNIFORM * allowed[first] / allowed[first].sum()
+    if np.count_nonzero(weight) > 1:
+        weight[row[first]] = 0.0
+    device = int(rng.choice(len(weight), p=weight / weight.sum()))
+    row[some] = np.where(allowed[some, device], device, row[some])
