@@ -35,7 +35,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import (
     DEALT,
     copied_devices,
-    copies_of,
+    devices_of,
     predicted,
     whole_copies,
 )
@@ -151,8 +151,8 @@ def pair(name: str, cluster: Cluster, asked: argparse.Namespace) -> list[Row]:
             "model": name,
             "plan": label,
             "chosen": same_plan(result.plan, chosen),
-            "devices": len({*result.plan.placement.tolist(), *copied_devices(result.plan)}),
-            "copies": len(copies_of(result.problem, result.plan)),
+            "devices": len(devices_of(result.plan)),
+            "copies": len(copied_devices(result.plan)),
             "in_flight": expected.window,
             "predicted_s": expected.period_s,
             "measured_s": float(rounds.measurement(k).measured_s),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from placewright.deployment.planning import judged, planned
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
-from placewright.operators.streaming.copies import DEALT, copied_devices, whole_copies
+from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
 from placewright.operators.streaming.prediction import predict
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.monitor import Listener
@@ -52,3 +53,16 @@ def test_a_saved_plan_with_copies_is_judged_as_one(tmp_path: Path) -> None:
     assert again.value == found.value
     other = solve(CHAIN, FixedPlan(best("exact").plan, name="one")).save(tmp_path / "other.json")
     assert judged(known, other).problem is known.of(judged(known, other).plan)
+
+
+def test_auto_copies_a_stage_where_not_every_device_can_have_the_model() -> None:
+    """Two boards share the long first half, the third one has the rest; none holds all of it."""
+    asked = tiny(
+        [[2.0, 2.0, 9.0], [9.0, 9.0, 1.0]], [(0, 0.1, [1])], latency_s=0.0, objective="throughput"
+    ).replace(resident_bytes=np.array([5.0, 5.0]), memory_bytes=np.full(3, 9.0))
+    known = InterferenceProfile.alike(asked)
+    found = planned(known, "auto", time_limit_s=2.0, seed=0, monitor=Listener(), copies=True)[0]
+    assert found.planner == "copied-stages"
+    assert copied_devices(found.plan) == [0, 1]
+    assert found.plan.placement.tolist() == [0, 2]
+    assert predicted(found.problem, found.plan).period_s == pytest.approx(1.0, rel=0.03)

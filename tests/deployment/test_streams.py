@@ -119,6 +119,34 @@ def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
     assert all(torch.equal(y, w) for y, w in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("lost", [None, 0, 1, 2])
+def test_copies_of_a_part_lose_no_batch(lost: int | None) -> None:
+    """The first half is on two devices; one of them, or the one with the rest, is killed."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    batches, found = [torch.randn(16, 64) for _ in range(30)], []
+    count = len(placewright.capture(model, batches[0]).operators)
+    half = (np.arange(count) * 2 // count) * 2
+    plan = OperatorPlan(half, replica_of=np.array([0, 0, 2]))
+    with placewright.place(
+        model, batches[0], TRIO, plan=plan, method="analytic", objective="throughput"
+    ) as placed:
+        told = placement_summary(placed.result.judgement).module_map
+        assert "copies on b" in told
+        for output in placed.stream(iter([*batches, batches[0][:3]])):
+            found.append(output)
+            if len(found) == 9 and lost is not None:
+                session = placed.workers.up
+                assert session is not None
+                os.kill(session.group.processes[lost].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        if lost is None:
+            measured = placed.measure_stream(3, check=True)
+            assert measured.measurement.max_abs_error == 0
+    wanted = [model(x) for x in [*batches, batches[0][:3]]]
+    assert len(found) == 31
+    assert all(torch.equal(y, w) for y, w in zip(found, wanted, strict=True))
+
+
 def test_models_that_keep_state_are_not_copied() -> None:
     """Samples that draw random numbers are one sequence: dropout that is never switched off."""
     model = nn.Sequential(nn.Linear(64, 64), _Noise()).eval()

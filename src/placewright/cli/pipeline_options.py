@@ -29,7 +29,7 @@ BySpeedOption = Annotated[
     typer.Option(
         "--by-speed",
         help="With --replication, over links: devices of a stage may differ, and each takes a "
-        "share of the samples by its speed. `operators run` executes copies of the whole model.",
+        "share of the samples by its speed. `operators run` executes them.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -38,8 +38,8 @@ PLANNING_S = 1.0
 ROBUST = ("ceft+pbqp", "topological-split")
 """Planners for latency whose plans are looked at too."""
 
-COPIES = "whole-copies"
-"""Names plans with copies of the whole model."""
+COPIES, PARTS = "whole-copies", "copied-stages"
+"""Planners of copies of the whole model, and of parts of it."""
 
 MOST = 12
 """Plans whose streams are simulated."""
@@ -57,7 +57,7 @@ def by_period(
     results
         Of a throughput problem, with their candidates; the first one is the best by value.
     copies
-        Look at copies of the whole model too, to which samples are dealt out by speed.
+        Look at copies of the model and of parts of it too, samples dealt out by speed.
     """
     problem = known.together
     try:
@@ -66,7 +66,7 @@ def by_period(
         return list(results)
     found = sorted(results, key=lambda r: _period_s(known, r.plan, inf))
     period_s = _period_s(known, found[0].plan, inf)
-    found, period_s = _with_copies(known, found, period_s) if copies else (found, period_s)
+    found, period_s = _with_copies(known, found, period_s, seed) if copies else (found, period_s)
     best: tuple[str, OperatorPlan] | None = None
     for name, plan in _plans(problem, results[0], seed):
         if (other_s := _period_s(known, plan, period_s)) < period_s:
@@ -83,19 +83,24 @@ def by_period(
 
 
 def _with_copies(
-    known: InterferenceProfile, results: list[Result], period_s: float
+    known: InterferenceProfile, results: list[Result], period_s: float, seed: int
 ) -> tuple[list[Result], float]:
-    """Copies of the whole model before the results, if their stream is predicted to be faster."""
+    """A plan with copies before the results, if its stream is predicted to be faster."""
     problem = known.together.replace(pipeline=DEALT)
     if problem.contiguous:
         return results, period_s
     best: OperatorPlan | None = None
-    for plan in whole_copies(problem):
-        if judge(problem, plan).feasible and (s := predicted(problem, plan).period_s) < period_s:
+    plans = [plan for plan in whole_copies(problem) if judge(problem, plan).feasible]
+    if len(plans) < problem.m - 1:  # not every device can have the whole model
+        with suppress(PlacewrightError):
+            plans.append(solve(problem, PARTS, seed=seed).plan)
+    for plan in plans:
+        if (s := predicted(problem, plan).period_s) < period_s:
             best, period_s = plan, s
     if best is None:
         return results, period_s
-    judged = solve(problem, FixedPlan(best, name=COPIES))
+    name = COPIES if len(np.unique(best.placement)) == 1 else PARTS
+    judged = solve(problem, FixedPlan(best, name=name))
     kept = replace(judged, candidates=results[0].candidates, status=Status.FEASIBLE)
     return [kept, *results], period_s
 

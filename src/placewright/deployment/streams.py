@@ -19,7 +19,7 @@ from placewright.operators.carried_plan import carried_placement
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.streaming.copies import DEALT, copied_devices, predicted
+from placewright.operators.streaming.copies import DEALT, copied_devices, leaders, predicted
 from placewright.operators.streaming.run import cut_of
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
@@ -195,7 +195,7 @@ class PlacedStream:
             the model keeps state from sample to sample.
         """
         left = tuple(name for name in self.names if name not in lost)
-        if not lost or not left or _keeps_state(self.workload.graph):
+        if not lost or not left or _program(self.workload).keeps_state:
             raise error
         try:
             problem = problem_of(self.problem, left).replace(pipeline=PLAIN)
@@ -214,31 +214,30 @@ class PlacedStream:
         )
 
     def _copies_left(self, left: Sequence[str]) -> OperatorPlan | None:
-        """The plan without the copies that are lost; ``None`` where there were none."""
-        own = [self.names[d] for d in copied_devices(self.plan)]
-        here = [left.index(name) for name in own if name in left]
-        if not here:
+        """The plan without the copies that are lost.
+
+        ``None`` where there were none, or a stage has lost all of its devices.
+        """
+        if not copied_devices(self.plan):
             return None
-        leader = np.arange(len(left))
-        leader[here] = here[0]
-        return OperatorPlan(np.full(self.problem.n, here[0]), replica_of=leader)
+        before, leader = leaders(self.plan), np.arange(len(left))
+        home = np.full(len(self.names), -1)
+        for first in np.unique(self.plan.placement).tolist():
+            own = [self.names[d] for d in np.flatnonzero(before == first)]
+            here = [left.index(name) for name in own if name in left]
+            if not here:
+                return None
+            home[first] = leader[here] = here[0]
+        return OperatorPlan(home[self.plan.placement], replica_of=leader)
 
 
 def can_be_copied(workload: Workload) -> bool:
     """Whether samples can be dealt out to copies of the model: each stands alone, on CPUs."""
-    program = workload.graph.program
-    return (
-        isinstance(program, Program)
-        and not program.training
-        and not _keeps_state(workload.graph)
-        and all(device.kind == "cpu" for device in workload.cluster.devices)
-    )
+    program = _program(workload)
+    cpus = all(device.kind == "cpu" for device in workload.cluster.devices)
+    return cpus and not program.training and not program.keeps_state
 
 
-def _keeps_state(graph: Graph) -> bool:
-    """Whether a sample depends on those before it: on buffers or random numbers."""
-    program = graph.program
-    assert isinstance(program, Program)
-    return any(item.mutated for item in program.inputs) or any(
-        instruction.random for instruction in program.instructions
-    )
+def _program(workload: Workload) -> Program:
+    assert isinstance(workload.graph.program, Program)
+    return workload.graph.program

@@ -114,3 +114,9 @@ class Program:
     training: bool = False
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a run depends on those before it: on buffers, weights or random numbers."""
+        changed = any(item.mutated for item in self.inputs)
+        return changed or any(instruction.random for instruction in self.instructions)

@@ -179,6 +179,9 @@ def module_map(
             if not layers.operators[played.problem.device_names.index(d.device)]
         ]
         parts += [f"other modules on {' and '.join(without)}"] if without else []
+    if played.problem.pipeline.replication:
+        copies = [d.device for d in devices if d.peak_bytes and not d.operators]
+        parts += [f"copies on {' and '.join(copies)}"] if copies else []
     traffic = _traffic(crossings)
     return ", ".join(parts) + (f"; {traffic}" if traffic else "")
 

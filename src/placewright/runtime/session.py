@@ -30,7 +30,13 @@ from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.probe import link_line
 from placewright.runtime.scratch import Scratch
 from placewright.runtime.step.devices import storable
-from placewright.runtime.step.partition import Part, partition, random_home, state_moves
+from placewright.runtime.step.partition import (
+    Part,
+    partition,
+    random_home,
+    state_moves,
+    with_copies,
+)
 from placewright.runtime.step.shares import Share, shares
 from placewright.runtime.step_record import StepLog, StepRecord, step_record
 
@@ -153,7 +159,7 @@ class Session:
         graph: Graph | None = None,
         peak_bytes: Sequence[float] = (),
         streamed: bool = False,
-        copies: Sequence[int] = (),
+        stages: Sequence[Sequence[int]] = (),
     ) -> None:
         """Cut the program, hand out the parts and the initial state, set the seeds.
 
@@ -172,9 +178,9 @@ class Session:
         streamed
             For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
             through host memory, where several of one kind can be on their way.
-        copies
-            With `streamed`: devices that get the whole program each, one of which `placement`
-            names; none for one program over all devices.
+        stages
+            With `streamed`: where some have copies, the devices of every stage, first the one that
+            `placement` names.
         """
         self.refuse_while_streaming()
         self._step_s, self.serial, self._streamed = step_s, serial, streamed
@@ -183,7 +189,7 @@ class Session:
         self.loads += 1
         self.executed = False
         self.expect(peak_bytes)
-        self.parts, given = self._cut(self._loaded, placement, order, copies)
+        self.parts, given = self._cut(self._loaded, placement, order, stages)
         files = zip(given, self._initial, strict=True)
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
@@ -504,27 +510,33 @@ class Session:
         graph: Graph,
         placement: Sequence[int],
         order: Sequence[int],
-        copies: Sequence[int] = (),
+        stages: Sequence[Sequence[int]] = (),
     ) -> tuple[tuple[Part, ...], list[Share]]:
         """Parts by device and shares by process."""
         devices, layout = len(self.cluster.devices), self.layout
         ways = through_host(layout.ways) if self._streamed else layout.ways
         parts = partition(graph, placement, order, devices, ways)
-        if copies:
-            self._check_copies(copies)
-            every = {d: partition(graph, [d] * len(placement), order, devices) for d in copies}
-            parts = tuple(every[d][d] if d in every else part for d, part in enumerate(parts))
+        if stages:
+            self._check_copies([d for stage in stages for d in stage])
+            parts = with_copies(parts, stages)
         return parts, shares(parts, order, layout.processes, serial=self.serial)
 
-    def _check_copies(self, copies: Sequence[int]) -> None:
-        """Each copy needs a process of its own: its samples are others."""
-        processes = [self.layout.processes[d] for d in copies]
+    def _check_copies(self, devices: Sequence[int]) -> None:
+        """Each copy needs a process of its own, its samples are others, and keeps no state."""
+        processes = [self.layout.processes[d] for d in devices]
         if len(set(processes)) < len(processes):
             raise UnsupportedError(
-                "copies of a model in one process",
+                "stages that have copies, in one process",
                 where=self.graph.name,
-                by=f"{len(copies)} copies in {len(set(processes))} processes",
+                by=f"{len(devices)} devices in {len(set(processes))} processes",
                 hint="give every GPU a process of its own: --gpus apart",
+            )
+        if isinstance(self._loaded.program, Program) and self._loaded.program.keeps_state:
+            raise UnsupportedError(
+                "copies of a model that keeps state from sample to sample",
+                where=self.graph.name,
+                by="it changes buffers or draws random numbers",
+                hint="plan without --replication",
             )
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.errors import InfeasibleError, InputError
 from placewright.operators.bounds import bounds
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
@@ -13,11 +13,11 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import (
     DEALT,
-    copies_of,
-    deal,
     predicted,
+    stages_of,
     whole_copies,
 )
+from placewright.operators.streaming.prediction import simulated
 from placewright.runtime.stream.dealing import Copy, next_copy
 
 UNLIKE = tiny(
@@ -47,7 +47,10 @@ def test_samples_are_delivered_once_in_order_and_queues_are_bounded(
     """Nobody idles for long, nobody has more than its window, shares follow the speeds."""
     slowest = max(seconds)
     copies = [Copy(d, s, 2 + int(np.ceil(slowest / s))) for d, s in enumerate(seconds)]
-    taken, done, spans = deal(copies, 500)
+    problem = tiny([seconds], [], objective="throughput", pipeline=DEALT)
+    window = sum(copy.window for copy in copies)
+    run = simulated(problem, np.zeros(1, dtype=np.int64), (tuple(copies),), window, 500)
+    taken, done, spans = run.taken_s, run.done_s, run.spans
     assert len(done) == len(taken) == 500
     assert done == sorted(done)
     assert sorted(n for _, n, _, _ in spans) == list(range(500))
@@ -83,12 +86,46 @@ def test_memory_and_devices_that_cannot_run_everything() -> None:
         judge(lacking, OperatorPlan(np.zeros(3), replica_of=np.array([0, 0, 2])))
 
 
-def test_what_is_not_streamed_is_refused() -> None:
-    """Copies of a part of the model; speeds without copies."""
-    part = OperatorPlan(np.array([0, 1, 1]), replica_of=np.array([0, 1, 1]))
-    assert judge(UNLIKE, part).value > 0
-    with pytest.raises(UnsupportedError, match="copies of the whole model"):
-        predicted(UNLIKE, part)
+PARTS = tiny(
+    [[2.0, 9.0, 9.0, 9.0], [9.0, 3.0, 6.0, 9.0], [9.0, 9.0, 9.0, 1.5]],
+    [(0, 1, (1,)), (1, 1, (2,))],
+    latency_s=0.1,
+    objective="throughput",
+    pipeline=DEALT,
+)
+"""Three stages of 2, 3 or 6, and 1.5 s: the middle one on two devices does a sample in 2 s."""
+
+SPLIT = OperatorPlan(np.array([0, 1, 3]), replica_of=np.array([0, 1, 1, 3]))
+
+
+def test_copies_of_a_part_are_predicted_by_what_limits_them() -> None:
+    """Two devices share the middle stage: 3 s for a sample without the second one, 2 s with it."""
+    alone = predicted(PARTS, OperatorPlan(np.array([0, 1, 3])))
+    both = predicted(PARTS, SPLIT)
+    assert alone.period_s == pytest.approx(3.0, rel=0.01)
+    assert both.period_s == pytest.approx(2.0, rel=0.03)
+    assert both.latency_s >= 2.0 + 3.0 + 1.5
+    run = simulated(PARTS, SPLIT.placement, stages_of(PARTS, SPLIT), both.window, 90)
+    assert run.done_s == sorted(run.done_s)
+    of = [[n for device, n, *_ in run.spans if device == d] for d in range(4)]
+    assert of[0] == of[3] == list(range(90))
+    assert sorted(of[1] + of[2]) == list(range(90))
+    assert all(own == sorted(own) for own in of)
+    assert len(of[2]) == pytest.approx(30, abs=3)
+
+
+def test_windows_are_bounded_by_the_memory_of_the_smallest_copy() -> None:
+    """Each copy may have to hold what the whole window sends it."""
+    little = PARTS.replace(memory_bytes=np.array([9.0, 9.0, 3.0, 9.0]))
+    found = predicted(little, SPLIT)
+    assert found.limited_by_memory
+    assert found.window < predicted(PARTS, SPLIT).window
+    assert found.period_s > 2.1
+    assert all(p <= m for p, m in zip(found.peak_bytes, little.memory_bytes, strict=True))
+
+
+def test_speeds_without_copies_are_refused() -> None:
+    """And a plan without copies has no stages to deal samples to."""
     with pytest.raises(InputError, match="by_speed"):
         Pipeline(by_speed=True)
-    assert copies_of(UNLIKE, OperatorPlan(np.zeros(3))) == ()
+    assert stages_of(UNLIKE, OperatorPlan(np.zeros(3))) == ()

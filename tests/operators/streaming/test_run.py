@@ -15,6 +15,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.operators.streaming.check import check_stream
+from placewright.operators.streaming.copies import DEALT, predicted
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import (
     cut_of,
@@ -52,6 +53,41 @@ def test_a_scattered_stream_is_eager_bit_for_bit() -> None:
         check = check_stream(graph, source, run, 5, seed=0, devices=WORKERS.devices)
     assert check.max_abs_error == 0.0
     assert check.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("places", "replica_of"),
+    [
+        ((0, 2), (0, 0, 2)),  # the first stage on two devices
+        ((1, 2), (2, 1, 2)),  # the second one, whose copy is the first device
+        ((0, 1, 0, 1), (0, 1, 1)),  # back and forth between one device and a stage with a copy
+    ],
+)
+def test_copies_of_a_part_are_eager_bit_for_bit(
+    places: tuple[int, ...], replica_of: tuple[int, ...]
+) -> None:
+    """Samples alternate between the copies of a stage and come out in order."""
+    source = small("resnet50")
+    graph = capture_source(source)
+    problem = profile(graph, WORKERS, method="analytic")
+    problem = problem.replace(objective="throughput", pipeline=DEALT)
+    groups = problem.colocation * len(places) // (problem.colocation.max() + 1)
+    plan = OperatorPlan(np.array(places)[groups], replica_of=np.array(replica_of))
+    expected = predicted(problem, plan)
+    with Session(graph, WORKERS, initial_state(source, graph.program)) as session:
+        stream = SampleStream(session, cut_of(problem, plan, expected), watched=True)
+
+        def run(feeds: Iterable[Tensors]) -> list[Delivered]:
+            with stream:
+                return list(stream.run(feeds))
+
+        check = check_stream(graph, source, run, 9, seed=0, devices=WORKERS.devices)
+    assert check.max_abs_error == 0.0
+    did = [{n for d, _, n, *_ in spans if d == device} for device, spans in enumerate(stream.spans)]
+    for leader in set(places):
+        own = [did[d] for d in range(3) if replica_of[d] == leader]
+        assert sorted(n for each in own for n in each) == list(range(9))
+        assert all(own)
 
 
 def test_a_measured_stream_says_what_was_predicted() -> None:

@@ -8,6 +8,7 @@ from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
+from placewright.operators.planners.copied_stages import CopiedStages
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.filling import MTopo, TopologicalSplit
 from placewright.operators.planners.learned.doppler import Doppler
@@ -68,6 +69,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         ChainDp(),
         MicroBatches(),
         WholeCopies(),
+        CopiedStages(),
         RoundRobin(),
         Random(),
         TopologicalSplit(),

@@ -1,4 +1,8 @@
-"""Prediction of a stream: period, latency and trace of several samples in flight (rules T)."""
+"""Prediction of a stream: period, latency and trace of several samples in flight (rules T).
+
+Where a stage has copies, each sample has a *route*: of every stage the copy that takes it, chosen
+by `placewright.runtime.stream.dealing` as the real stream does. A copy does its samples in order.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from placewright.operators.judge import OperatorJudgement
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.streaming.segments import Segments, segments_of
 from placewright.planning.trace import Trace
+from placewright.runtime.stream.dealing import UNBOUNDED, Copy, Stages, next_copy
 
 WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Samples in flight that are tried."""
@@ -24,6 +29,9 @@ ENOUGH = 1.005
 
 SHOWN_SAMPLES = 8
 """In the trace."""
+
+STEADY, STEADY_OF_COPIES = 32, 600
+"""Samples over which a period is a mean; copies deliver in bursts, so there are more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +63,9 @@ class StreamPrediction:
     limited_by_memory: bool = False
 
 
-def predict(judgement: OperatorJudgement, window: int | None = None) -> StreamPrediction:
+def predict(
+    judgement: OperatorJudgement, window: int | None = None, stages: Stages = ()
+) -> StreamPrediction:
     """Simulate the stream of a judged plan.
 
     Parameters
@@ -63,10 +73,12 @@ def predict(judgement: OperatorJudgement, window: int | None = None) -> StreamPr
     window
         By default the smallest that is nearly as fast as any and fits, and one more: what really
         happens is less regular.
+    stages
+        Devices of every stage, where some have copies.
     """
     problem = judgement.problem
-    pipeline = _Pipeline.of(problem, judgement.placement)
-    each = _held_bytes(problem, judgement.placement, pipeline.segments)
+    pipeline = _Pipeline.of(problem, judgement.placement, stages)
+    each = _held_bytes(problem, judgement.placement, pipeline.segments)[pipeline.leader]
     most, enough = math.inf, 0
     if window is None:
         most, enough = _most_in_flight(judgement, each), pipeline.enough()
@@ -119,53 +131,67 @@ def _crossings(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leaving:
-    """A tensor that leaves a segment: when, over which channel, for how long, to which segments."""
+    """A tensor that leaves a segment: when on each device, and to which stage and segments."""
 
-    after_s: float
-    channel: int
-    duration_s: float
-    targets: tuple[int, ...]
+    after_s: FloatArray
+    tensor: int
+    target: int
+    segments: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class _Pipeline:
-    """Segments with their durations, and what they send."""
+    """Segments with their durations by device, and what they send.
+
+    Attributes
+    ----------
+    stages
+        Devices of every stage, at least one each.
+    leader
+        Shape (m,), the device in the placement whose stage each device has.
+    """
 
     problem: OperatorProblem
     segments: Segments
-    duration_s: list[float]
+    stages: Stages
+    leader: IntArray
+    duration_s: FloatArray
     leaving: list[list[_Leaving]]
     needs: list[int]
     before: list[int]
     last: set[int]
 
     @classmethod
-    def of(cls, problem: OperatorProblem, placement: IntArray) -> _Pipeline:
-        segments = segments_of(problem, placement)
-        took = problem.compute_s[np.arange(problem.n), placement]
+    def of(cls, problem: OperatorProblem, placement: IntArray, stages: Stages = ()) -> _Pipeline:
+        segments, m = segments_of(problem, placement), problem.m
+        used = np.unique(placement).tolist()
+        stages = stages or tuple((Copy(d, 0.0, UNBOUNDED),) for d in used)
+        leader = np.arange(m)
+        for stage in stages:
+            leader[[copy.device for copy in stage]] = stage[0].device
         count = len(segments.device)
-        at = np.empty(problem.n)
-        duration = [0.0] * count
+        at, duration = np.zeros((problem.n, m)), np.zeros((count, m))
         for i in segments.order:
-            duration[segments.segment[i]] += float(took[i])
+            duration[segments.segment[i]] += problem.compute_s[i]
             at[i] = duration[segments.segment[i]]
         leaving: list[list[_Leaving]] = [[] for _ in range(count)]
         needs = [0] * count
         for k, maker, target, readers in _crossings(problem, placement):
-            link = int(placement[maker]), target
-            rate = problem.seconds_per_byte[link]
-            lasts_s = problem.latency_s[link] + problem.tensor_bytes[k] * rate
-            targets = tuple(sorted({int(segments.segment[i]) for i in readers}))
-            leaving[segments.segment[maker]].append(
-                _Leaving(float(at[maker]), int(problem.channel[link]), float(lasts_s), targets)
-            )
-            for s in targets:
+            reading = tuple(sorted({int(segments.segment[i]) for i in readers}))
+            leaving[segments.segment[maker]].append(_Leaving(at[maker], k, target, reading))
+            for s in reading:
                 needs[s] += 1
         before, seen = [], dict[int, int]()
         for s, d in enumerate(segments.device.tolist()):
             before.append(seen.get(d, -1))
             seen[d] = s
-        return cls(problem, segments, duration, leaving, needs, before, set(seen.values()))
+        last = set(seen.values())
+        return cls(problem, segments, stages, leader, duration, leaving, needs, before, last)
+
+    @property
+    def copied(self) -> bool:
+        """Whether a stage has several devices."""
+        return any(len(stage) > 1 for stage in self.stages)
 
     def enough(self) -> int:
         """The smallest window that is nearly as fast as the next two."""
@@ -182,8 +208,9 @@ class _Pipeline:
 
     def simulated(self, window: int) -> StreamPrediction:
         """The stream with so many samples in flight."""
-        first, last = 2 * window, 3 * window + 32  # neither filling nor draining
-        run = _Run(self, window, last + window)
+        first = 2 * window  # neither filling nor draining
+        last = first + (STEADY_OF_COPIES if self.copied else window + STEADY)
+        run = Simulation(self, window, last + window)
         run.go()
         period = (run.done_s[last] - run.done_s[first]) / (last - first)
         latency = float(np.median(np.subtract(run.done_s, run.taken_s)[first:last]))
@@ -191,7 +218,7 @@ class _Pipeline:
             self.segments, window, float(period), latency, self._trace(run, first)
         )
 
-    def _trace(self, run: _Run, first: int) -> Trace:
+    def _trace(self, run: Simulation, first: int) -> Trace:
         """Spans of some samples from `first` on."""
         p = self.problem
         spans = [s for s in run.spans if first <= s[1] < first + SHOWN_SAMPLES]
@@ -208,13 +235,30 @@ class _Pipeline:
         )
 
 
+def simulated(
+    problem: OperatorProblem, placement: IntArray, stages: Stages, window: int, samples: int
+) -> Simulation:
+    """A stream of so many samples, with all that happened."""
+    run = Simulation(_Pipeline.of(problem, placement, stages), window, samples)
+    run.go()
+    return run
+
+
 _ARRIVES, _LEAVES, _ENDS = range(3)
 """Events; at one instant in this order."""
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
-    """One simulation; times in seconds from the first sample."""
+class Simulation:
+    """One simulation; times in seconds from the first sample.
+
+    Attributes
+    ----------
+    taken_s, done_s
+        By sample: when it is taken in, and when it and all before it are done.
+    spans
+        Device, or `m` and channel; sample; start and end.
+    """
 
     pipeline: _Pipeline
     window: int
@@ -222,79 +266,106 @@ class _Run:
     taken_s: list[float] = field(default_factory=list)
     done_s: list[float] = field(default_factory=list)
     spans: list[tuple[int, int, float, float]] = field(default_factory=list)
-    _events: list[tuple[float, int, int, int, int]] = field(default_factory=list)
+    _events: list[tuple[float, int, int, int, int, int]] = field(default_factory=list)
     _free_s: dict[int, float] = field(default_factory=dict)
-    _done: list[int] = field(init=False)
-    _arrived: list[dict[int, int]] = field(init=False)
+    _route: list[dict[int, int]] = field(default_factory=list)
+    _ended: list[int] = field(default_factory=list)
+    _given: list[list[int]] = field(init=False)
+    _waiting: list[int] = field(init=False)
+    _done: list[dict[int, int]] = field(init=False)
+    _arrived: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _busy: list[bool] = field(init=False)
-    _own: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        devices, of = self.pipeline.problem.m, self.pipeline.segments.device.tolist()
-        self._done, self._arrived = [0] * len(of), [{} for _ in of]
+        pipe, devices = self.pipeline, self.pipeline.problem.m
+        of = pipe.segments.device.tolist()
+        self._given, self._waiting = [[] for _ in range(devices)], [0] * devices
         self._busy = [False] * devices
-        self._own = [[s for s, d in enumerate(of) if d == device] for device in range(devices)]
+        self._done = [
+            {s: 0 for s, d in enumerate(of) if d == pipe.leader[device]}
+            for device in range(devices)
+        ]
 
     def go(self) -> None:
         """Simulate until the last sample is done."""
-        pipe, p = self.pipeline, self.pipeline.problem
+        devices = range(self.pipeline.problem.m)
         self._take(0.0)
-        for d in range(p.m):
+        for d in devices:
             self._start(d, 0.0)
         while self._events:
-            now, kind, s, n, k = heapq.heappop(self._events)
+            now, kind, s, n, k, device = heapq.heappop(self._events)
             if kind == _ENDS:
-                self._end(s, n, now)
+                self._end(s, n, device, now)
             elif kind == _LEAVES:
-                self._send(s, n, pipe.leaving[s][k], now, k)
+                self._send(s, n, device, now, k)
             else:
-                for target in pipe.leaving[s][k].targets:
-                    self._arrived[target][n] = self._arrived[target].get(n, 0) + 1
-                    self._start(int(pipe.segments.device[target]), now)
+                leaving = self.pipeline.leaving[s][k]
+                for target in leaving.segments:
+                    key = device, target, n
+                    self._arrived[key] = self._arrived.get(key, 0) + 1
+                    self._start(device, now)
 
     def _take(self, now: float) -> None:
         while len(self.taken_s) < min(self.samples, len(self.done_s) + self.window):
+            route = {}
+            for stage in self.pipeline.stages:
+                k = next_copy(stage, [self._waiting[copy.device] for copy in stage])
+                device = route[stage[0].device] = stage[k].device
+                self._given[device].append(len(self.taken_s))
+                self._waiting[device] += 1
+            self._route.append(route)
+            self._ended.append(0)
             self.taken_s.append(now)
 
     def _start(self, device: int, now: float) -> None:
         """Let an idle device do the segment of the oldest sample that has all it reads."""
         if self._busy[device]:
             return
-        ready = [(self._done[s], s) for s in self._own[device] if self._can(s)]
+        ready = [(k, s) for s, k in self._done[device].items() if self._can(device, s, k)]
         if not ready:
             return
-        n, s = min(ready)
-        pipe = self.pipeline
+        k, s = min(ready)
+        n, pipe = self._given[device][k], self.pipeline
         self._busy[device] = True
-        end = now + pipe.duration_s[s]
+        end = now + float(pipe.duration_s[s, device])
         self.spans.append((device, n, now, end))
-        for k, message in enumerate(pipe.leaving[s]):
-            heapq.heappush(self._events, (now + message.after_s, _LEAVES, s, n, k))
-        heapq.heappush(self._events, (end, _ENDS, s, n, 0))
+        for j, leaving in enumerate(pipe.leaving[s]):
+            after_s = float(leaving.after_s[device])
+            heapq.heappush(self._events, (now + after_s, _LEAVES, s, n, j, device))
+        heapq.heappush(self._events, (end, _ENDS, s, n, 0, device))
 
-    def _can(self, s: int) -> bool:
-        n, pipe = self._done[s], self.pipeline
-        if n >= len(self.taken_s):
+    def _can(self, device: int, s: int, k: int) -> bool:
+        """Whether a device can do a segment of the k-th of its samples."""
+        if k >= len(self._given[device]):
             return False
-        before = pipe.before[s]
-        arrived = self._arrived[s].get(n, 0) == pipe.needs[s]
-        return arrived and (before < 0 or self._done[before] > n)
+        before, needs = self.pipeline.before[s], self.pipeline.needs[s]
+        if needs and self._arrived.get((device, s, self._given[device][k]), 0) < needs:
+            return False
+        return before < 0 or self._done[device][before] > k
 
-    def _send(self, s: int, n: int, message: _Leaving, now: float, k: int) -> None:
+    def _send(self, s: int, n: int, device: int, now: float, k: int) -> None:
         """Book the channel; where links are free, nothing waits for it."""
-        contended = self.pipeline.problem.links is Links.CONTENDED
-        begin = max(now, self._free_s.get(message.channel, 0.0)) if contended else now
-        end = self._free_s[message.channel] = begin + message.duration_s
-        self.spans.append((self.pipeline.problem.m + message.channel, n, begin, end))
-        heapq.heappush(self._events, (end, _ARRIVES, s, n, k))
+        problem, leaving = self.pipeline.problem, self.pipeline.leaving[s][k]
+        target = self._route[n][leaving.target]
+        link = device, target
+        size, channel = problem.tensor_bytes[leaving.tensor], int(problem.channel[link])
+        lasts_s = float(problem.latency_s[link] + size * problem.seconds_per_byte[link])
+        contended = problem.links is Links.CONTENDED
+        begin = max(now, self._free_s.get(channel, 0.0)) if contended else now
+        end = self._free_s[channel] = begin + lasts_s
+        self.spans.append((problem.m + channel, n, begin, end))
+        heapq.heappush(self._events, (end, _ARRIVES, s, n, k, target))
 
-    def _end(self, s: int, n: int, now: float) -> None:
-        pipe, device = self.pipeline, int(self.pipeline.segments.device[s])
-        self._done[s] += 1
-        self._arrived[s].pop(n, None)
+    def _end(self, s: int, n: int, device: int, now: float) -> None:
+        pipe = self.pipeline
+        self._done[device][s] += 1
+        self._arrived.pop((device, s, n), None)
         self._busy[device] = False
-        while len(self.done_s) < self.samples and all(
-            self._done[k] > len(self.done_s) for k in pipe.last
+        if s in pipe.last:
+            self._waiting[device] -= 1
+            self._ended[n] += 1
+        while len(self.done_s) < len(self._ended) and (
+            self._ended[len(self.done_s)] == len(pipe.stages)
         ):
             self.done_s.append(now)
         before = len(self.taken_s)

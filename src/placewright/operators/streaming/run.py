@@ -19,7 +19,13 @@ from placewright.operators import run as steps_run
 from placewright.operators.measuring import FEW_ROUNDS
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
-from placewright.operators.streaming.copies import copied_devices, copies_of, predicted
+from placewright.operators.streaming.copies import (
+    copied_devices,
+    devices_of,
+    leaders,
+    predicted,
+    stages_of,
+)
 from placewright.operators.streaming.prediction import StreamPrediction
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -142,18 +148,16 @@ def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPredi
     """What the workers execute of a plan."""
     from placewright.runtime.stream.stream import Cut
 
-    s, copies = prediction.segments, copies_of(problem, plan)
-    order, lengths = tuple(s.order.tolist()), s.lengths(problem.m)
-    if copies:
-        whole = {copy.device for copy in copies}
-        lengths = tuple((problem.n,) if d in whole else () for d in range(problem.m))
+    lengths = prediction.segments.lengths(problem.m)
+    if plan.replica_of is not None:
+        lengths = tuple(lengths[leader] for leader in leaders(plan).tolist())
     return Cut(
         tuple(plan.placement.tolist()),
-        order,
+        tuple(prediction.segments.order.tolist()),
         lengths,
         prediction.window,
         prediction.peak_bytes,
-        copies,
+        stages_of(problem, plan),
     )
 
 
@@ -170,7 +174,6 @@ def refuse_what_cannot_stream(problem: OperatorProblem) -> None:
         (problem.communication is Communication.STAR, "devices around host memory"),
         (problem.overlap is Overlap.SERIAL, "one operator or transfer at a time"),
         (pipeline.diffmaxima, "passes that do not mix"),
-        (pipeline.replication and not pipeline.by_speed, "replicated stages of equal shares"),
     ):
         if unfit:
             raise UnsupportedError(
@@ -390,8 +393,7 @@ def _checked(rounds: StreamRounds, source: ModelSource, seed: int) -> Check:
 
     count = rounds.predictions[0].window + CHECKED_BEYOND
     plan = rounds.results[0].plan
-    devices = {*plan.placement.tolist(), *copied_devices(plan)}
-    used = [rounds.session.cluster.devices[d] for d in sorted(devices)]
+    used = [rounds.session.cluster.devices[d] for d in devices_of(plan)]
 
     def run(feeds: Iterable[Any]) -> list[Delivered]:
         with rounds.open(0, deliver=True) as stream:

@@ -88,10 +88,18 @@ class GlooReceiver:
         }
         self._pending: dict[tuple[int, int], tuple[dist.Work, torch.Tensor]] = {}
 
-    def post(self) -> None:
-        """Ask for every message of the step, in the order of first use."""
+    def post(self, route: Mapping[int, int] | None = None) -> None:
+        """Ask for every message of the step, in the order of first use.
+
+        Parameters
+        ----------
+        route
+            Devices that send in place of others, whose copies they are.
+        """
+        route = route or {}
         for message in self._receives:
-            source, key = self._devices[message.source].process, message_key(message)
+            source, key = route.get(message.source, message.source), message_key(message)
+            source = self._devices[source].process
             timed = self._timed.get(key)
             raw = self._raw.get(key) if timed is None else timed.raw
             if raw is None:

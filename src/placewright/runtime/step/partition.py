@@ -186,6 +186,56 @@ def _part(
     )
 
 
+def with_copies(parts: Sequence[Part], stages: Sequence[Sequence[int]]) -> tuple[Part, ...]:
+    """Give every device of a stage the part of the first one.
+
+    A message between two stages names their first devices as its ends, but for the one where it is
+    handled; a stream puts that of each sample's route in the place of the other. An output that is
+    a program input is made by the first stage.
+
+    Parameters
+    ----------
+    stages
+        Devices of every stage, the one in the placement first.
+    """
+    parts = list(parts)
+    passed = {
+        name: value
+        for name, value in parts[0].outputs.items()
+        if not any(value in step.instruction.results for step in parts[0].steps)
+    }
+    if passed:
+        first = stages[0][0]
+        kept = {n: v for n, v in parts[0].outputs.items() if n not in passed}
+        given = [i for i in parts[0].inputs if i.name in passed.values()]
+        parts[0] = replace(parts[0], outputs=kept)
+        own = parts[first]
+        more = [i for i in given if i not in own.inputs]
+        parts[first] = replace(own, inputs=(*own.inputs, *more), outputs={**own.outputs, **passed})
+    copied = {d for stage in stages if len(stage) > 1 for d in stage}
+    for stage in stages:
+        for device in reversed(stage):
+            parts[device] = _copied(parts[stage[0]], device, copied)
+    return tuple(parts)
+
+
+def _copied(part: Part, device: int, copied: set[int]) -> Part:
+    """The part on another device; what a copy sends or receives goes by one way alone."""
+
+    def way(message: Message) -> Message:
+        ends = {message.source, message.target}
+        return replace(message, way="gloo") if ends & copied else message
+
+    def taken(messages: Sequence[Message]) -> tuple[Message, ...]:
+        return tuple(way(replace(m, target=device)) for m in messages)
+
+    def given(messages: Sequence[Message]) -> tuple[Message, ...]:
+        return tuple(way(replace(m, source=device)) for m in messages)
+
+    steps = [replace(s, waits=taken(s.waits), sends=given(s.sends)) for s in part.steps]
+    return replace(part, device=device, steps=tuple(steps), receives=taken(part.receives))
+
+
 def references(argument: Any) -> Iterator[str]:
     """Names of the values in an argument, however deep."""
     if isinstance(argument, Ref):

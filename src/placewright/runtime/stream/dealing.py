@@ -1,14 +1,17 @@
-"""Dealing: which copy of a model takes the next sample of a stream."""
+"""Dealing: which copy of a stage takes the next sample of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+UNBOUNDED = 1 << 10
+"""A window larger than that of any stream."""
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A device that has the whole model.
+    """A device that has a stage: the whole model, or a part of it.
 
     Attributes
     ----------
@@ -21,6 +24,10 @@ class Copy:
     device: int
     seconds: float
     window: int
+
+
+Stages = tuple[tuple[Copy, ...], ...]
+"""The devices of every stage, first the one in the placement; none where no stage has copies."""
 
 
 def next_copy(copies: Sequence[Copy], waiting: Sequence[int]) -> int:

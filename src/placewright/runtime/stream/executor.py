@@ -10,6 +10,10 @@ Threads of a worker while a stream is open:
 All state is guarded by one condition. Segments do samples in order, so a few counters say what can
 run: segment k may do sample n where ``k.done == n`` and n is open, its sources have done n, its
 bundles have arrived n + 1 times, and the segment that gates it has done n - 1.
+
+A process of a stage with copies gets some of the samples: n counts those. Tags and buffers go by
+the sample's number in the whole stream, which both ends of a message know, and its route says to
+which copy a message goes and from which one it comes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 import torch
@@ -27,6 +31,7 @@ from safetensors.torch import load, save
 from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages.gloo import GlooReceiver
 from placewright.runtime.messages.layout import THROUGH_HOST
+from placewright.runtime.messages.wire import Message
 from placewright.runtime.step.devices import PlacedDevices, laid_out, storable
 from placewright.runtime.step.slots import Registers, call
 from placewright.runtime.stream.segments import Bundle, Segment, segments_of
@@ -35,18 +40,30 @@ KEPT_SPANS = 4096
 """Spans of segments that a worker keeps until they are fetched."""
 
 
+Route = tuple[tuple[int, int], ...]
+"""By first device of a stage, the one that does a sample."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A sample that a stream takes in.
 
     Attributes
     ----------
+    index
+        Among those of this process.
+    number
+        In the stream.
     inputs
         Program inputs as safetensors; empty for those that were loaded.
+    route
+        Which copies have it; empty where no stage has any.
     """
 
     index: int
+    number: int
     inputs: bytes = b""
+    route: Route = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,8 @@ class _InFlight:
     """A sample on this process's devices; registers by part, what has arrived by segment."""
 
     index: int
+    slot: int
+    route: Mapping[int, int]
     registers: list[Registers]
     received: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     start_s: float = 0.0
@@ -247,10 +266,11 @@ class StreamExecutor:
         while self._waiting and self._waiting[0].index < self._done + self._window:
             sample = self._waiting.popleft()
             registers = [list(part.registers) for part in self._compiled.parts]
-            self._open[sample.index] = _InFlight(sample.index, registers)
+            slot, route = sample.number % self._window, dict(sample.route)
+            self._open[sample.index] = _InFlight(sample.index, slot, route, registers)
             if sample.inputs:
                 self._put(load(sample.inputs), registers)
-            self._receivers[sample.index % self._window].post()
+            self._receivers[slot].post(route)
             for _, queue in self._queues:
                 queue.put(sample.index)
             self._finish()
@@ -268,7 +288,7 @@ class StreamExecutor:
     def _run(self, k: int, segment: Segment, sample: _InFlight) -> None:
         """Do one segment of one sample."""
         exchange, stretch = self._exchange, self._stretch
-        registers, slot_of = sample.registers[segment.part], sample.index % self._window
+        registers, slot_of = sample.registers[segment.part], sample.slot
         start_s = time.perf_counter()
         sample.start_s = sample.start_s or start_s
         for register, tensor in sample.received.pop(k, ()):
@@ -283,7 +303,8 @@ class StreamExecutor:
                 if stretch is not None:
                     stretch.pay()
                 for register, messages in sends:
-                    exchange.send(messages[slot_of], registers[register])
+                    message = _routed(messages[slot_of], sample.route)
+                    exchange.send(message, registers[register])
                 if stretch is not None:
                     stretch.begin()
             for register in slot.frees:
@@ -330,13 +351,19 @@ class StreamExecutor:
 
     def _receive(self, bundle: Bundle, queue: SimpleQueue[int | None]) -> None:
         while (index := queue.get()) is not None:
-            slot = index % self._window
+            slot = self._open[index].slot
             receiver = self._receivers[slot]
             tensors = [(register, receiver.take(m[slot])) for register, m in bundle.messages]
             with self._condition:
                 self._open[index].received.setdefault(bundle.segment, []).extend(tensors)
                 bundle.arrived += 1
                 self._condition.notify_all()
+
+
+def _routed(message: Message, route: Mapping[int, int]) -> Message:
+    """The message to the copy that has the sample."""
+    target = route.get(message.target, message.target)
+    return message if target == message.target else replace(message, target=target)
 
 
 def _last_of_each_part(segments: Sequence[Segment]) -> list[int]:

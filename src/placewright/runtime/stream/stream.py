@@ -7,9 +7,10 @@
 At most `window` samples are in flight: the next one is taken in when the oldest one is done on
 every worker. What a worker holds is bounded by that.
 
-Where devices have copies of the whole model, a sample goes to one worker, which numbers those that
-it gets from 0; outputs are delivered in the order in which samples were given. Only the worker with
-the oldest sample is waited for.
+Where stages have copies, a sample has a route: of every stage the one device that does it, chosen
+when the sample is given. Each worker numbers the samples that it gets from 0 and does them in that
+order; outputs are delivered in the order in which samples were given. Only workers that have a part
+of the oldest sample are waited for.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from placewright.graph.graph import Graph
 from placewright.runtime import limits
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import storable
-from placewright.runtime.stream.dealing import Copy, next_copy
-from placewright.runtime.stream.executor import Finished, Progress, Sample
+from placewright.runtime.stream.dealing import Stages, next_copy
+from placewright.runtime.stream.executor import Finished, Progress, Route, Sample
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -53,9 +54,9 @@ class Cut:
     peak_bytes
         By device what it is expected to need with so many: an error says by how much that was
         wrong.
-    copies
-        Devices that have the whole model each, and are dealt samples; none for a pipeline, in
-        which every worker has a part of every sample.
+    stages
+        Where some have copies: the devices of every stage, one of which takes a sample. None where
+        every worker has a part of every sample.
     """
 
     placement: tuple[int, ...]
@@ -63,7 +64,7 @@ class Cut:
     lengths: tuple[tuple[int, ...], ...]
     window: int
     peak_bytes: tuple[float, ...] = ()
-    copies: tuple[Copy, ...] = ()
+    stages: Stages = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,6 @@ class SampleStream:
         self._parts: dict[int, _Parts] = {}
         self._given = self._next = 0
         self._queues = [_Queue() for _ in workers]
-        processes = session.layout.processes
-        self._dealt = [processes[copy.device] for copy in cut.copies]
 
     def __enter__(self) -> SampleStream:
         session, cut = self.session, self.cut
@@ -142,7 +141,7 @@ class SampleStream:
             streamed=True,
             graph=self._graph,
             peak_bytes=cut.peak_bytes,
-            copies=[copy.device for copy in cut.copies],
+            stages=[[copy.device for copy in stage] for stage in cut.stages],
         )
         groups = [session.layout.device_group(r) for r in range(len(session.group.specs))]
         opening = [
@@ -188,18 +187,25 @@ class SampleStream:
     def give(self, feed: Tensors | None) -> None:
         """Add a sample to those that the next `take` hands over."""
         data = save(storable(feed)) if feed else b""
-        workers = self._takers()
+        route, workers = self._route()
         self._parts[self._given] = _Parts(time.perf_counter(), workers)
         for worker in workers:
-            self._queues[worker].add(self._given, data)
+            self._queues[worker].add(self._given, data, route)
         self._given += 1
 
-    def _takers(self) -> Sequence[int]:
-        """The workers that have a part of the next sample: all, or the one that it is dealt to."""
-        if not self.cut.copies:
-            return range(len(self._queues))
-        waiting = [len(self._queues[worker].sample) for worker in self._dealt]
-        return (self._dealt[next_copy(self.cut.copies, waiting)],)
+    def _route(self) -> tuple[Route, Sequence[int]]:
+        """Of every stage the first device and the one that the next sample goes to; its workers.
+
+        All workers where no stage has copies.
+        """
+        if not self.cut.stages:
+            return (), range(len(self._queues))
+        processes, route = self.session.layout.processes, []
+        for stage in self.cut.stages:
+            waiting = [len(self._queues[processes[copy.device]].sample) for copy in stage]
+            chosen = stage[next_copy(stage, waiting)]
+            route.append((stage[0].device, chosen.device))
+        return tuple(route), [processes[device] for _, device in route]
 
     def take(self) -> list[Delivered]:
         """Samples that are done; waits for the oldest one."""
@@ -233,7 +239,7 @@ class SampleStream:
             for done in parts.by_worker.values():
                 outputs.update(load(done.outputs) if done.outputs else {})
             done_s = tuple(parts.by_worker[w].end_s for w in parts.workers)
-            if self._dealt:  # one of several clocks: that of the caller is the same for all
+            if self.cut.stages:  # one of several clocks: that of the caller is the same for all
                 done_s = (time.perf_counter(),)
             latency_s = time.perf_counter() - parts.given_s
             found.append(Delivered(self._next, outputs, latency_s, done_s))
@@ -274,10 +280,10 @@ class _Queue:
     given: int = 0
     new: list[Sample] = field(default_factory=list)
 
-    def add(self, index: int, data: bytes) -> None:
+    def add(self, index: int, data: bytes, route: Route) -> None:
         """Give the worker a sample."""
         self.sample[self.given] = index
-        self.new.append(Sample(self.given, data))
+        self.new.append(Sample(self.given, index, data, route))
         self.given += 1
 
     def turn(self, oldest: int) -> tuple[list[Sample], int, float]:
