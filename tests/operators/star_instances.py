@@ -10,7 +10,7 @@ import numpy as np
 from placewright.operators.instances import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.reference import simulate
+from tests.operators.simulation.reference import simulate
 
 INF = float("inf")
 

@@ -13,9 +13,9 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.micro_batches import MicroBatches, windowed
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.reference import simulate
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
+from tests.operators.simulation.reference import simulate
 
 
 def pipeline(parts: int, stages: int = 2, *, memory_bytes: float = np.inf) -> OperatorProblem:

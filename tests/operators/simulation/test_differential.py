@@ -31,7 +31,6 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
-from placewright.operators.simulation import reference
 from placewright.operators.simulation.fast.memory import bytes_over
 from placewright.operators.simulation.fast.simulate import UNSURE, offsets_of
 from placewright.operators.simulation.fast.simulate import simulate as simulate_fast
@@ -39,6 +38,7 @@ from placewright.operators.simulation.fast.state import FastState
 from placewright.operators.simulation.inputs import NO_ORDER
 from placewright.operators.structure.groups import groups_of
 from tests.operators.pipelines import all_plans, piped
+from tests.operators.simulation import reference
 from tests.operators.star_cases import star
 from tests.operators.star_instances import star_problem
 from tests.operators.validity import assert_valid_schedule

@@ -1,7 +1,7 @@
 """Full simulator, compiled: start and end of every operator and transfer, and peaks of memory.
 
 The rules are those of docs/reference/simulation.md;
-`placewright.operators.simulation.reference` follows them in plain Python, to the last bit.
+``tests/operators/simulation/reference.py`` follows them in plain Python, to the last bit.
 """
 
 from __future__ import annotations
