@@ -259,10 +259,22 @@ def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], I
     links = [INSIDE]
     index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
     for k, (a, b, source, _) in enumerate(pairs):
-        seconds = np.maximum.accumulate(np.array(answers[source][k]))
-        links.append(Link(np.array([1]), np.array(MESSAGE_BYTES, dtype=float), seconds[None]))
+        *taken, longest, longest_s = answers[source][k]
+        links.append(_link((*MESSAGE_BYTES, longest), (*taken, longest_s)))
         index[nodes.index(a), nodes.index(b)] = len(links) - 1
     return tuple(links), index
+
+
+def _link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
+    """A link of measured messages; shorter ones take no longer than at the rate of the longest.
+
+    A short message may have waited for a CPU quota's next period, which a long one does once.
+    """
+    rate = sizes[-1] / seconds[-1]
+    least = np.minimum(seconds, seconds[0] + np.array(sizes) / rate)
+    distinct = len(sizes) - (sizes[-1] == sizes[-2])
+    ascending = np.maximum.accumulate(least)[None, :distinct]
+    return Link(np.array([1]), np.array(sizes[:distinct], dtype=float), ascending)
 
 
 def _output_bytes(model: TracedModel) -> FloatArray:

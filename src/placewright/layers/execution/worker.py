@@ -37,6 +37,9 @@ from placewright.runtime.worker import Worker
 MESSAGES = 7
 """Timed ones of each size."""
 
+LONG_MESSAGE_S, MOST_TIMES = 0.3, 64
+"""How long the longest timed message takes, and how many times the largest size it has at most."""
+
 
 class LayerWorker(WorkerProgram):
     """One worker of a layer plan; `placewright.layers.execution.session` orders.
@@ -183,6 +186,9 @@ class LayerWorker(WorkerProgram):
     ) -> list[tuple[float, ...]]:
         """Seconds of messages from the first to the second of each pair, as the first sees them.
 
+        Last the bytes of a message that takes about `LONG_MESSAGE_S`, and its seconds: larger ones
+        go at its rate, over which waiting for a CPU quota's periods evens out.
+
         The least of several, for other load on the machine can only add time; under a CPU quota
         the median, for there a message may have to wait for the next period.
         """
@@ -193,21 +199,32 @@ class LayerWorker(WorkerProgram):
         dist.barrier()
         if self.rank not in (a, b):
             return ()
-        tiny, found = torch.zeros(1, device=self.device), []
-        for size in (0, *sizes):
-            message, times = torch.zeros(max(size // 4, 1), device=self.device), []
-            for _ in range(MESSAGES):
-                start = time.perf_counter()
-                if self.rank == a:
-                    dist.send(message, b)
-                    dist.recv(tiny, b)
-                else:
-                    dist.recv(message, a)
-                    dist.send(tiny, a)
-                times.append(time.perf_counter() - start)
-            found.append(sorted(times)[taken])
-        answer_s = found[0] / 2
-        return tuple(max(t - answer_s, answer_s) for t in found[1:])
+        times = [self._exchange_s(a, b, size, MESSAGES) for size in (0, *sizes)]
+        chosen = torch.tensor([times[-1][0]], device=self.device)
+        if self.rank == a:
+            dist.send(chosen, b)
+        else:
+            dist.recv(chosen, a)
+        more = min(max(int(LONG_MESSAGE_S / float(chosen)), 1), MOST_TIMES)
+        long = self._exchange_s(a, b, sizes[-1] * more, 3)
+        answer_s = times[0][taken] / 2
+        found = [max(t[taken] - answer_s, answer_s) for t in times[1:]]
+        return *found, float(sizes[-1] * more), max(long[min(taken, 1)] - answer_s, answer_s)
+
+    def _exchange_s(self, a: int, b: int, size: int, count: int) -> list[float]:
+        """Seconds of a message and an empty answer, so many times, ascending."""
+        tiny = torch.zeros(1, device=self.device)
+        message, times = torch.zeros(max(size // 4, 1), device=self.device), []
+        for _ in range(count):
+            start = time.perf_counter()
+            if self.rank == a:
+                dist.send(message, b)
+                dist.recv(tiny, b)
+            else:
+                dist.recv(message, a)
+                dist.send(tiny, a)
+            times.append(time.perf_counter() - start)
+        return sorted(times)
 
     @order("timing shards")
     def time_shards(self, layers: tuple[tuple[int, int], ...]) -> list[tuple[float, float]]:
