@@ -81,9 +81,12 @@ def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
     """A row per plan and worker of it."""
     model = TracedModel(load_model(f"zoo:{name}", batch, training=True))
     devices = tuple(Device(n, node=n, memory_bytes=12 << 30) for n in ("first", "second"))
-    with LayerSession(model, Cluster(devices, (), "pair"), optimizer=optimizer) as session:
+    cluster = Cluster(devices, (), "pair")
+    with LayerSession(model, cluster, optimizer=optimizer) as session:
         problem = measured_problem(session, sizes=(max(1, batch // 2),))
-        for label, plan in plans(problem).items():
+    for label, plan in plans(problem).items():
+        # New processes: what an earlier plan has left in a heap is no part of this one.
+        with LayerSession(model, cluster, optimizer=optimizer) as session:
             try:
                 session.load(plan)
             except PlacewrightError as error:
@@ -92,16 +95,16 @@ def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
             session.forget_peak()
             session.train(2)
             held, said = session.peak_bytes(), judge(problem, plan).held_bytes
-            for w in plan.workers:
-                yield {
-                    "model": name,
-                    "batch": batch,
-                    "plan": label,
-                    "worker": problem.worker_names[w],
-                    "predicted": float(said[w]),
-                    "held": held[w],
-                    "framework": float(problem.framework_bytes[w]),
-                }
+        for w in plan.workers:
+            yield {
+                "model": name,
+                "batch": batch,
+                "plan": label,
+                "worker": problem.worker_names[w],
+                "predicted": float(said[w]),
+                "held": held[w],
+                "framework": float(problem.framework_bytes[w]),
+            }
 
 
 def plans(p: LayerProblem) -> dict[str, LayerPlan]:
