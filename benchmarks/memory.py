@@ -1,20 +1,27 @@
 """Peak memory of every worker beside what the judge predicted: training steps and inference.
 
-    python benchmarks/memory.py
+    python benchmarks/memory.py --out memory.jsonl --minutes 8
     python benchmarks/memory.py --models alexnet resnet50 --planner only:board-a topological-split
 
 Each plan is executed on devices with little memory to spare (1.3 times what the judge predicts),
 where workers give freed memory back at once, and on devices with room, where they keep it for the
 next step. Measured is what a worker's process has above what it had before it loaded its part,
 without pages of library files. Devices without operators are left out.
+
+A row is written to `--out` as soon as it is measured, and what the file has is not measured again:
+`--minutes` begins no plan that would not end in time, and the next call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -44,6 +51,11 @@ MODELS = ("mlp", "resnet50", "bert", "rnnlm")
 SPARE = 1.3
 """Memory of a device without room, in peaks that the judge predicts."""
 
+KINDS = ("little", "room")
+
+PLAN_S = 90.0
+"""What a plan is expected to take before one has been measured."""
+
 Row = tuple[str, str, str, str, float, float]
 
 
@@ -55,12 +67,41 @@ def main() -> None:
     options.add_argument("--planner", nargs="+", default=("topological-split",))
     options.add_argument("--inference", action="store_true")
     options.add_argument("--steps", type=int, default=2)
+    options.add_argument("--minutes", type=float, default=600.0)
+    options.add_argument("--out", type=Path)
     asked = options.parse_args()
-    rows = [row for name in asked.models for row in rows_of(name, asked)]
+    rows, left = list[Row](), list[str]()
+    if asked.out is not None and asked.out.exists():
+        rows = [tuple(json.loads(line)) for line in asked.out.read_text().splitlines()]
+    began, longest_s = time.monotonic(), PLAN_S
+    for name, planner in product(asked.models, asked.planner):
+        label, start = name + ", inference" * asked.inference, time.monotonic()
+        kinds = [k for k in KINDS if (label, planner, k) not in {row[:3] for row in rows}]
+        if not kinds:
+            continue
+        if start + longest_s > began + 60 * asked.minutes:
+            left.append(f"{label} by {planner}")
+            continue
+        for found in rows_of(label, name, planner, kinds, asked):
+            rows += found
+            if asked.out is not None:
+                with asked.out.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
+        longest_s = max(longest_s, time.monotonic() - start)
+    if rows:
+        summary(rows)
+    if left:
+        print(f"{len(left)} plans left, run it again: {', '.join(left)}")
+
+
+def summary(rows: list[Row]) -> None:
+    """Print all rows, and errors by kind of devices."""
     header = ("model", "plan", "memory", "device", "judge", "measured", "error")
     print(plain_table(header, [text_of(row) for row in rows], "    rrr"))
-    for kind in ("little", "room"):
+    for kind in KINDS:
         errors = [abs(row[4] / row[5] - 1.0) for row in rows if row[2] == kind]
+        if not errors:
+            continue
         within = sum(e <= 0.05 for e in errors)
         print(
             f"{kind}: median error {median(errors):.1%}, largest {max(errors):.1%}; "
@@ -68,23 +109,24 @@ def main() -> None:
         )
 
 
-def rows_of(name: str, asked: argparse.Namespace) -> Iterator[Row]:
-    """A row for every plan of a model, kind of devices and device with operators."""
+def rows_of(
+    label: str, name: str, planner: str, kinds: Sequence[str], asked: argparse.Namespace
+) -> Iterator[list[Row]]:
+    """For each kind of devices a row for every device with operators."""
     cluster = load_cluster(asked.on)
     cluster = with_memory(cluster, [math.inf] * len(cluster.devices))
     source = source_of(name, training=not asked.inference)
     graph = capture_source(source, training=not asked.inference)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, method="analytic")
-    for planner in asked.planner:
-        result = solve(problem, planner)
-        for kind in ("little", "room"):
-            peaks = measured_peaks(result, graph, state, cluster, kind, asked.steps)
-            for d in sorted(set(result.plan.placement.tolist())):
-                said = float(result.judgement.peak_bytes[d])
-                row = name, planner, kind, cluster.device_names[d], said, float(peaks[d])
-                print(*text_of(row), flush=True)
-                yield row
+    result = solve(problem, planner)
+    for kind in kinds:
+        peaks, found = measured_peaks(result, graph, state, cluster, kind, asked.steps), []
+        for d in sorted(set(result.plan.placement.tolist())):
+            said = float(result.judgement.peak_bytes[d])
+            found.append((label, planner, kind, cluster.device_names[d], said, float(peaks[d])))
+            print(*text_of(found[-1]), flush=True)
+        yield found
 
 
 def source_of(name: str, *, training: bool) -> ModelSource:

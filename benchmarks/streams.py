@@ -99,7 +99,7 @@ def plans(placed: PlacedModel, time_limit_s: float) -> Iterator[tuple[str, Resul
     known = placed.interference
     single = best_single(known.alone)
     step = known.together.replace(objective="latency")
-    dealt = known.together.replace(pipeline=DEALT)
+    dealt = known.whole_copies.replace(pipeline=DEALT)
     monitor = monitor_of(silent)
     makers: dict[str, Callable[[], Result]] = (
         {} if single is None else {single.planner: lambda: single}

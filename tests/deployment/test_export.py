@@ -127,6 +127,17 @@ def test_tied_weights_are_saved_once_and_in_several_files(
     assert torch.equal(expected(module, X), expected(model, X))
 
 
+def test_tensors_of_files_that_the_model_does_not_have_are_named(folder: Path) -> None:
+    """A checkpoint with another head is used as far as it goes; names say what is not."""
+    more = {f"head.{k}": torch.zeros(2) for k in range(5)}
+    save_file(net().state_dict() | more, folder / "model.safetensors")
+    with (
+        pytest.warns(UserWarning, match=r"'head\.0', 'head\.1', 'head\.2' and 2 more.*not used"),
+        placed(on_meta(), weights=folder) as up,
+    ):
+        assert_equal(up.state_dict(), net().state_dict())
+
+
 def test_weights_of_another_model_are_named(folder: Path, tmp_path: Path) -> None:
     """By tensor, with both shapes, or with the nearest name."""
     state = net().state_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -79,23 +80,28 @@ class TrainingRecipe:
                 by=f"got {type(self.optimizer).__name__}",
                 hint="give an object such as torch.optim.AdamW(model.parameters())",
             )
+        if not (_number(self.lr) and 0 <= self.lr < math.inf):
+            raise _unfit("lr", "a finite number of at least 0", self.lr, "give lr=1e-3, say")
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise InputError(f"{name} must be above 0", where="TrainingRecipe", by=f"{limit}")
+            if limit is not None and not (_number(limit) and limit > 0):
+                raise _unfit(name, "above 0", limit, "give a number, or None to clip nothing")
         for name in ("accumulate", "micro_batches"):
             count = getattr(self, name)
-            if count < 1:
-                raise InputError(
-                    f"{name} must be at least 1", where="TrainingRecipe", by=f"{count}"
-                )
+            if not (isinstance(count, int) and _number(count) and count >= 1):
+                raise _unfit(name, "at least 1", count, "give a whole number; 1 for none")
+        if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
+            raise _unfit(
+                "scaler", "a torch.amp.GradScaler", self.scaler, 'give GradScaler("cpu"), or None'
+            )
         if self.reduction not in ("mean", "sum"):
             raise UnknownNameError("reduction", self.reduction, ("mean", "sum"))
         if self.autocast is not None and self.autocast_dtype not in _HALF.values():
             raise InputError(
                 "autocast must be bfloat16 or float16",
                 where="TrainingRecipe",
-                by=f"{self.autocast}",
+                by=f"got {self.autocast}",
+                hint="give one of these, or None to compute in the model's own types",
             )
 
     @property
@@ -129,6 +135,16 @@ class TrainingRecipe:
         if self.optimizer == "sgd":
             return replace(self, optimizer=torch.optim.SGD(parameters(), lr=self.lr))
         return replace(self, optimizer=torch.optim.Adam(parameters(), lr=self.lr, fused=True))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _unfit(name: str, what: str, value: object, hint: str) -> InputError:
+    return InputError(
+        f"{name} must be {what}", where="TrainingRecipe", by=f"got {value!r}", hint=hint
+    )
 
 
 def recipe_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -90,6 +91,7 @@ def stored_state(
             raise _missing(entry, weights)
         else:
             state[entry.name] = _value(entry, found, program, copy=False)
+    _warn_of_others(weights, {n for own in names.values() for n in own}, program)
     return state
 
 
@@ -103,6 +105,22 @@ def aliases(source: ModelSource) -> dict[str, list[str]]:
     for name, value in named:
         by_tensor.setdefault(id(value), []).append(name)
     return {names[0]: names for names in by_tensor.values()}
+
+
+def _warn_of_others(
+    weights: Mapping[str, StoredTensor], known: set[str], program: Program, most: int = 3
+) -> None:
+    """Name tensors of the files that the model does not have."""
+    extra = sorted(weights.keys() - known - {entry.key for entry in program.inputs})
+    if extra:
+        shown = ", ".join(repr(name) for name in extra[:most])
+        more = f" and {len(extra) - most} more" if len(extra) > most else ""
+        warn(
+            f"{weights[extra[0]].path}: {shown}{more}: the model has no such tensors, so they are "
+            "not used\n  next: nothing if they are of a part that you left out; else give the "
+            "weights that were saved from this model",
+            stacklevel=2,
+        )
 
 
 def _checked(given: StoredTensor, entry: ProgramInput) -> StoredTensor:

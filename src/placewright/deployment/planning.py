@@ -13,10 +13,16 @@ import numpy as np
 
 from placewright.errors import PlacewrightError
 from placewright.operators.interference import InterferenceProfile
+from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.problem import Objective
 from placewright.operators.run import SINGLE, best_single
-from placewright.operators.streaming.copies import DEALT, copied_devices
+from placewright.operators.streaming.copies import (
+    DEALT,
+    copied_devices,
+    predicted,
+    whole_copies,
+)
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
@@ -99,7 +105,7 @@ def interference_of_streams(
     seed: int,
     copies: bool,
 ) -> InterferenceProfile:
-    """Calibrate for streams: the best predicted one of several devices, beside a single device.
+    """Calibrate for streams: through several devices, and through copies, beside a single device.
 
     As it is where the problem's plans cannot be streamed, or none of them is on several devices.
 
@@ -112,16 +118,16 @@ def interference_of_streams(
     from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
 
     alike, single = InterferenceProfile.alike(known.alone), best_single(known.alone)
+    several: list[Result] = []
     try:
         refuse_what_cannot_stream(known.alone)
         refuse_training(workload.graph)
-        found = planned(
-            alike, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor, copies=copies
-        )
+        found = planned(alike, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor)
+        several += [r for r in found if len(np.unique(r.plan.placement)) > 1][:1]
+        several += fastest_copies(known.alone) if copies else []
     except PlacewrightError:
         return known  # planning says why
-    several = next((r for r in found if uses_several(r.plan)), None)
-    if single is None or several is None:
+    if single is None or not several:
         return known
     with (
         monitor.meter("calibrating: a stream through several devices"),
@@ -132,9 +138,12 @@ def interference_of_streams(
     return known
 
 
-def uses_several(plan: OperatorPlan) -> bool:
-    """Whether operators are on several devices, or copied to others."""
-    return bool(copied_devices(plan)) or len(np.unique(plan.placement)) > 1
+def fastest_copies(problem: OperatorProblem) -> list[Result]:
+    """The plan with copies of the whole model whose stream is predicted to be fastest, if any."""
+    dealt = problem.replace(pipeline=DEALT)
+    fit = [plan for plan in whole_copies(dealt) if judge(dealt, plan).feasible]
+    best = min(fit, key=lambda plan: predicted(dealt, plan).period_s, default=None)
+    return [] if best is None else [judged_plan(dealt, best)]
 
 
 def planned(
@@ -221,7 +230,7 @@ def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Resul
     if problem.objective is Objective.THROUGHPUT and problem.pipeline == PLAIN:
         result = judged_plan(problem.replace(pipeline=DEALT), plan)
         if copied_devices(result.plan):
-            return result
+            return judged_plan(known.of(result.plan).replace(pipeline=DEALT), plan)
     result = judged_plan(problem, plan)
     return result if known.of(result.plan) is result.problem else judged_plan(known.alone, plan)
 

@@ -86,21 +86,21 @@ def _with_copies(
     known: InterferenceProfile, results: list[Result], period_s: float, seed: int
 ) -> tuple[list[Result], float]:
     """A plan with copies before the results, if its stream is predicted to be faster."""
-    problem = known.together.replace(pipeline=DEALT)
-    if problem.contiguous:
+    whole, parts = (p.replace(pipeline=DEALT) for p in (known.whole_copies, known.together))
+    if whole.contiguous:
         return results, period_s
-    best: OperatorPlan | None = None
-    plans = [plan for plan in whole_copies(problem) if judge(problem, plan).feasible]
-    if len(plans) < problem.m - 1:  # not every device can have the whole model
+    best: tuple[str, OperatorProblem, OperatorPlan] | None = None
+    made = [(COPIES, whole, p) for p in whole_copies(whole) if judge(whole, p).feasible]
+    if len(made) < whole.m - 1:  # not every device can have the whole model
         with suppress(PlacewrightError):
-            plans.append(solve(problem, PARTS, seed=seed).plan)
-    for plan in plans:
+            made.append((PARTS, parts, solve(parts, PARTS, seed=seed).plan))
+    for name, problem, plan in made:
         if (s := predicted(problem, plan).period_s) < period_s:
-            best, period_s = plan, s
+            best, period_s = (name, problem, plan), s
     if best is None:
         return results, period_s
-    name = COPIES if len(np.unique(best.placement)) == 1 else PARTS
-    judged = solve(problem, FixedPlan(best, name=name))
+    name, problem, plan = best
+    judged = solve(problem, FixedPlan(plan, name=name))
     kept = replace(judged, candidates=results[0].candidates, status=Status.FEASIBLE)
     return [kept, *results], period_s
 

@@ -15,6 +15,12 @@ LONGEST_S = 6.0
 """Of a step, predicted: plans that take longer are not executed to learn something about them."""
 
 
+def copies_something(plan: OperatorPlan) -> bool:
+    """Whether a device has a copy of another one's operators."""
+    leader = plan.replica_of
+    return leader is not None and bool((leader != np.arange(len(leader))).any())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InterferenceProfile:
     """The same problem twice: one device computes, and several do.
@@ -29,11 +35,15 @@ class InterferenceProfile:
         Costs of devices that compute at the same time.
     factors
         Shape (m,), `together` over `alone`.
+    copied
+        Costs of devices that each have a copy of the whole model and take samples of a stream: all
+        weights go through every cache. ``None`` where it was not measured.
     """
 
     alone: OperatorProblem
     together: OperatorProblem
     factors: FloatArray
+    copied: OperatorProblem | None = None
 
     @classmethod
     def alike(cls, problem: OperatorProblem) -> Self:
@@ -42,7 +52,14 @@ class InterferenceProfile:
 
     def of(self, plan: OperatorPlan) -> OperatorProblem:
         """The problem that a plan is to be judged by."""
-        return self.alone if len(np.unique(plan.placement)) == 1 else self.together
+        if len(np.unique(plan.placement)) > 1:
+            return self.together
+        return self.whole_copies if copies_something(plan) else self.alone
+
+    @property
+    def whole_copies(self) -> OperatorProblem:
+        """What plans with copies of the whole model are judged by."""
+        return self.together if self.copied is None else self.copied
 
     def with_options(self, problem: OperatorProblem) -> Self:
         """The same costs with the objective and the other options of `problem`."""
@@ -51,8 +68,12 @@ class InterferenceProfile:
             for name in ("objective", "contiguous", "links", "overlap", "pipeline")
         }
         alone, together = self.alone.replace(**options), self.together.replace(**options)
+        copied = None if self.copied is None else self.copied.replace(**options)
         return replace(
-            self, alone=alone, together=alone if self.together is self.alone else together
+            self,
+            alone=alone,
+            together=alone if self.together is self.alone else together,
+            copied=copied,
         )
 
     def __str__(self) -> str:

@@ -101,3 +101,72 @@ def test_a_scheduler_without_plain_state_is_refused() -> None:
     odd.extra = torch.ones(1)  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="scheduler StepLR"):
         StepSettings(Program((), (), ()), TrainingRecipe(optimizer), (odd,))
+
+
+def test_schedulers_that_would_do_nothing_or_cannot_be_stepped_are_refused() -> None:
+    """Each with a way out; `step(metric)` in the loop is that of ReduceLROnPlateau."""
+    model = nn.Linear(2, 1)
+    optimizer, other = (torch.optim.SGD(model.parameters(), lr=1.0) for _ in range(2))
+    kinds = torch.optim.lr_scheduler
+    for given, scheduler, text in (
+        (optimizer, kinds.ReduceLROnPlateau(optimizer), r"metric.*step\(metric\) in the loop"),
+        (optimizer, kinds.StepLR(other, 1), "of another optimizer.*make it from"),
+        ("sgd", kinds.StepLR(other, 1), "needs an optimizer object.*give optimizer="),
+        (optimizer, "cosine", "no learning-rate scheduler.*got 'cosine'"),
+    ):
+        with pytest.raises(InputError, match=f"(?s){text}"):
+            StepSettings(Program((), (), ()), TrainingRecipe(given), (scheduler,))
+
+
+def test_a_cycle_that_ends_and_groups_that_come_are_named() -> None:
+    """OneCycleLR has so many steps; a group that is added later is on no worker."""
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=1.0, momentum=0.9)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2)
+    settings = StepSettings(Program((), (), ()), TrainingRecipe(optimizer), (cycle,))
+    for step in (1, 2):
+        settings.before(step)
+        settings.after(step, {})
+    with pytest.raises(InputError, match=r"(?s)OneCycleLR, step 3.*this step is done"):
+        settings.after(3, {})
+    optimizer.add_param_group({"params": nn.Linear(2, 1).parameters()})
+    with pytest.raises(InputError, match=r"(?s)other parameter groups.*2 groups, 1 then"):
+        settings.before(4)
+
+
+def test_a_snapshot_with_other_schedulers_is_refused() -> None:
+    """And one with other groups, or with a scaler; before anything of it is taken."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+
+    def settings(groups: int, schedulers: int, **more: Any) -> StepSettings:
+        parts = [{"params": m.parameters()} for m in model] if groups == 2 else model.parameters()
+        optimizer = torch.optim.SGD(parts, lr=1.0)
+        halves = [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for _ in range(schedulers)]
+        return StepSettings(Program((), (), ()), TrainingRecipe(optimizer, **more), tuple(halves))
+
+    kept = settings(1, 1).state_dict({})
+    for other, text in (
+        (settings(2, 1), "other parameter groups.*1 there, 2 here"),
+        (settings(1, 0), "other schedulers.*1 there, 0 here"),
+        (settings(1, 1, scaler=scaler(4.0)), "other scalers.*0 there, 1 here"),
+    ):
+        with pytest.raises(InputError, match=f"(?s){text}.*or name another folder"):
+            other.load_state_dict(kept, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"lr": "0.1"}, "lr must be a finite number"),
+        ({"lr": float("nan")}, "lr must be a finite number"),
+        ({"clip_norm": "1"}, "clip_norm must be above 0"),
+        ({"clip_value": float("nan")}, "clip_value must be above 0"),
+        ({"accumulate": 2.5}, "accumulate must be at least 1"),
+        ({"micro_batches": True}, "micro_batches must be at least 1"),
+        ({"autocast": "bf16"}, "autocast must be bfloat16 or float16"),
+        ({"scaler": 2.0}, "scaler must be a torch.amp.GradScaler"),
+    ],
+)
+def test_a_wrong_recipe_is_named_in_four_parts(given: dict[str, Any], text: str) -> None:
+    """Also what Python would take for a number."""
+    with pytest.raises(InputError, match=rf"(?s)TrainingRecipe.*{text}.*got .*next: give"):
+        TrainingRecipe(**given)

@@ -39,7 +39,10 @@ def test_both_problems_follow_real_streams() -> None:
     single = best_single(wrong)
     assert single is not None
     with Session(graph, DUO, initial_state(source, graph.program)) as session:
-        known = stream_interference(InterferenceProfile.alike(wrong), session, copies, single)
+        known = stream_interference(InterferenceProfile.alike(wrong), session, [copies], single)
     assert (known.factors >= 1.0).all()
     assert (known.together.compute_s >= known.alone.compute_s).all()
+    assert known.copied is not None
+    assert (known.of(copies.plan).compute_s == known.copied.compute_s).all()
+    assert known.of(single.plan) is known.alone
     assert known.alone.compute_s.sum() < 0.5 * wrong.compute_s.sum()

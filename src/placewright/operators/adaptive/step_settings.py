@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -35,7 +36,9 @@ class StepSettings:
         given = self.recipe.optimizer
         self.optimizer = given if isinstance(given, torch.optim.Optimizer) else None
         self.schedulers, self.done = schedulers, 0
+        self._groups = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for scheduler in schedulers:
+            _check_stepped(scheduler, self.optimizer)
             _check_kept(scheduler)
 
     def before(self, step: int, program: Program | None = None) -> dict[str, torch.Tensor]:
@@ -50,6 +53,13 @@ class StepSettings:
         """
         if self.optimizer is None:
             return {}
+        if len(self.optimizer.param_groups) != self._groups:
+            raise InputError(
+                "the optimizer has other parameter groups than when the model was placed",
+                where=f"optimizer {type(self.optimizer).__name__}",
+                by=f"{len(self.optimizer.param_groups)} groups, {self._groups} then",
+                hint="finish this trainer and make another one with the new groups",
+            )
         # Schedulers warn where they step before an optimizer that they have not seen a step of.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         found = current_settings(program or self.program, self.optimizer)
@@ -71,7 +81,15 @@ class StepSettings:
         if self.recipe.scales:
             self._update_scaler(scalars["found_inf"])
         for scheduler in self.schedulers:
-            scheduler.step()
+            try:
+                scheduler.step()
+            except ValueError as error:  # OneCycleLR after its last step
+                raise InputError(
+                    "a scheduler cannot be stepped any more",
+                    where=f"{_scheduler_name(scheduler)}, step {step}",
+                    by=" ".join(str(error).split()),
+                    hint="make it for as many updates as the loop does; this step is done and kept",
+                ) from error
 
     def _updates(self, step: int) -> bool:
         return step % self.recipe.accumulate == 0
@@ -112,6 +130,19 @@ class StepSettings:
         """Go on from what `state_dict` gave when `step` steps had been done."""
         if self.optimizer is None or not state:
             return
+        for what, here, there in (
+            ("parameter groups", self._groups, len(state["groups"])),
+            ("schedulers", len(self.schedulers), len(state["schedulers"])),
+            ("scalers", int(self.recipe.scales), int(bool(state["scaler"]))),
+        ):
+            if here != there:
+                raise InputError(
+                    f"the snapshot was written with other {what}",
+                    where=f"the snapshot of step {step}",
+                    by=f"{there} there, {here} here",
+                    hint="make the optimizer, its scaler and its schedulers as in the run that is "
+                    "continued, or name another folder",
+                )
         for group, kept in zip(self.optimizer.param_groups, state["groups"], strict=True):
             group |= {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
         if self.recipe.scaler is not None and state["scaler"]:
@@ -123,13 +154,42 @@ class StepSettings:
         self.done = step
 
 
+def _scheduler_name(scheduler: Any) -> str:
+    return f"scheduler {type(scheduler).__name__}"
+
+
+def _check_stepped(scheduler: Any, optimizer: torch.optim.Optimizer | None) -> None:
+    """Raise for what would have no effect, or cannot be stepped after every update."""
+    what = by = hint = ""
+    step = getattr(scheduler, "step", None)
+    if not callable(step) or not hasattr(scheduler, "state_dict"):
+        what, by = "this is no learning-rate scheduler", f"got {scheduler!r:.60}"
+        hint = "give objects of torch.optim.lr_scheduler"
+    elif optimizer is None:
+        what, by = "a scheduler needs an optimizer object", "the optimizer was given by name"
+        hint = "give optimizer=torch.optim.Adam(model.parameters(), ...), and make it from that"
+    elif getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        what, by = "the scheduler is of another optimizer", "it would change nothing here"
+        hint = "make it from the optimizer object that the model is placed with"
+    elif any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
+        what, by = "the scheduler is stepped with a metric", "step() has arguments without defaults"
+        hint = "leave it out of schedulers and call its step(metric) in the loop: what it sets "
+        hint += "takes effect in the next step"
+    if what:
+        raise InputError(what, where=_scheduler_name(scheduler), by=by, hint=hint)
+
+
+def _arguments(function: Any) -> list[Parameter]:
+    return list(signature(function).parameters.values())
+
+
 def _check_kept(scheduler: Any) -> None:
     try:
         json.dumps(scheduler.state_dict())
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(
             "the state of a scheduler cannot be kept in snapshots",
-            where=f"scheduler {type(scheduler).__name__}",
+            where=_scheduler_name(scheduler),
             by=str(error),
             hint="its state_dict() must hold numbers, strings, lists and dicts; or step it in the "
             "loop instead of giving it to the trainer",

@@ -33,9 +33,9 @@ LONG_S = 20.0
 
 
 def stream_interference(
-    known: InterferenceProfile, session: Session, result: Result, single: Result
+    known: InterferenceProfile, session: Session, results: Sequence[Result], single: Result
 ) -> InterferenceProfile:
-    """Execute the streams of two plans for a moment and correct both problems by what they take.
+    """Execute streams of several plans for a moment and correct the profile by what they take.
 
     A step on several devices hardly keeps two of them busy at once, and a stream all of them all
     the time: they share memory buses, and boards that are emulated on one machine its cores.
@@ -44,8 +44,8 @@ def stream_interference(
     ----------
     known
         Of a throughput problem; calibrated.
-    result
-        A plan of several devices, or with copies.
+    results
+        A plan with operators on several devices, one with copies of the whole model, or both.
     single
         A plan of one device.
 
@@ -54,21 +54,24 @@ def stream_interference(
     WorkerError
         A worker died or raised.
     """
-    results = (result, single)
-    rounds = StreamRounds(session, results, [predicted(r.problem, r.plan) for r in results])
+    plans = (single, *results)
+    rounds = StreamRounds(session, plans, [predicted(r.problem, r.plan) for r in plans])
     samples = [2 * p.window + SAMPLES for p in rounds.predictions]
     expected_s = sum(n * p.period_s for n, p in zip(samples, rounds.predictions, strict=True))
-    turns: tuple[list[dict[int, FloatArray]], ...] = ([], [])
+    forth = range(len(plans))
+    turns: list[list[dict[int, FloatArray]]] = [[] for _ in plans]
     for turn in range(TURNS if TURNS * expected_s <= LONG_S else 1):
-        for k in (0, 1) if turn % 2 == 0 else (1, 0):
+        for k in forth if turn % 2 == 0 else reversed(forth):
             turns[k].append(_busy_s(rounds, k, samples[k]))
-    problem = known.alone
-    several, one = (
-        _factors(problem, r.plan, found) for r, found in zip(results, turns, strict=True)
-    )
-    factors = np.maximum(several / one, 1.0)  # other load makes no device faster
-    alone = problem.replace(compute_s=problem.compute_s * one)
-    return InterferenceProfile(alone, alone.replace(compute_s=alone.compute_s * factors), factors)
+    found = [_factors(known.alone, r.plan, t) for r, t in zip(plans, turns, strict=True)]
+    alone = known.alone.replace(compute_s=known.alone.compute_s * found[0])
+    made: dict[bool, tuple[OperatorProblem, FloatArray]] = {}
+    for result, several in zip(results, found[1:], strict=True):
+        factors = np.maximum(several / found[0], 1.0)  # other load makes no device faster
+        slower = alone.replace(compute_s=alone.compute_s * factors)
+        made[len(np.unique(result.plan.placement)) == 1] = slower, factors
+    together, factors = made[min(made)]  # of copies where there is no other
+    return InterferenceProfile(alone, together, factors, made[True][0] if True in made else None)
 
 
 def _busy_s(rounds: StreamRounds, k: int, samples: int) -> dict[int, FloatArray]:
