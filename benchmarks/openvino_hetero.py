@@ -2,7 +2,8 @@
 
     python benchmarks/openvino_hetero.py
     python benchmarks/openvino_hetero.py --models resnet50 --planner hsdag --samples 500
-    python benchmarks/openvino_hetero.py --reward measured --samples 100 --json results.jsonl
+    python benchmarks/openvino_hetero.py --planner hsdag --reward measured --samples 40 \
+        --time-limit 60 --out rows.jsonl --minutes 5
 
 Every model is converted to OpenVINO and profiled on both devices, whose precision and threads are
 unequal, pinned and printed. CPU only, AUTO only, the exact minimum cut, random search and local
@@ -14,22 +15,24 @@ device.
 
 With ``--reward measured`` the searches are rewarded by measured latency instead of the judge:
 placements are run until their interval is narrow, each once, and one that OpenVINO does not compile
-counts as infeasible, with the reason.
+counts as infeasible, with the reason. ``--out FILE --minutes M`` keeps a row per model and goes on
+in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from kept_rows import KeptRows, add_options
 from placewright import Cluster, Device, PlacewrightError, Result, compare, solve
 from placewright.deployment.measured import MeasuredPlacements
 from placewright.deployment.model_files import (
@@ -37,7 +40,6 @@ from placewright.deployment.model_files import (
     capture_model_file,
     profile_model_file,
 )
-from placewright.errors import UnsupportedError
 from placewright.measurement.speed_up import T_95
 from placewright.operators.planners import planners
 from placewright.planning.parameters import choose
@@ -64,15 +66,17 @@ def main() -> None:
     parser.add_argument("--cpu", default="f32:1", help="precision and threads of CPU")
     parser.add_argument("--table", type=Path, help="keep profiles here")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="append a line per model")
+    add_options(parser)
     ask = parser.parse_args()
     warnings.simplefilter("ignore")
     cluster = Cluster((device("AUTO", ask.auto), device("CPU", ask.cpu)), name="HETERO:AUTO,CPU")
+    kept = KeptRows(ask.out, ask.minutes)
     for model in ask.models:
-        row = run(model, cluster, ask)
-        if ask.json is not None:
-            with ask.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        names = " ".join([model, *ask.planner])
+        key = f"{names}, {ask.samples} evaluations, {ask.reward}, {ask.time_limit} s"
+        if (row := kept.get(key, partial(run, model, cluster, ask))) is not None:
+            print(text(row), flush=True)
+    kept.print_left()
 
 
 def device(name: str, settings: str) -> Device:
@@ -88,42 +92,60 @@ def run(model: str, cluster: Cluster, ask: argparse.Namespace) -> dict[str, Any]
     table = ProfileTable() if ask.table is None else ProfileTable.kept(ask.table)
     load = FileWorkload(file, cluster, profile_model_file(file, cluster, table=table))
     made_s = time.perf_counter() - began
-    print(f"\n{model}: {load.problem.n} operators, captured and profiled in {made_s:.0f} s")
     found = plans(load, ask)
     engine, rounds = measured(load, list(found.values()), ask)
     singles = [k for k, name in enumerate(found) if name.startswith("only:")]
     best = min(singles, key=lambda k: mean(rounds[k]))
-    bound = max(result.lower_bound for result in found.values())
-    rows, kept = [], {}
+    kept = {}
     for k, (name, result) in enumerate(found.items()):
-        low, high = interval(rounds[k])
         ratio = [a / b for a, b in zip(rounds[best], rounds[k], strict=True)]
-        faster = interval(ratio)
         kept[name] = {
             "predicted_s": result.value,
             "measured_s": median(rounds[k]),
-            "interval_s": [low, high],
+            "interval_s": list(interval(rounds[k])),
             "speed_up": mean(ratio),
-            "speed_up_interval": list(faster),
+            "speed_up_interval": list(interval(ratio)),
             "rounds_s": rounds[k],
             "runtime_s": result.runtime_s,
             "on_first": int((result.plan.placement == 0).sum()),
+            "note": result.candidates[0].note,
         }
+    return {
+        "model": model,
+        "operators": load.problem.n,
+        "made_s": made_s,
+        "engine": engine,
+        "bound_s": max(result.lower_bound for result in found.values()),
+        "reward": ask.reward,
+        "plans": kept,
+    }
+
+
+def text(row: dict[str, Any]) -> str:
+    """A model's table."""
+    rows = []
+    for name, plan in row["plans"].items():
+        (low, high), faster = plan["interval_s"], plan["speed_up_interval"]
         rows.append(
             (
                 name,
-                seconds(result.value),
-                seconds(median(rounds[k])),
+                seconds(plan["predicted_s"]),
+                seconds(plan["measured_s"]),
                 f"{seconds(low)} to {seconds(high)}",
-                f"{mean(ratio):.2f} ({faster[0]:.2f} to {faster[1]:.2f})",
-                f"{seconds(result.runtime_s)}",
+                f"{plan['speed_up']:.2f} ({faster[0]:.2f} to {faster[1]:.2f})",
+                seconds(plan["runtime_s"]),
             )
         )
     head = ("plan", "predicted", "measured", "95 % interval", "times as fast", "planning")
-    print(engine)
-    print(plain_table(head, rows, " rrrrr"))
-    print(f"no plan is predicted below {seconds(bound)}")
-    return {"model": model, "engine": engine, "bound_s": bound, "reward": ask.reward, "plans": kept}
+    return "\n".join(
+        [
+            f"\n{row['model']}: {row['operators']} operators, captured and profiled in "
+            f"{row['made_s']:.0f} s, reward {row['reward']}",
+            row["engine"],
+            plain_table(head, rows, " rrrrr"),
+            f"no plan is predicted below {seconds(row['bound_s'])}",
+        ]
+    )
 
 
 def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
@@ -148,12 +170,10 @@ def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
 def planned(
     load: FileWorkload, name: str, reward: MeasuredPlacements | None, ask: argparse.Namespace
 ) -> Result:
-    """A plan rewarded by the judge, or by measured latency where the planner learns from it."""
+    """A plan rewarded by the judge, or by measured latency where the planner can be."""
     planner: Any = choose(planners(load.problem), name)[1]
-    if reward is None or not hasattr(planner, "learn"):
+    if reward is None or not hasattr(planner, "reward"):
         return solve(load.problem, name, time_limit_s=ask.time_limit, seed=ask.seed)
-    if not hasattr(planner, "reward"):
-        raise UnsupportedError("is rewarded by the judge only", where=name)
     return solve(
         load.problem,
         replace(planner, reward="measured"),

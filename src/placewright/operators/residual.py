@@ -189,7 +189,7 @@ class ResidualModel:
         )
 
     def _log(self, x: FloatArray) -> float:
-        """Logarithm of the correction; features are clipped, as a line says nothing far away."""
+        """Logarithm of the correction; features are clipped, as a line does not extrapolate."""
         inside = np.clip(x, self.low, self.high)
         return self.intercept + float((inside - self.mean) / self.scale @ self.weights)
 
@@ -211,7 +211,7 @@ def features(judged: OperatorJudgement) -> tuple[float, ...]:
         raise UnsupportedError(
             "only a prediction above zero can be corrected by a factor",
             where=p.name,
-            by=f"the judge says {judged.value} s",
+            by=f"predicted: {judged.value} s",
             hint="give operators or links costs, or leave the correction out",
         )
     spent = judged.op_end_s - judged.op_start_s

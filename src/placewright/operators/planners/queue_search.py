@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.episodes import RULES, episode_board, ruled_episode
+from placewright.operators.planners.learned.episodes import RULES, episode_instance, ruled_episode
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.queued.walks import (
     BEST,
@@ -119,7 +119,7 @@ class _Islands:
             yield context.incumbent.placement
         yield proposal_of(HEFT(p, context)).plan.placement
         yield RoundRobin()(p, context).placement
-        episodes, random = episode_board(p), np.ones(1, dtype=np.int64)
+        episodes, random = episode_instance(p), np.ones(1, dtype=np.int64)
         for rule in RULES[1:]:
             yield ruled_episode(episodes, *rule, 0.0, random).place
         open_to_all = np.flatnonzero(self.groups.allowed.all(axis=0))

@@ -21,11 +21,11 @@ from placewright.operators.planners.learned.episodes import (
     SENT,
     SIBLINGS,
     START,
-    episode_board,
+    episode_instance,
     new_trace,
-    no_numbers,
-    play_episode,
+    no_policy,
     ruled_episode,
+    simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.problem import OperatorProblem
@@ -51,11 +51,11 @@ def test_features_are_those_of_the_estimated_schedule() -> None:
         links="free",
         latency_s=0.0,
     )
-    b = episode_board(problem)
+    b = episode_instance(problem)
     trace = new_trace(problem.n, problem.m)
-    numbers = no_numbers(problem.n)
+    numbers = no_policy(problem.n)
     numbers.score[:] = [5, 4, 2, 3, 1]
-    play_episode(b, numbers, NO_RULE, np.array([0, 1, 0, 1, 0]), 0.0, one(), trace)
+    simulate_episode(b, numbers, NO_RULE, np.array([0, 1, 0, 1, 0]), 0.0, one(), trace)
     assert trace.step.tolist() == [0, 1, 3, 2, 4]
     assert trace.ready.tolist() == [0, 0, 2, 0, 4]
     seen = trace.seen[2]
@@ -66,8 +66,8 @@ def test_features_are_those_of_the_estimated_schedule() -> None:
     assert (seen[:, SIBLINGS] * b.unit_s).tolist() == pytest.approx([0.0, 4.0])
     assert (seen[:, END] * b.unit_s).tolist() == pytest.approx([0.0, 1.0])
     loads = new_trace(problem.n, problem.m)
-    board = episode_board(problem, by_load=True)
-    play_episode(board, numbers, NO_RULE, np.array([0, 1, 0, 1, 0]), 0.0, one(), loads)
+    board = episode_instance(problem, by_load=True)
+    simulate_episode(board, numbers, NO_RULE, np.array([0, 1, 0, 1, 0]), 0.0, one(), loads)
     assert (loads.seen[2, :, START] * b.whole_s).tolist() == pytest.approx([1.0, 3.0])
 
 
@@ -78,7 +78,7 @@ def test_the_sibling_rule_joins_what_will_be_summed() -> None:
         [(0, 4.0, [4]), (1, 4.0, [4]), (2, 4.0, [5]), (3, 4.0, [5])],
         links="free",
     )
-    b = episode_board(problem)
+    b = episode_instance(problem)
     blind = ruled_episode(b, 0.0, 0.0, 0.0, one()).place
     joined = ruled_episode(b, 1.0, 0.0, 0.0, one()).place
     assert joined.tolist() == [0, 0, 1, 1, 0, 1]
@@ -96,7 +96,7 @@ def test_episodes_are_drawn_with_the_likelihood_that_learning_uses() -> None:
     traces = training.drawn(2000)
     first = np.array([int(t.step[1] == 0) for t in traces])
     likely = policy.likelihood(traces[:400])
-    score = policy.numbers().score
+    score = policy.encoded().score
     expected = 1.0 / (1.0 + np.exp(score[0] - score[1]))
     assert first.mean() == pytest.approx(expected, abs=0.03)
     chosen = likely.chosen.detach().numpy()
@@ -156,7 +156,7 @@ def test_a_checkpoint_is_taken_up_and_another_hidden_size_refused(tmp_path: Path
     save_parameters(path, evaluations.parameters, planner.schema(problem))
     taken = Doppler(samples=20, checkpoint=str(path))
     judge(other, proposal_of(taken(other, Context())).plan)
-    policy = _Policy(planner, episode_board(problem))
+    policy = _Policy(planner, episode_instance(problem))
     policy.load(evaluations.parameters)
     for name, value in policy.state().items():
         assert np.array_equal(value, evaluations.parameters[name])

@@ -56,7 +56,9 @@ def four() -> OperatorProblem:
     return tiny([[1.0, 1.0]] * 4)
 
 
-@pytest.mark.parametrize("planner", ["post", "hp3c", "hsdag", "doppler", "random-search"])
+@pytest.mark.parametrize(
+    "planner", ["post", "hp3c", "hsdag", "doppler", "random-search", "local-search"]
+)
 def test_runs_decide_and_not_the_judge(planner: str) -> None:
     """A placement that the judge thinks bad is returned where it is fastest when executed."""
     truth = np.array([0, 1, 0, 1])
@@ -66,7 +68,7 @@ def test_runs_decide_and_not_the_judge(planner: str) -> None:
         choice["rehearsal"] = 24
     result = solve(four(), choice, measure=engine)
     assert engine.seconds(result.plan.placement) <= engine.seconds(np.zeros(4, dtype=np.int64))
-    if planner in ("post", "random-search"):
+    if planner in ("post", "random-search", "local-search"):
         assert result.plan.placement.tolist() == truth.tolist()
         assert "times as fast as the best trivial plan" in result.candidates[0].note
     assert "refused" in result.candidates[0].note

@@ -73,10 +73,10 @@ def load_parameters(path: str | Path, schema: Schema) -> tuple[dict[str, Any], d
     data = _bytes(path)
     try:
         head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        said = json.loads(head["__metadata__"][FORMAT])
+        header = json.loads(head["__metadata__"][FORMAT])
         arrays = dict(load(data))
-        found, facts = Schema(**said["schema"]), dict(said["facts"])
-        version = int(said["version"])
+        found, facts = Schema(**header["schema"]), dict(header["facts"])
+        version = int(header["version"])
     except Exception as error:  # whatever a damaged file makes of a parser
         raise InputError(
             "is no checkpoint of a learned planner, or a damaged one",

@@ -23,14 +23,14 @@ from placewright.operators.planners.learned.episodes import (
     SENT,
     SHARE,
     START,
-    EpisodeBoard,
-    Numbers,
+    EncodedPolicy,
+    EpisodeInstance,
     Trace,
-    episode_board,
+    episode_instance,
     new_trace,
-    no_numbers,
-    play_episode,
+    no_policy,
     ruled_episode,
+    simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import (
@@ -66,8 +66,8 @@ class Doppler:
 
     ``profile="repaired"``: starts in the estimated schedule wait for inputs; PLC also sees
     *siblings*, transfers that are saved later if an operator joins the other producers of its
-    consumers; the teacher is the best of `RULES`, list schedules, and what is known, played as an
-    episode; rewards are minus the logarithm of the makespan, normalised over a batch, with an
+    consumers; the teacher is the best of the critical-path rules, list schedules and the incumbent,
+    as an episode; rewards are minus the logarithm of the makespan, normalised over a batch, with an
     entropy bonus; the best placement so far is imitated beside.
 
     ``profile="as_published"`` keeps what the release does: starts are loads, so that teacher and
@@ -146,9 +146,9 @@ class Likelihood(NamedTuple):
 
 
 class _Policy:
-    """The networks. Episodes are played with their `numbers`, and valued by `likelihood`."""
+    """The networks: `encoded` for episodes in numpy, `likelihood` of episodes in torch."""
 
-    def __init__(self, planner: Doppler, b: EpisodeBoard) -> None:
+    def __init__(self, planner: Doppler, b: EpisodeInstance) -> None:
         import torch
         from torch.nn import LayerNorm, Linear, ModuleDict, Parameter, ReLU, Sequential
 
@@ -205,7 +205,7 @@ class _Policy:
         score = self.layers["select"](z)[:, 0] + self.urgency * self.features[:, 0]
         return score, self.layers["node"](z), self.layers["held"](h)
 
-    def numbers(self) -> Numbers:
+    def encoded(self) -> EncodedPolicy:
         """The same in numpy, for episodes."""
         import torch
 
@@ -215,7 +215,9 @@ class _Policy:
             hidden = (state["hidden.weight"] * self.kept).T
             parts = (score, node, held, hidden, state["out.weight"][0])
             arrays = [*parts, self.linear * self.kept * float(self.repaired)]
-            return Numbers(*(np.ascontiguousarray(x.numpy(), dtype=np.float64) for x in arrays))
+            return EncodedPolicy(
+                *(np.ascontiguousarray(x.numpy(), dtype=np.float64) for x in arrays)
+            )
 
     def likelihood(self, traces: Sequence[Trace]) -> Likelihood:
         """Of what was chosen in episodes."""
@@ -283,7 +285,7 @@ class _Training:
         published = planner.profile == "as_published"
         if published:
             evaluations.decoder = None
-        self.b = episode_board(problem, by_load=published)
+        self.b = episode_instance(problem, by_load=published)
         self.policy = _Policy(planner, self.b)
         self.shape = problem.n, problem.m
         self.random = np.array([evaluations.context.seed * 7919 + 12345], dtype=np.int64)
@@ -299,17 +301,17 @@ class _Training:
 
     def along(self, place: IntArray) -> Trace:
         """An episode that ends at a known placement."""
-        trace, numbers = new_trace(*self.shape), no_numbers(self.shape[0])
-        numbers.score[:] = self.b.priority
-        play_episode(self.b, numbers, NO_RULE, thawed(place), 0.0, self.random, trace)
+        trace, policy = new_trace(*self.shape), no_policy(self.shape[0])
+        policy.score[:] = self.b.priority
+        simulate_episode(self.b, policy, NO_RULE, thawed(place), 0.0, self.random, trace)
         return trace
 
     def drawn(self, count: int) -> list[Trace]:
         """Episodes of the policy."""
-        numbers, traces = self.policy.numbers(), []
+        policy, traces = self.policy.encoded(), []
         for _ in range(count):
             trace = new_trace(*self.shape)
-            play_episode(self.b, numbers, NO_RULE, NOT_FORCED, 1.0, self.random, trace)
+            simulate_episode(self.b, policy, NO_RULE, NOT_FORCED, 1.0, self.random, trace)
             traces.append(trace)
         return traces
 
@@ -368,7 +370,7 @@ class _Training:
             self.found.keep(**self.policy.state())
 
 
-def _node_features(b: EpisodeBoard) -> FloatArray:
+def _node_features(b: EpisodeInstance) -> FloatArray:
     """Levels from the bottom and the top, times, transfers in and out, degrees; of an operator."""
     n = len(b.mean_s)
     top = np.zeros(n)
@@ -384,7 +386,7 @@ def _node_features(b: EpisodeBoard) -> FloatArray:
     return np.stack([*columns, np.log1p(into), np.log1p(out), *degrees], axis=1)
 
 
-def _critical_paths(b: EpisodeBoard) -> Iterator[IntArray]:
+def _critical_paths(b: EpisodeInstance) -> Iterator[IntArray]:
     """Pairs of an operator and one on its longest path, (2, pairs): downwards, then upwards."""
     n = len(b.mean_s)
     for starts, edges, ends in (

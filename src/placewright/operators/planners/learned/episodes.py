@@ -1,8 +1,8 @@
 """Episodes of DOPPLER, compiled: one ready operator after the other gets a device.
 
-An episode keeps an estimated schedule, from which the features of each device come. It is played
-with a policy's numbers, with the rule of a critical-path teacher, or along a known placement; the
-trace of what was chosen and seen lets a network compute its likelihood afterwards at once.
+An episode keeps an estimated schedule, from which the features of each device come. Devices are
+chosen by a policy's network, by the rule of a critical-path teacher, or given by a known placement.
+The trace of choices and features lets a network compute their likelihood afterwards in one pass.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FINE = 1 << 24
 """Steps of a random number in [0, 1)."""
 
 
-class EpisodeBoard(NamedTuple):
-    """A problem as episodes read it. Edges are pairs of a tensor and a consumer.
+class EpisodeInstance(NamedTuple):
+    """The arrays of a problem that episodes need. Edges are pairs of a tensor and a consumer.
 
     Attributes
     ----------
@@ -84,14 +84,14 @@ class EpisodeBoard(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What happened in an episode, by operator; written by `play_episode`.
+    """Choices and features of an episode, by operator; written by `simulate_episode`.
 
     Attributes
     ----------
     place, step, ready
         Shape (n,): device; when it was chosen, and from which step on it could have been.
     seen
-        Shape (n, m, features): what the policy saw of each device.
+        Shape (n, m, features): features of each device when the operator was placed.
     open
         Shape (n, m): devices that could be chosen.
     """
@@ -103,8 +103,8 @@ class Trace(NamedTuple):
     open: BoolArray
 
 
-class Numbers(NamedTuple):
-    """A policy's numbers: scores of operators, and a network from devices' features to logits.
+class EncodedPolicy(NamedTuple):
+    """A policy's encoding: scores of operators, and a network from device features to logits.
 
     ``logit = seen @ linear + relu(node[v] + seen @ hidden + mean of node_sum) @ out``
     """
@@ -117,17 +117,17 @@ class Numbers(NamedTuple):
     linear: FloatArray
 
 
-def no_numbers(n: int) -> Numbers:
-    """In the place of a policy where a rule or a placement decides."""
+def no_policy(n: int) -> EncodedPolicy:
+    """Zeros, for episodes in which a rule or a placement decides."""
     wide = np.zeros((n, 1))
     features = len(DEVICE_FEATURES)
-    return Numbers(
+    return EncodedPolicy(
         np.zeros(n), wide, wide, np.zeros((features, 1)), np.zeros(1), np.zeros(features)
     )
 
 
-def episode_board(problem: OperatorProblem, *, by_load: bool = False) -> EpisodeBoard:
-    """The board of a problem."""
+def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> EpisodeInstance:
+    """The arrays of a problem."""
     p, groups = problem, groups_of(problem)
     counts = np.diff(p.consumer_offsets)
     source = np.repeat(p.tensor_producer, counts)
@@ -146,7 +146,7 @@ def episode_board(problem: OperatorProblem, *, by_load: bool = False) -> Episode
         edges = out[1][out[0][i] : out[0][i + 1]]
         rank[i] = mean_s[i] + max((edge_s[e] + rank[target[e]] for e in edges.tolist()), default=0)
     unit = float(np.sqrt((mean_s**2).mean())) or float(edge_s.max(initial=0.0)) or 1.0
-    return EpisodeBoard(
+    return EpisodeInstance(
         thawed(p.compute_s),
         source,
         target,
@@ -181,24 +181,24 @@ def new_trace(n: int, m: int) -> Trace:
 
 
 @njit_nogil
-def play_episode(
-    b: EpisodeBoard,
-    numbers: Numbers,
+def simulate_episode(
+    b: EpisodeInstance,
+    policy: EncodedPolicy,
     rule: FloatArray,
     forced: IntArray,
     noise: float,
     random: IntArray,
     t: Trace,
 ) -> None:
-    """Play one episode into `t`.
+    """Run one episode and record it in `t`.
 
     Parameters
     ----------
     rule
         Weights of siblings and of transfers in the teacher's rule, least ``end - w0 siblings +
-        w1 transfers`` (in units); empty where `numbers` decide.
+        w1 transfers`` (in units); empty where `policy` decide.
     forced
-        Shape (n,), devices along which to play; empty where they are chosen.
+        Shape (n,), the device of each operator; empty where they are chosen.
     noise
         Scale of Gumbel noise on scores and logits; 1 draws from the policy, 0 takes its best.
     random
@@ -206,7 +206,7 @@ def play_episode(
     """
     n, m = b.compute_s.shape
     end, free, load = np.zeros(n), np.zeros(m), np.zeros(m)
-    used, held = np.zeros(m), np.zeros((m, numbers.held.shape[1]))
+    used, held = np.zeros(m), np.zeros((m, policy.held.shape[1]))
     count, home = np.zeros(m), np.full(len(b.allowed), -1)
     missing, ready, size = np.zeros(n, dtype=np.int64), np.empty(n, dtype=np.int64), 0
     key = np.empty(n)
@@ -222,7 +222,7 @@ def play_episode(
         best = 0
         for x in range(size):
             i = ready[x]
-            key[x] = numbers.score[i]
+            key[x] = policy.score[i]
             if noise > 0 and not ranked:
                 key[x] += noise * _gumbel(random)
             if key[x] > key[best]:
@@ -233,13 +233,13 @@ def play_episode(
             ready[x] = ready[x + 1]
         t.step[v] = step
         g = b.group[v]
-        _see(b, v, end, free, load, used, t)
+        _write_features(b, v, end, free, load, used, t)
         for d in range(m):
             t.open[v, d] = b.allowed[g, d] and (home[g] < 0 or home[g] == d)
         if len(forced) > 0:
             d = forced[v]
         else:
-            d = _choose(numbers, rule, noise, random, held, count, v, t)
+            d = _choose(policy, rule, noise, random, held, count, v, t)
         t.place[v] = d
         home[g] = d
         start = max(free[d], t.seen[v, d, INPUTS] * b.whole_s)
@@ -247,7 +247,7 @@ def play_episode(
         free[d] = end[v]
         load[d] += b.compute_s[v, d]
         used[d] += b.resident_bytes[v]
-        held[d] += numbers.held[v]
+        held[d] += policy.held[v]
         count[d] += 1.0
         for x in range(b.out_start[v], b.out_start[v + 1]):
             j = b.target[b.out_edge[x]]
@@ -259,7 +259,7 @@ def play_episode(
 
 
 def ruled_episode(
-    b: EpisodeBoard, siblings: float, transfers: float, noise: float, random: IntArray
+    b: EpisodeInstance, siblings: float, transfers: float, noise: float, random: IntArray
 ) -> Trace:
     """A critical-path teacher: highest rank first, best device by a rule; ties at random.
 
@@ -269,10 +269,10 @@ def ruled_episode(
         Zero for ties by device.
     """
     n, m = b.compute_s.shape
-    trace, numbers = new_trace(n, m), no_numbers(n)
-    numbers.score[:] = b.priority
+    trace, policy = new_trace(n, m), no_policy(n)
+    policy.score[:] = b.priority
     rule = np.array([siblings, transfers])
-    play_episode(b, numbers, rule, NOT_FORCED, noise, random, trace)
+    simulate_episode(b, policy, rule, NOT_FORCED, noise, random, trace)
     return trace
 
 
@@ -280,7 +280,7 @@ def ruled_placements(
     problem: OperatorProblem, rules: Sequence[tuple[float, float]] = RULES
 ) -> IntArray:
     """Shape (rules, n): where critical-path teachers place operators, ties by device."""
-    instance, random = episode_board(problem), np.ones(1, dtype=np.int64)
+    instance, random = episode_instance(problem), np.ones(1, dtype=np.int64)
     return np.stack([ruled_episode(instance, *rule, 0.0, random).place for rule in rules])
 
 
@@ -290,8 +290,8 @@ def _gumbel(random: IntArray) -> float:
 
 
 @njit_nogil
-def _see(
-    b: EpisodeBoard,
+def _write_features(
+    b: EpisodeInstance,
     v: int,
     end: FloatArray,
     free: FloatArray,
@@ -342,7 +342,7 @@ def _see(
 
 @njit_nogil
 def _choose(
-    numbers: Numbers,
+    policy: EncodedPolicy,
     rule: FloatArray,
     noise: float,
     random: IntArray,
@@ -351,8 +351,8 @@ def _choose(
     v: int,
     t: Trace,
 ) -> int:
-    """The device of `v`, by the teacher's rule or by the policy's numbers."""
-    m, width = t.open.shape[1], len(numbers.out)
+    """The device of `v`, by the teacher's rule or by the policy's policy."""
+    m, width = t.open.shape[1], len(policy.out)
     best, most = -1, -np.inf
     for d in range(m):
         if not t.open[v, d]:
@@ -364,15 +364,15 @@ def _choose(
             value += 1e-6 * noise * draw(random, 0, FINE) / FINE
         else:
             for f in range(len(s)):
-                value += s[f] * numbers.linear[f]
+                value += s[f] * policy.linear[f]
             for h in range(width):
-                x = numbers.node[v, h]
+                x = policy.node[v, h]
                 if count[d] > 0:
                     x += held[d, h] / count[d]
                 for f in range(len(s)):
-                    x += s[f] * numbers.hidden[f, h]
+                    x += s[f] * policy.hidden[f, h]
                 if x > 0:
-                    value += x * numbers.out[h]
+                    value += x * policy.out[h]
             value += noise * _gumbel(random) if noise > 0 else 0.0
         if value > most:
             best, most = d, value

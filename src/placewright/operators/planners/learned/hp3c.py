@@ -297,7 +297,7 @@ class _Run:
             self.best = float(costs[k]), _Draw(*(part[k : k + 1].clone() for part in draw))
 
     def _imitate(self) -> None:
-        """Groups are stretches of the teacher's devices; the placer says those devices."""
+        """Groups are stretches of the teacher's devices; the placer returns those devices."""
         import torch
 
         from placewright.operators.planners.learned.networks import stepped

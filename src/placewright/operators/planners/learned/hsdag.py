@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORBIDDEN_S = 1e10
-"""What the published code says that everything on one device takes."""
+"""Seconds that the published code charges for everything on one device."""
 
 FLIPS = 3.0
 """Imitation ends when a sample moves fewer groups than this off the teacher's devices."""

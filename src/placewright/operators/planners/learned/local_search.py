@@ -28,6 +28,9 @@ class LocalSearch:
     ----------
     samples
         Evaluations allowed, the starts included.
+    reward, rehearsal
+        ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
+        many evaluations of the judge; `samples` are then measured ones.
     start
         The best list schedule, or the best trivial plan.
     walk
@@ -40,6 +43,8 @@ class LocalSearch:
     on_request: ClassVar[bool] = True
     checkpoint: ClassVar[str] = ""
     samples: int = 2400
+    reward: Literal["judge", "measured"] = "judge"
+    rehearsal: int = 2400
     start: Literal["lists", "trivial"] = "lists"
     walk: int = 250
     heats: tuple[float, ...] = (0.1, 0.02, 0.04, 0.01)
@@ -60,8 +65,8 @@ class LocalSearch:
         """Walk after walk from the best plan so far."""
         if self.start == "lists":
             evaluations.teach()
-        if evaluations.filler is not None:
-            self._walk_in_calls(evaluations)
+        if evaluations.filler is not None or evaluations.measure is not None:
+            self._walk_by_edits(evaluations)
             return
         walk = 0
         while count := evaluations.room(self.walk):
@@ -77,8 +82,12 @@ class LocalSearch:
             evaluations.credit(count, [found])
             walk += 1
 
-    def _walk_in_calls(self, evaluations: Evaluations) -> None:
-        """The same where transfers go through host memory: every placement is made into calls."""
+    def _walk_by_edits(self, evaluations: Evaluations) -> None:
+        """The same, one placement at a time, where the compiled search cannot evaluate them.
+
+        Where transfers go through host memory every placement is made into calls; measured
+        placements have to be executed.
+        """
         problem, rng = evaluations.problem, np.random.default_rng(evaluations.context.seed)
         grouping = group_operators(problem, "colocation", problem.n)
         edges, mean_s = edges_of(problem, grouping), mean_operator_s(problem)
@@ -88,6 +97,8 @@ class LocalSearch:
             place = grouping.devices(problem, evaluations.best.place)
             value_s, heat = evaluations.best.score.value_s, self.heats[walk % len(self.heats)]
             for done in range(count):
+                if not evaluations.room(1):
+                    return
                 near = place.copy()
                 edit(near, grouping, edges, uniform, rng)
                 row = evaluations.repaired(grouping.placements(near))[0][0]

@@ -69,7 +69,7 @@ class Post:
     parts
         Which of the two parts learn, for ablation.
     start
-        ``lists``: from the best list schedule. ``uniform``: knows nothing. Default by profile.
+        ``lists``: from the best list schedule. ``uniform``: no prior knowledge. Default by profile.
     groups, grouping
         At most, and how operators are grouped: 128 by ``modules``, but 512 by ``chains`` or, up to
         `SMALL` operators, ``colocation``, where `repaired` starts from a list schedule.

@@ -55,7 +55,7 @@ SCHEMA = Schema("transfer", "transfer 1", f"hidden {HIDDEN}, rounds {ROUNDS}, he
 
 
 class Setting(NamedTuple):
-    """What a list schedule is decoded with, beside what the network says of every operator.
+    """Parameters of a decoding, the same for every operator; the network's outputs are not.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Setting(NamedTuple):
     ranked
         Factor on transfers in the upward rank.
     trust
-        Factor on what the network says; 0 for a schedule without it.
+        Factor on the network's outputs; 0 for a schedule without them.
     """
 
     ahead: float
@@ -96,9 +96,9 @@ class Transfer:
     """A message-passing network guides a list scheduler; a short walk from the best ends it.
 
     The network reads an operator's mean time, ranks, slack, degrees, transfers, and how devices
-    differ, passes messages along and against tensors twice, and says four numbers per operator: a
-    factor on its priority, a weight of PEFT's table, a price on the transfers of what it makes, a
-    weight of its own time on a device. The compiled insertion scheduler of HEFT, which books
+    differ, passes messages along and against tensors twice, and returns four numbers per operator:
+    a factor on its priority, a weight of PEFT's table, a price on the transfers of what it makes,
+    a weight of its own time on a device. The compiled insertion scheduler of HEFT, which books
     channels where transfers wait, decodes that with a grid of settings, then with priorities and
     settings drawn around the best one's; the judge values each, single devices and HEFT's plans.
 
@@ -191,12 +191,12 @@ def proposals(
 
 
 class Decoder:
-    """A problem laid out for many list schedules, what the network says of it, the best plan.
+    """Decodes list schedules of one problem, judges them and keeps the best plan.
 
     Attributes
     ----------
     best, score
-        The best plan so far and the judge's word on it.
+        The best plan so far and its score.
     chosen
         Setting and noise of the best decoding so far.
     """
@@ -215,7 +215,7 @@ class Decoder:
         self.forget()
 
     def guide(self, parameters: Mapping[str, Any]) -> None:
-        """Let a network with these parameters say what it thinks of every operator."""
+        """Compute the network's outputs for every operator."""
         self.heads = network(self.features, self.uses, parameters)
 
     def forget(self) -> None:
