@@ -119,9 +119,11 @@ def grids() -> Iterator[Callable[[], MemoryPbqp]]:
         pairs = [(i, i + 1) for i in range(n) if i % side < side - 1]
         pairs += [(i, i + side) for i in range(n - side)]
         plain = drawn(n, pairs, rng)
-        born = rng.integers(0, 40, n)
+        live_from = rng.integers(0, 40, n)
         usage, limit = rng.integers(0, 1000, 4 * n), 80 * n
-        problem = MemoryPbqp(plain, usage, born, born + 10, limit, f"grid {side} x {side}")
+        problem = MemoryPbqp(
+            plain, usage, live_from, live_from + 10, limit, f"grid {side} x {side}"
+        )
         yield lambda problem=problem: problem
 
 

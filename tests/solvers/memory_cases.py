@@ -23,10 +23,10 @@ def random_case(seed: int, n: int = 6, options: int = 3) -> MemoryPbqp:
         elif sizes[i] == sizes[j] and rng.random() < 0.3:
             edges.append((i, j, _tie(rng, int(sizes[i]))))
     usage = rng.integers(0, 10, int(sizes.sum()))
-    born = rng.integers(0, 6, n)
-    dies = born + rng.integers(0, 5, n)
+    live_from = rng.integers(0, 6, n)
+    live_until = live_from + rng.integers(0, 5, n)
     limit = int(rng.integers(2, 9) * n / 2)
-    return MemoryPbqp(Pbqp.of(nodes, edges), usage, born, dies, limit, f"random {seed}")
+    return MemoryPbqp(Pbqp.of(nodes, edges), usage, live_from, live_until, limit, f"random {seed}")
 
 
 def _costs(rng: np.random.Generator, shape: tuple[int, ...], forbidden: float) -> Any:
@@ -45,8 +45,8 @@ def _tie(rng: np.random.Generator, size: int) -> Any:
 def slow_value(p: MemoryPbqp, x: Any) -> float:
     """Term by term; ``inf`` where a moment needs more than the limit."""
     q, total = p.pbqp, 0.0
-    for t in range(int(p.dies.max(initial=0))):
-        alive = [i for i in range(p.n) if p.born[i] <= t < p.dies[i]]
+    for t in range(int(p.live_until.max(initial=0))):
+        alive = [i for i in range(p.n) if p.live_from[i] <= t < p.live_until[i]]
         if sum(int(p.usage[q.start[i] + x[i]]) for i in alive) > p.limit:
             return float("inf")
     for i in range(p.n):

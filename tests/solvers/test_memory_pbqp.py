@@ -19,7 +19,7 @@ def test_value_and_peak_agree_with_the_slow_count() -> None:
         peak, moment = problem.peak(x)
         fits = problem.value(x) if peak <= problem.limit else np.inf
         assert fits == slow_value(problem, x), seed
-        alive = (problem.born <= moment) & (moment < problem.dies)
+        alive = (problem.live_from <= moment) & (moment < problem.live_until)
         used = problem.usage[problem.pbqp.start[:-1] + np.array(x)]
         assert used[alive].sum() == peak, seed
 

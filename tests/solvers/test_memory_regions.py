@@ -9,7 +9,7 @@ from placewright.errors import InfeasibleError
 from placewright.solvers._memory_contract import spans_of
 from placewright.solvers._memory_core import Core, core_of, expected, loaded, priced
 from placewright.solvers._memory_draft import draft
-from placewright.solvers._memory_moves import reset, squeeze, state_of
+from placewright.solvers._memory_moves import repair_memory, reset, state_of
 from placewright.solvers._memory_regions import exchange, improve_region
 from placewright.solvers._pbqp_search import reduce_greedily
 from placewright.solvers._pbqp_work import evaluate
@@ -18,7 +18,7 @@ from placewright.solvers.memory_pbqp import MemoryPbqp
 
 def core(problem: MemoryPbqp) -> Core | None:
     """Of the problem as given, not reduced; ``None`` where some moment never fits."""
-    spans = spans_of(problem.usage, problem.pbqp.start, problem.born, problem.dies)
+    spans = spans_of(problem.usage, problem.pbqp.start, problem.live_from, problem.live_until)
     try:
         return core_of(draft(problem.pbqp.arrays, spans), problem.limit)
     except InfeasibleError:
@@ -28,7 +28,7 @@ def core(problem: MemoryPbqp) -> Core | None:
 def used(problem: MemoryPbqp, choice: np.ndarray, moment: int) -> int:
     """Usage at a moment, counted."""
     own = problem.usage[problem.pbqp.start[:-1] + choice]
-    return int(own[(problem.born <= moment) & (moment < problem.dies)].sum())
+    return int(own[(problem.live_from <= moment) & (moment < problem.live_until)].sum())
 
 
 def test_runs_and_tree_count_what_is_used() -> None:
@@ -72,7 +72,7 @@ def test_regions_fit_and_count_their_change() -> None:
         price = np.ones(len(c.moment))
         dear = c.arrays._replace(cost=priced(c.arrays, c.loads, 9 * price))
         state = state_of(c, reduce_greedily(dear).choice, price)
-        if not squeeze(c.arrays, c.loads, state, 20):
+        if not repair_memory(c.arrays, c.loads, state, 20):
             continue
         before = evaluate(c.arrays, state.choice)
         if not np.isfinite(before):

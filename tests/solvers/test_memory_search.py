@@ -96,9 +96,9 @@ def grid(side: int, options: int, seed: int = 0) -> MemoryPbqp:
         (i, j, rng.integers(0, 50, (options, options)))
         for i, j in right + [(i, i + side) for i in range(n - side)]
     ]
-    born = rng.integers(0, 20, n)
+    live_from = rng.integers(0, 20, n)
     usage = rng.integers(0, 10, n * options)
-    return MemoryPbqp(Pbqp.of(nodes, edges), usage, born, born + 5, 2 * n)
+    return MemoryPbqp(Pbqp.of(nodes, edges), usage, live_from, live_from + 5, 2 * n)
 
 
 def test_same_seed_same_answer() -> None:

@@ -38,7 +38,7 @@ def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray
         area = int((p.start[i + 1] - p.start[i]) * (p.start[j + 1] - p.start[j]))
         network.AddFunction([f"x{i}", f"x{j}"], _capped(p.pool[at : at + area], top))
     try:
-        for moment in np.unique(problem.born).tolist():
+        for moment in np.unique(problem.live_from).tolist():
             _limit(network, problem, moment)
         with _quiet():
             answer = network.Solve(timeLimit=time_limit_s)
@@ -56,7 +56,9 @@ def _limit(network: Any, problem: MemoryPbqp, moment: int) -> None:
     start = problem.pbqp.start
     terms = [
         (f"x{i}", a, int(problem.usage[start[i] + a]))
-        for i in np.flatnonzero((problem.born <= moment) & (moment < problem.dies)).tolist()
+        for i in np.flatnonzero(
+            (problem.live_from <= moment) & (moment < problem.live_until)
+        ).tolist()
         for a in range(int(start[i + 1] - start[i]))
     ]
     if sum(use for _, _, use in terms) > problem.limit:

@@ -268,17 +268,17 @@ def _value(kind: Any, value: Any, key: str, where: str) -> Any:
             found = adapter.validate_json(json.dumps(attempt), strict=True)
         except (ValidationError, TypeError, ValueError, RecursionError):
             continue
-        if not _odd(found):
+        if not _unrepresentable(found):
             return found
     shown = repr(value)
     by = f"got {shown if len(shown) <= 60 else shown[:57] + '...'}"
     raise InputError(f"{key} must be {_described(kind)}", where=where, by=by)
 
 
-def _odd(value: Any) -> bool:
+def _unrepresentable(value: Any) -> bool:
     """Whether a number in it is NaN, or a whole number too large for any array."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return any(_odd(inner) for inner in value)
+        return any(_unrepresentable(inner) for inner in value)
     if isinstance(value, int) and abs(value) > LARGEST:
         return True
     return isinstance(value, float) and math.isnan(value)

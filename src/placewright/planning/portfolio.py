@@ -162,7 +162,7 @@ class Portfolio:
                     raise
                 by = f"{type(error).__name__}: {error}"
                 raise InputError("fails with these parameters", where=name, by=by) from error
-            self.leave_out(name, *_excuse(name, error))
+            self.leave_out(name, *_failure_note(name, error))
             return False
         relayed = context.incumbent is not None
         self._enter(name, proposal, judgement, took_s, relayed=relayed)
@@ -176,8 +176,8 @@ class Portfolio:
         for c in self.tried:
             if c.fits and c.planner in simplifier.never_behind and best > 0:
                 tolerance = min(tolerance, max(0.0, sign * (c.value / best - 1)))
-        slack = 1 + sign * tolerance
-        near = [c for c in self.tried if c.fits and not self._beyond(c.value, slack)]
+        factor = 1 + sign * tolerance
+        near = [c for c in self.tried if c.fits and not self._worse_by(c.value, factor)]
         near.sort(key=lambda c: (c.plan is not self.best_plan, self.direction.sign * c.value))
         context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.planning.judge)
         began = time.perf_counter() - self.clock.seconds
@@ -190,9 +190,9 @@ class Portfolio:
         except Exception as error:  # the plan that is there must not be lost
             if not self.tolerant:
                 raise
-            self.leave_out(simplifier.name, *_excuse(simplifier.name, error))
+            self.leave_out(simplifier.name, *_failure_note(simplifier.name, error))
             return False
-        if not judgement.feasible or self._beyond(float(judgement.value), slack):
+        if not judgement.feasible or self._worse_by(float(judgement.value), factor):
             return False
         given = next((c for c in near if c.plan is proposal.plan), None)
         name = simplifier.name if given is None else given.planner
@@ -216,9 +216,9 @@ class Portfolio:
         """``None`` before there is one."""
         return None if self.best is None else self.best.plan
 
-    def _beyond(self, value: float, slack: float) -> bool:
+    def _worse_by(self, value: float, factor: float) -> bool:
         """Whether a value is worse than the best one by more than a share."""
-        return self.direction.better(self.value * slack, value)
+        return self.direction.better(self.value * factor, value)
 
     def leave_out(self, name: str, outcome: Outcome, why: str, took_s: float = 0.0) -> None:
         """Note a planner that gave no plan."""
@@ -255,8 +255,8 @@ class Portfolio:
         """Whether a claimed bound is no number, or the plan itself beats it."""
         if proposal.bound is None:
             return False
-        slack = 1 + self.direction.sign * PROOF
-        limit = judgement.value * slack if judgement.feasible else self.direction.worst
+        factor = 1 + self.direction.sign * PROOF
+        limit = judgement.value * factor if judgement.feasible else self.direction.worst
         return not math.isfinite(proposal.bound) or self.direction.better(limit, proposal.bound)
 
     def _prove(self, name: str, proposal: Proposal[Any]) -> None:
@@ -419,7 +419,7 @@ def _under_its_name(progress: Progress, name: str, p: Portfolio, start: float) -
     return relay
 
 
-def _excuse(planner: str, error: Exception) -> tuple[Outcome, str]:
+def _failure_note(planner: str, error: Exception) -> tuple[Outcome, str]:
     if isinstance(error, MissingDependencyError):
         return Outcome.MISSING_PACKAGE, f"{error.what}: {error.hint}"
     return Outcome.FAILED, _failed(planner, f"{type(error).__name__}: {error}")

@@ -52,7 +52,7 @@ def wing_of(problem: Any) -> Wing:
     UnsupportedError
         No wing does; names the types that are taken.
     """
-    for wing in _in_turn():
+    for wing in _lookup_order():
         if isinstance(problem, wing.problem_type()):
             return wing
     known = ", ".join(wing.problem_type().__name__ for wing in wings().values())
@@ -120,7 +120,7 @@ def plugged_planners(group: str) -> list[Planner]:
     return found
 
 
-def _in_turn() -> Iterator[Wing]:
+def _lookup_order() -> Iterator[Wing]:
     """Registered wings, own ones, plug-ins: those are not looked for before they are needed."""
     yield from _registered.values()
     for name in OWN:

@@ -18,14 +18,16 @@ from placewright.solvers._pbqp_work import Arrays
 
 
 class Spans(NamedTuple):
-    """Usage of options over time: span s lies on ``node[s]`` from ``born[s]`` to ``dies[s]``.
+    """Usage of options over time: span s is of ``node[s]``.
+
+    It lasts from ``live_from[s]`` to before ``live_until[s]``.
 
     Its usages, one per option of the node, are ``use[at[s] : at[s + 1]]``.
     """
 
     node: IntArray
-    born: IntArray
-    dies: IntArray
+    live_from: IntArray
+    live_until: IntArray
     at: IntArray
     use: IntArray
 
@@ -179,7 +181,7 @@ def mapped(old: Arrays, to: Images, start: IntArray) -> Arrays:
 def carry_spans(spans: Spans, to: Images, start: IntArray) -> Spans:
     """The spans after nodes and options moved; equal spans of one node are added up."""
     node = to.node[spans.node]
-    table = np.stack([node, spans.born, spans.dies], axis=1)
+    table = np.stack([node, spans.live_from, spans.live_until], axis=1)
     kept, group = np.unique(table, axis=0, return_inverse=True)
     size = np.diff(start)[kept[:, 0]]
     at = np.concatenate([[0], np.cumsum(size)])
@@ -257,10 +259,10 @@ def original(steps: list[Images], choice: IntArray) -> IntArray:
     return choice
 
 
-def spans_of(usage: IntArray, start: IntArray, born: IntArray, dies: IntArray) -> Spans:
+def spans_of(usage: IntArray, start: IntArray, live_from: IntArray, live_until: IntArray) -> Spans:
     """One span for every node that lives."""
-    node = np.flatnonzero(dies > born)
+    node = np.flatnonzero(live_until > live_from)
     size = np.diff(start)[node]
     at = np.concatenate([[0], np.cumsum(size)])
     index = np.repeat(start[node] - at[:-1], size) + np.arange(at[-1])
-    return Spans(node, born[node], dies[node], at, usage[index])
+    return Spans(node, live_from[node], live_until[node], at, usage[index])

@@ -84,7 +84,7 @@ def _arrays(d: Draft, nodes: IntArray, start: IntArray) -> Arrays:
 
 
 def _spans(d: Draft, nodes: IntArray, base: IntArray) -> tuple[IntArray, IntArray]:
-    """Lines (node or -1, born, dies, where its usages begin), and the usages."""
+    """Lines (node or -1, live_from, live_until, where its usages begin), and the usages."""
     lines, use = [], [base[:, 2]]
     at = len(base)
     if len(base):
@@ -141,15 +141,17 @@ def _sweep(
     recent = np.zeros((REMEMBERED if compare else 0, start[-1] + 1), np.int64)
     whose = np.full(REMEMBERED, -1, np.int64)
     keep, room = np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
-    born = dead = slot = 0
+    live_from = dead = slot = 0
     worst, left, highest = -1, limit, 0
     for t in range(len(times)):
         while dead < len(table) and table[by_death[dead], 2] <= times[t]:
             left, highest = _apply(table, use, start, now, most, by_death[dead], -1, left, highest)
             dead += 1
-        while born < len(table) and table[by_birth[born], 1] <= times[t]:
-            left, highest = _apply(table, use, start, now, most, by_birth[born], 1, left, highest)
-            born += 1
+        while live_from < len(table) and table[by_birth[live_from], 1] <= times[t]:
+            left, highest = _apply(
+                table, use, start, now, most, by_birth[live_from], 1, left, highest
+            )
+            live_from += 1
         room[t] = left
         if left < 0 and (worst < 0 or left < room[worst]):
             worst = t

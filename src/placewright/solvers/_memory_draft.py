@@ -37,7 +37,7 @@ class Draft:
     moments, use
         Per node: shape (s, 2) intervals, shape (s, options) usages.
     base
-        Usage that no choice changes: (born, dies, amount).
+        Usage that no choice changes: (live_from, live_until, amount).
     undo
         How the nodes that are gone choose, given all later ones; to be read backwards.
     """
@@ -109,7 +109,7 @@ def draft(arrays: Arrays, spans: Spans) -> Draft:
         matrix = arrays.pool[at : at + size[i] * size[j]].reshape(size[i], size[j])
         edges[i][j], edges[j][i] = matrix, matrix.T
     by_node = np.searchsorted(spans.node, np.arange(n + 1))
-    moments = np.stack([spans.born, spans.dies], axis=1)
+    moments = np.stack([spans.live_from, spans.live_until], axis=1)
     bounds = list(zip(by_node[:-1].tolist(), by_node[1:].tolist(), strict=True))
     return Draft(
         cost=[arrays.cost[arrays.start[i] : arrays.start[i + 1]] for i in range(n)],
@@ -149,9 +149,9 @@ def _prune(d: Draft, i: int) -> bool:
 def _unload(d: Draft, i: int) -> bool:
     """Move what every option uses into the base."""
     least = d.use[i].min(axis=1)
-    for (born, dies), amount in zip(d.moments[i].tolist(), least.tolist(), strict=True):
+    for (live_from, live_until), amount in zip(d.moments[i].tolist(), least.tolist(), strict=True):
         if amount:
-            d.base.append((born, dies, amount))
+            d.base.append((live_from, live_until, amount))
     use = d.use[i] - least[:, None]
     left = use.any(axis=1)
     d.use[i], d.moments[i] = use[left], d.moments[i][left]

@@ -56,8 +56,10 @@ def program_of(core: Core) -> Program:
         pair = np.where(fine, np.cumsum(fine.ravel()).reshape(fine.shape) - 1 + top, -1)
         top += int(fine.sum())
         cost.append(matrix[fine])
-        lines += [_agree(pair[r], rows[r]) for r in range(len(rows)) if rows[r] >= 0]
-        lines += [_agree(pair[:, c], columns[c]) for c in range(len(columns)) if columns[c] >= 0]
+        lines += [_consistency_row(pair[r], rows[r]) for r in range(len(rows)) if rows[r] >= 0]
+        lines += [
+            _consistency_row(pair[:, c], columns[c]) for c in range(len(columns)) if columns[c] >= 0
+        ]
     return Program(
         np.concatenate(cost),
         option,
@@ -68,7 +70,7 @@ def program_of(core: Core) -> Program:
     )
 
 
-def _agree(pairs: IntArray, option: int) -> tuple[IntArray, FloatArray, float]:
+def _consistency_row(pairs: IntArray, option: int) -> tuple[IntArray, FloatArray, float]:
     there = pairs[pairs >= 0]
     return np.append(there, option), np.append(np.ones(len(there)), -1.0), 0.0
 

@@ -41,7 +41,7 @@ class State(NamedTuple):
     """
 
     choice: IntArray
-    toll: FloatArray
+    memory_cost: FloatArray
     over: IntArray
     later: IntArray
     begin: IntArray
@@ -155,13 +155,13 @@ def _fill(s: State, low: int, high: int, amount: int) -> None:
                 s.later[right] += amount
         left >>= 1
         right >>= 1
-    _lift(s, first)
-    _lift(s, last)
+    _update_ancestors(s, first)
+    _update_ancestors(s, last)
 
 
 @njit_internal
-def _lift(s: State, place: int) -> None:
-    """Count the places above anew."""
+def _update_ancestors(s: State, place: int) -> None:
+    """Recompute the sums of the tree nodes above a place."""
     place >>= 1
     while place:
         s.over[place] = max(s.over[2 * place], s.over[2 * place + 1]) + s.later[place]
@@ -219,8 +219,8 @@ def _link(loads: Loads, s: State, node: int, option: int) -> None:
 
 
 @njit_internal
-def _answers(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
-    """Let the neighbours of the chain's nodes from `head` on answer."""
+def _extend_chain(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
+    """Add to the chain the neighbours of its nodes from `head` on that gain by another option."""
     while head < s.counts[SIZE]:
         node = s.chain[head, 0]
         head += 1
@@ -239,10 +239,10 @@ def _best_priced(arrays: Arrays, s: State, node: int) -> int:
     """The option with the least cost plus priced usage; the present one if none is better."""
     own, width = arrays.start[node], arrays.start[node + 1] - arrays.start[node]
     best = s.choice[node]
-    least = s.trial[best] + s.toll[own + best]
+    least = s.trial[best] + s.memory_cost[own + best]
     for a in range(width):
-        if s.trial[a] + s.toll[own + a] < least:
-            best, least = a, s.trial[a] + s.toll[own + a]
+        if s.trial[a] + s.memory_cost[own + a] < least:
+            best, least = a, s.trial[a] + s.memory_cost[own + a]
     return int(best)
 
 
@@ -287,7 +287,7 @@ def _repair(arrays: Arrays, loads: Loads, s: State) -> bool:
         head = s.counts[SIZE]
         if head >= CHAIN or not _make_room(arrays, loads, s, row):
             return False
-        _answers(arrays, loads, s, head)
+        _extend_chain(arrays, loads, s, head)
         row = fullest(s)
     return True
 
@@ -353,7 +353,7 @@ def anneal(
         s.counts[SIZE] = 0
         s.counts[STAMP] += 1
         _link(loads, s, node, (s.choice[node] + 1 + int(draws[k, 1] * (width - 1))) % width)
-        _answers(arrays, loads, s, 0)
+        _extend_chain(arrays, loads, s, 0)
         fits = _change(arrays, s) < np.inf and _repair(arrays, loads, s)
         change = _change(arrays, s)
         if not fits or change > -heat * np.log(draws[k, 2]):
@@ -367,9 +367,9 @@ def anneal(
 
 
 @njit_cached
-def squeeze(arrays: Arrays, loads: Loads, s: State, patience: int) -> bool:
-    """Make room, however dear, until everything fits or `patience` chains are used up."""
-    for _ in range(patience):
+def repair_memory(arrays: Arrays, loads: Loads, s: State, most_chains: int) -> bool:
+    """Make room, however dear, until everything fits or `most_chains` chains are used up."""
+    for _ in range(most_chains):
         s.counts[SIZE] = 0
         s.counts[STAMP] += 1
         if _repair(arrays, loads, s):

@@ -1,4 +1,4 @@
-"""Local search on a core by regions: some connected nodes chosen anew, the others as they are.
+"""Local search on a core by regions: some connected nodes chosen again, the others as they are.
 
 A region is a small PBQP, which reductions solve well, with memory priced: first at the prices
 that the bound has found, times a factor, then dearer on every row that its answer overfills.
@@ -40,9 +40,9 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
     part = cut_out(arrays, s, nodes)
     before = s.choice[nodes]
     now = float(evaluate(part, before))
-    toll = SCALES[int(draws[0] * len(SCALES))] * tolls(arrays, s, nodes)
+    memory_cost = SCALES[int(draws[0] * len(SCALES))] * memory_costs_of(arrays, s, nodes)
     for attempt in range(ATTEMPTS):
-        answer = reduce_greedily(part._replace(cost=part.cost + toll))
+        answer = reduce_greedily(part._replace(cost=part.cost + memory_cost))
         if (answer.choice == before).all():
             return 0.0
         change = float(evaluate(part, answer.choice)) - now
@@ -52,10 +52,10 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
         if row < 0:
             return change
         exchange(arrays, loads, s, nodes, before)
-        own = part.cost + toll
+        own = part.cost + memory_cost
         gain = evaluate(part._replace(cost=own), before) - answer.value
         each = max(float(gain), abs(change), 1e-9 * abs(now)) / over * 1.5**attempt
-        charge(arrays, loads, nodes, row, each, toll)
+        charge(arrays, loads, nodes, row, each, memory_cost)
     return 0.0
 
 
@@ -127,22 +127,22 @@ def cut_out(arrays: Arrays, s: State, nodes: IntArray) -> Arrays:
 
 
 @njit_cached
-def tolls(arrays: Arrays, s: State, nodes: IntArray) -> FloatArray:
+def memory_costs_of(arrays: Arrays, s: State, nodes: IntArray) -> FloatArray:
     """Priced memory of the region's options."""
     total = 0
     for node in nodes:
         total += arrays.start[node + 1] - arrays.start[node]
-    toll, at = np.empty(total), 0
+    memory_cost, at = np.empty(total), 0
     for node in nodes:
         for a in range(arrays.start[node], arrays.start[node + 1]):
-            toll[at] = s.toll[a]
+            memory_cost[at] = s.memory_cost[a]
             at += 1
-    return toll
+    return memory_cost
 
 
 @njit_cached
 def charge(
-    arrays: Arrays, loads: Loads, nodes: IntArray, row: int, each: float, toll: FloatArray
+    arrays: Arrays, loads: Loads, nodes: IntArray, row: int, each: float, memory_cost: FloatArray
 ) -> None:
     """Raise the price of one row."""
     at = 0
@@ -151,7 +151,7 @@ def charge(
         for p in range(loads.first[node], loads.first[node + 1]):
             if loads.low[p] <= row < loads.high[p]:
                 for a in range(width):
-                    toll[at + a] += each * loads.use[loads.block[p] + a]
+                    memory_cost[at + a] += each * loads.use[loads.block[p] + a]
         at += width
 
 

@@ -92,7 +92,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
     h = w.head[node]
     while h >= 0:
         if (w.ends[h // 2, 1 - h % 2] > node) == forward:
-            _hand_on(w, node, h, share, low)
+            _push_costs(w, node, h, share, low)
         h = w.after[h]
     for i in range(w.start[node], w.start[node + 1]):
         if w.cost[i] < np.inf:
@@ -116,7 +116,7 @@ def _gather(w: Work, node: int, h: int) -> None:
 
 
 @njit_internal
-def _hand_on(w: Work, node: int, h: int, share: float, low: float) -> None:
+def _push_costs(w: Work, node: int, h: int, share: float, low: float) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
         c = w.cost[w.start[node] + i]

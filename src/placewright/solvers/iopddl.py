@@ -51,13 +51,13 @@ def read_iopddl(path: str | Path) -> MemoryPbqp:
     if (sizes == 0).any():
         empty = int(np.argmin(sizes))
         raise InputError("a node needs an option", where=f"{where}: problem.nodes.costs[{empty}]")
-    born, dies = _intervals(nodes, len(sizes), where)
+    live_from, live_until = _intervals(nodes, len(sizes), where)
     start = np.concatenate([[0], np.cumsum(sizes)])
     return MemoryPbqp(
         _with_edges(problem, start, _forbidding(costs), where),
         usages,
-        born,
-        dies,
+        live_from,
+        live_until,
         _limit(problem, where),
         _name(problem, path),
     )
@@ -108,7 +108,7 @@ def _rows(data: Any, key: str, where: str, prefix: str = "nodes") -> tuple[IntAr
     sizes = np.fromiter((len(row) for row in rows), np.int64, len(rows))
     flat = _whole(list(chain.from_iterable(rows)))
     if flat is None or (len(flat) and flat.min() < 0):
-        _blame(rows, place)
+        _raise_invalid_entry(rows, place)
     assert flat is not None
     return flat, sizes
 
@@ -124,7 +124,7 @@ def _whole(values: Sequence[Any]) -> IntArray | None:
     return array.astype(np.int64) if array.dtype.kind == "i" else None
 
 
-def _blame(rows: Sequence[Sequence[Any]], place: str) -> None:
+def _raise_invalid_entry(rows: Sequence[Sequence[Any]], place: str) -> None:
     """Name the entry that is not a whole number from 0 to below 2^63."""
     for i, row in enumerate(rows):
         for k, value in enumerate(row):
@@ -155,10 +155,10 @@ def _intervals(nodes: Any, n: int, where: str) -> tuple[IntArray, IntArray]:
     _same_lengths(sizes, np.where(sizes == 0, 0, 2), place)
     if len(sizes) != n:
         raise InputError("has the wrong length", where=place, by=f"{len(sizes)}, expected {n}")
-    born, dies = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    live_from, live_until = np.zeros(n, np.int64), np.zeros(n, np.int64)
     given = sizes == 2
-    born[given], dies[given] = flat[0::2], flat[1::2]
-    return born, np.maximum(born, dies)
+    live_from[given], live_until[given] = flat[0::2], flat[1::2]
+    return live_from, np.maximum(live_from, live_until)
 
 
 def _with_edges(problem: Any, start: IntArray, cost: FloatArray, where: str) -> Pbqp:

@@ -35,22 +35,22 @@ class MemoryPbqp:
         Costs; ``inf`` forbids.
     usage
         Shape (k,): memory of every option, aligned with ``pbqp.cost``.
-    born, dies
-        Shape (n,): node i is alive at the moments ``born[i] <= t < dies[i]``; never, if that is
-        empty.
+    live_from, live_until
+        Shape (n,): node i is alive at the moments t with
+        ``live_from[i] <= t < live_until[i]``; never, if there is none.
     limit
         What may be used at any moment, in the unit of `usage`.
     """
 
     pbqp: Pbqp
     usage: IntArray
-    born: IntArray
-    dies: IntArray
+    live_from: IntArray
+    live_until: IntArray
     limit: int
     name: str = "pbqp"
 
     def __post_init__(self) -> None:
-        for key in ("usage", "born", "dies"):
+        for key in ("usage", "live_from", "live_until"):
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
         _check(self)
 
@@ -69,11 +69,11 @@ class MemoryPbqp:
     def peak(self, choice: Any) -> tuple[int, int]:
         """Largest usage over time, and the first moment at which it is reached."""
         used = self.usage[self.pbqp.start[:-1] + np.asarray(choice, dtype=np.int64)]
-        alive = self.dies > self.born
-        moments = np.unique(np.concatenate([[0], self.born[alive], self.dies[alive]]))
+        alive = self.live_until > self.live_from
+        moments = np.unique(np.concatenate([[0], self.live_from[alive], self.live_until[alive]]))
         steps = np.zeros(len(moments), np.int64)
-        np.add.at(steps, np.searchsorted(moments, self.born[alive]), used[alive])
-        np.add.at(steps, np.searchsorted(moments, self.dies[alive]), -used[alive])
+        np.add.at(steps, np.searchsorted(moments, self.live_from[alive]), used[alive])
+        np.add.at(steps, np.searchsorted(moments, self.live_until[alive]), -used[alive])
         profile = np.cumsum(steps)
         top = int(np.argmax(profile))
         return int(profile[top]), int(moments[top])
@@ -82,14 +82,23 @@ class MemoryPbqp:
         """Hexadecimal digest of everything that decides the answer; 16 digits."""
         digest = hashlib.sha256(str(self.limit).encode())
         p = self.pbqp
-        for array in (p.start, p.cost, p.ends, p.matrix, p.pool, self.usage, self.born, self.dies):
+        for array in (
+            p.start,
+            p.cost,
+            p.ends,
+            p.matrix,
+            p.pool,
+            self.usage,
+            self.live_from,
+            self.live_until,
+        ):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
 
 
 def _check(p: MemoryPbqp) -> None:
     where = f"PBQP {p.name}"
-    for key, size in (("usage", len(p.pbqp.cost)), ("born", p.n), ("dies", p.n)):
+    for key, size in (("usage", len(p.pbqp.cost)), ("live_from", p.n), ("live_until", p.n)):
         if len(getattr(p, key)) != size:
             by = f"{len(getattr(p, key))}, expected {size}"
             raise InputError(f"{key} has the wrong length", where=where, by=by)

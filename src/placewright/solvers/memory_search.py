@@ -24,7 +24,7 @@ from placewright.solvers._memory_contract import Images, contract, original, spa
 from placewright.solvers._memory_core import Core, core_of, loaded
 from placewright.solvers._memory_draft import Draft, draft, reduce
 from placewright.solvers._memory_milp import prove
-from placewright.solvers._memory_moves import State, anneal, reset, squeeze, state_of
+from placewright.solvers._memory_moves import State, anneal, repair_memory, reset, state_of
 from placewright.solvers._memory_prices import (
     Messages,
     Priced,
@@ -49,7 +49,7 @@ SEARCH = 20_000
 """Annealing moves of one round."""
 
 REGIONS, REGION = 300, (20, 300)
-"""Regions chosen anew in a round, and how many nodes they have."""
+"""Regions chosen again in a round, and how many nodes they have."""
 
 BRANCHES = 20_000
 """Nodes of the plain engine's tree, where there is no memory to mind."""
@@ -84,7 +84,7 @@ class MemoryPbqpSolution:
     choice
         Shape (n,), option of every node.
     value
-        Its cost, counted anew on the problem as given; ``inf`` where nothing that fits was found
+        Its cost, counted again on the problem as given; ``inf`` where nothing that fits was found
         (`choice` is then the nearest miss).
     lower_bound
         No assignment that fits is cheaper.
@@ -147,7 +147,7 @@ def solve_pbqp_memory(
     The problem is that of the IOPDDL contest (ASPLOS 2025). Reductions keep an optimum. The bound
     is the Lagrangian dual of the memory rows over the tree-reweighted bound of the priced PBQP
     (Kolmogorov 2006, doi 10.1109/TPAMI.2006.200), then that of the mixed-integer program, which
-    rests on HiGHS's arithmetic. Assignments are always counted anew.
+    rests on HiGHS's arithmetic. Assignments are always counted again.
     """
     with CompileClock(lambda: progress(**UNKNOWN)) as clock:
         search = _Search(problem, deadline_s, seed, progress, clock)
@@ -215,17 +215,17 @@ class _Search:
         """Whether the best assignment is proved, or that there is none."""
         if self.value == math.inf:
             return self.lower == math.inf
-        return self.value - self.lower <= self.slack()
+        return self.value - self.lower <= self.tolerance()
 
-    def slack(self) -> float:
+    def tolerance(self) -> float:
         """A difference that is none: bounds on whole costs are rounded up."""
         return 0.0 if self.whole else TOLERANCE * abs(self.value)
 
     def prepare(self) -> None:
         """Contract and reduce; a core is there in any case."""
         p = self.problem
-        self.say("reducing")
-        spans = spans_of(p.usage, p.pbqp.start, p.born, p.dies)
+        self.report("reducing")
+        spans = spans_of(p.usage, p.pbqp.start, p.live_from, p.live_until)
         arrays, spans, self.steps = contract(p.pbqp.arrays, spans)
         self.reduced = reduce(draft(arrays, spans), self.running)
         self.core = core_of(self.reduced, p.limit)
@@ -243,7 +243,7 @@ class _Search:
         ascend(self.core, self.prices, steps, goal, self.consider, self.solve_priced, self.pricing)
 
     def solve_priced(self, price: FloatArray) -> Priced:
-        """With messages kept where beginning anew takes long."""
+        """With messages kept where starting over takes long."""
         if len(self.core.arrays.pool) <= LARGE_POOL:
             return solve_priced(self.core, price, self.deadline_s)
         if self.messages is None:
@@ -257,11 +257,11 @@ class _Search:
     def consider(self, found: Priced) -> None:
         """Take a priced answer's bound; make its choice fit."""
         self.raise_bound(found.bound)
-        self.take(found.choice)
+        self.keep_if_better(found.choice)
         state = state_of(self.core, found.choice, found.price)
-        if squeeze(self.core.arrays, self.core.loads, state, 20):
-            self.take(state.choice)
-        self.say("pricing memory")
+        if repair_memory(self.core.arrays, self.core.loads, state, 20):
+            self.keep_if_better(state.choice)
+        self.report("pricing memory")
 
     def improve(self, moves: int) -> None:
         """Annealing from the best assignment."""
@@ -279,12 +279,12 @@ class _Search:
             reset(core.arrays, core.loads, state, best)
             draws = np.maximum(rng.random((moves // 20, 3)), 1e-300)
             anneal(core.arrays, core.loads, state, draws, float(heat), best)
-            self.take(best)
-            self.say("local search")
+            self.keep_if_better(best)
+            self.report("local search")
         self.regions(state, best, rng, 0.02 * room)
 
     def regions(self, state: State, best: IntArray, rng: np.random.Generator, heat: float) -> None:
-        """Annealing by regions chosen anew; `best` receives the cheapest state."""
+        """Annealing by regions chosen again; `best` receives the cheapest state."""
         now = lowest = 0.0
         reset(self.core.arrays, self.core.loads, state, best)
         least, most = (min(size, len(self.core.nodes)) for size in REGION)
@@ -296,18 +296,18 @@ class _Search:
             if now < lowest:
                 lowest = now
                 best[:] = state.choice
-            self.say("local search")
-        self.take(best)
+            self.report("local search")
+        self.keep_if_better(best)
 
     def branch(self) -> None:
         """Where memory binds nowhere: branch and bound of the plain engine."""
         if len(self.core.moment) or not self.running():
             return
-        self.say("branching")
+        self.report("branching")
         own = Search(Limits(BRANCHES, self.deadline_s), abs(self.value))
         found = own.descend(self.core.arrays, self.value)
         if found.choice is not None:
-            self.take(found.choice)
+            self.keep_if_better(found.choice)
         lower = min(found.lower, self.value)
         self.raise_bound(lower - 2 * own.tolerance)
 
@@ -319,26 +319,26 @@ class _Search:
         if importlib.util.find_spec("highspy") is None:
             self.note = MISSING
             return
-        self.say("proving")
+        self.report("proving")
         upper = self.value
         narrow = core
         if math.isfinite(upper):
             narrow = fixed(core, prices.best, upper)
         left_s = self.deadline_s - time.perf_counter()
         until_s = self.deadline_s - (1 - PROOF_SHARE) * left_s if math.isfinite(left_s) else left_s
-        prove(narrow, self.best, upper, until_s, self.take, self.bound_below)
+        prove(narrow, self.best, upper, until_s, self.keep_if_better, self.bound_below)
 
     def bound_below(self, bound: float) -> None:
         """A bound on what is cheaper than the best."""
         self.raise_bound(min(bound, self.value))
-        self.say("proving")
+        self.report("proving")
 
     def raise_bound(self, bound: float) -> None:
         """Keep the highest; the producers of bounds have taken rounding off."""
         rounded = math.ceil(bound) if self.whole and math.isfinite(bound) else bound
         self.lower = max(self.lower, float(rounded))
 
-    def take(self, choice: IntArray) -> None:
+    def keep_if_better(self, choice: IntArray) -> None:
         """Keep an assignment if it fits and is cheaper, or misses by less than any so far."""
         arrays, loads = self.core.arrays, self.core.loads
         value = float(evaluate(arrays, choice))
@@ -349,7 +349,7 @@ class _Search:
         if miss <= 0 and value < self.value:
             self.best, self.value = choice.copy(), value
 
-    def say(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Progress, a few times per second."""
         now_s = time.perf_counter()
         if now_s - self.told_s < 0.2:
@@ -364,7 +364,7 @@ class _Search:
         )
 
     def answer(self, interrupted: bool) -> MemoryPbqpSolution:
-        """The best assignment on the problem as given, counted anew."""
+        """The best assignment on the problem as given, counted again."""
         p, core = self.problem, self.core
         chosen = self.best if self.best is not None else self.nearest
         if chosen is None:
@@ -379,7 +379,7 @@ class _Search:
         if proved:
             lower = value
         if lower == math.inf:
-            raise _nothing_fits(p, peak, moment)
+            raise _infeasible(p, peak, moment)
         return MemoryPbqpSolution(
             choice,
             value,
@@ -400,7 +400,7 @@ def _whole(costs: FloatArray) -> bool:
     return bool((finite == np.floor(finite)).all() and finite.max(initial=0.0) < 2**53)
 
 
-def _nothing_fits(p: MemoryPbqp, peak: int, moment: int) -> InfeasibleError:
+def _infeasible(p: MemoryPbqp, peak: int, moment: int) -> InfeasibleError:
     return InfeasibleError(
         "no assignment fits in memory (proved)",
         where=f"moment {moment}",

@@ -13,7 +13,7 @@ from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.pipelines.contiguous.ideals import lattice_of
-from placewright.operators.planners.pipelines.contraction import contract, line_up
+from placewright.operators.planners.pipelines.contraction import contract, depth_first_order
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.msr import read_msr
 from placewright.planning.contract import Context, proposal_of
@@ -101,7 +101,7 @@ def test_contraction_keeps_every_load() -> None:
         problem = roomy(seed)
         c = contract(problem, contiguous=True)
         assert (c.edges[:, 0] < c.edges[:, 1]).all()
-        assert sorted(line_up(c.nodes, c.edges, last_first=False)) == list(range(c.nodes))
+        assert sorted(depth_first_order(c.nodes, c.edges, last_first=False)) == list(range(c.nodes))
         groups = problem.colocation
         same = groups[:, None] == groups
         assert (c.node[:, None] == c.node)[same].all()

@@ -18,7 +18,11 @@ from placewright.operators.planners.pipelines.contiguous.ideals import (
     lattice_of,
 )
 from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
-from placewright.operators.planners.pipelines.contraction import Contraction, contract, line_up
+from placewright.operators.planners.pipelines.contraction import (
+    Contraction,
+    contract,
+    depth_first_order,
+)
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning.contract import Context, Proposal, last_of
 
@@ -61,7 +65,7 @@ def best_line(
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
         raise InfeasibleError("there are too many kinds of devices for dynamic programming")
     for last_first in (True, False):
-        line = chain(line_up(c.nodes, c.edges, last_first=last_first))
+        line = chain(depth_first_order(c.nodes, c.edges, last_first=last_first))
         try:
             found = (
                 _within_reach(c, line, first_s)

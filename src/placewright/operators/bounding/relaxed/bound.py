@@ -50,14 +50,14 @@ def relaxed_bounds(
     solver, best = Solver(Program(choices)), 0.0
     for best in _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun)):
         yield min(best * unit_s, value_s)
-    _pass_on(solver)
+    _raise_if_interrupted(solver)
     left_s = deadline_s - time.perf_counter()
     if best < value_s / unit_s and left_s > MUCH * solver.slowest_s:
         yield min(max(best, solver.branch(deadline_s)) * unit_s, value_s)
-        _pass_on(solver)
+        _raise_if_interrupted(solver)
 
 
-def _pass_on(solver: Solver) -> None:
+def _raise_if_interrupted(solver: Solver) -> None:
     """Ctrl-C ended the solver, which kept what it had; now it ends the rest."""
     if solver.interrupted:
         raise KeyboardInterrupt

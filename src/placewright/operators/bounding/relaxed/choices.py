@@ -43,7 +43,7 @@ class Choices:
         return self._forbid(self.allowed & (value + price > self.most))
 
     def by_path(self) -> BoolArray:
-        """What makes a path too long, wherever all others are; heads and tails are found anew."""
+        """What makes a path too long, wherever all others are; heads and tails are recomputed."""
         p, own = self.problem, self.groups.group
         found = np.zeros_like(self.allowed)
         while True:

@@ -123,7 +123,7 @@ class Program:
             maker = int(own[p.tensor_producer[k]])
             readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist()
             others = sorted({int(own[j]) for j in readers} - {maker})
-            ways = self._least_ways(k, maker) if others else np.zeros(p.m)
+            ways = self._least_transfer_s(k, maker) if others else np.zeros(p.m)
             for d in np.flatnonzero(ways > NOTHING).tolist():
                 way = float(ways[d])
                 came = [self._into(maker, g, d, way) for g in others]
@@ -135,7 +135,7 @@ class Program:
             self._channels(sent)
         return into
 
-    def _least_ways(self, k: int, maker: int) -> FloatArray:
+    def _least_transfer_s(self, k: int, maker: int) -> FloatArray:
         """Shape (m,): the least time of tensor k to each device from another one."""
         p = self.problem
         seconds = p.latency_s + p.tensor_bytes[k] * p.seconds_per_byte

@@ -145,24 +145,24 @@ class Contraction:
 def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
-    work, late = _work(problem, node, int(node.max()) + 1)
+    work, backward = _work(problem, node, int(node.max()) + 1)
     resident = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
     pools = _pools(problem, work)
     kinds = [(at, r) for at, devices in enumerate(pools) for r in _copies(problem, len(devices))]
     pool, copies = np.array(kinds, dtype=np.int64).T
     first = np.array([pools[at][0] for at in pool])
     ring = 2.0 * (copies - 1) / copies * problem.pipeline.sync_seconds_per_byte
-    members, moved, moved_late = _hyperedges(problem, node)
+    members, moved, moved_backward = _hyperedges(problem, node)
     cluster, cluster_rate = _clusters(problem)
     return Contraction(
         node=node,
         work_s=np.ascontiguousarray(work[:, first] / copies + resident[:, None] * ring),
-        backward_s=np.ascontiguousarray(late[:, first] / copies + resident[:, None] * ring),
+        backward_s=np.ascontiguousarray(backward[:, first] / copies + resident[:, None] * ring),
         resident_bytes=resident,
         edges=node_edges(problem, node) if contiguous else np.zeros((0, 2), dtype=np.int64),
         members=members,
         moved_bytes=moved,
-        backward_bytes=moved_late,
+        backward_bytes=moved_backward,
         pools=pools,
         pool=pool,
         copies=copies,
@@ -219,12 +219,12 @@ def _by_position(problem: OperatorProblem, node: IntArray) -> IntArray:
     """Renumber nodes so that edges rise: depth first, as `placewright` lines them up."""
     count = int(node.max()) + 1
     rank = np.empty(count, dtype=np.int64)
-    rank[line_up(count, node_edges(problem, node))] = np.arange(count)
+    rank[depth_first_order(count, node_edges(problem, node))] = np.arange(count)
     result: IntArray = rank[node]
     return result
 
 
-def line_up(count: int, edges: IntArray, *, last_first: bool = True) -> IntArray:
+def depth_first_order(count: int, edges: IntArray, *, last_first: bool = True) -> IntArray:
     """A depth-first topological order: what has just become ready comes next.
 
     `last_first`: of several that became ready together, the last one first.
@@ -257,17 +257,17 @@ def _work(problem: OperatorProblem, node: IntArray, count: int) -> tuple[FloatAr
     nowhere = np.flatnonzero(~(allowed & fits).any(axis=1))
     if len(nowhere):
         v = int(nowhere[0])
-        raise _homeless(problem, np.flatnonzero(node == v), allowed[v], float(need[v]))
-    total, late = np.zeros((count, problem.m)), np.zeros((count, problem.m))
+        raise _no_device_error(problem, np.flatnonzero(node == v), allowed[v], float(need[v]))
+    total, backward = np.zeros((count, problem.m)), np.zeros((count, problem.m))
     finite = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0)
     np.add.at(total, node, finite)
-    np.add.at(late, node, finite * problem.is_backward[:, None])
+    np.add.at(backward, node, finite * problem.is_backward[:, None])
     closed = ~(allowed & fits)
     total[closed] = np.inf
-    return total, late
+    return total, backward
 
 
-def _homeless(
+def _no_device_error(
     problem: OperatorProblem, operators: IntArray, allowed: BoolArray, need: float
 ) -> InfeasibleError:
     """Why a node fits no device, and by how much it misses the largest."""

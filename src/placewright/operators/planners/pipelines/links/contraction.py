@@ -37,7 +37,7 @@ class Pairs:
         Shape (H, m, m), seconds from device to device; ``inf`` without a link.
     alike
         Shape (m,), the first device that each could change places with.
-    late_s, late
+    backward_s, backward
         Where passes do not mix: the backward part of `work_s`, and whether a tensor, shape (H,), is
         made in the backward pass; nothing of either elsewhere.
     passes
@@ -53,8 +53,8 @@ class Pairs:
     readers: tuple[tuple[int, ...], ...]
     send_s: FloatArray
     alike: IntArray
-    refined_s: FloatArray
-    late: BoolArray
+    backward_s: FloatArray
+    backward: BoolArray
     passes: int
 
     @property
@@ -87,14 +87,14 @@ class Pairs:
     def loads_s(self, device: IntArray) -> FloatArray:
         """Shape (passes, m), loads of every device: compute and transfers on both of their ends."""
         nodes, load = np.arange(self.nodes), np.zeros((self.passes, self.devices))
-        late = self.refined_s[nodes, device]
-        load[0] = np.bincount(device, self.work_s[nodes, device] - late, self.devices)
-        load[-1] += np.bincount(device, late, self.devices)
+        backward = self.backward_s[nodes, device]
+        load[0] = np.bincount(device, self.work_s[nodes, device] - backward, self.devices)
+        load[-1] += np.bincount(device, backward, self.devices)
         for k, readers in enumerate(self.readers):
             home = int(device[self.producer[k]])
             for d in sorted({*device[list(readers)].tolist()} - {home}):
-                load[int(self.late[k]), home] += self.send_s[k, home, d]
-                load[int(self.late[k]), d] += self.send_s[k, home, d]
+                load[int(self.backward[k]), home] += self.send_s[k, home, d]
+                load[int(self.backward[k]), d] += self.send_s[k, home, d]
         return load
 
     def value_s(self, device: IntArray) -> float:
@@ -111,8 +111,8 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
     """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
     work, apart = work_of(problem, node), problem.pipeline.diffmaxima
-    late = _late_work(problem, node) if apart else np.zeros_like(work)
-    producer, readers, send, made_late = _tensors(problem, node)
+    backward = _backward_work(problem, node) if apart else np.zeros_like(work)
+    producer, readers, send, made_backward = _tensors(problem, node)
     return Pairs(
         node=node,
         work_s=work,
@@ -122,18 +122,18 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
         producer=producer,
         readers=readers,
         send_s=send,
-        alike=_alike(problem, np.concatenate([work, late])),
-        refined_s=late,
-        late=made_late,
+        alike=_alike(problem, np.concatenate([work, backward])),
+        backward_s=backward,
+        backward=made_backward,
         passes=1 + int(apart),
     )
 
 
-def _late_work(problem: OperatorProblem, node: IntArray) -> FloatArray:
+def _backward_work(problem: OperatorProblem, node: IntArray) -> FloatArray:
     """Shape (N, m), seconds of the backward operators of every node, where they can be."""
-    late = problem.is_backward[:, None] & np.isfinite(problem.compute_s)
+    backward = problem.is_backward[:, None] & np.isfinite(problem.compute_s)
     work = np.zeros((int(node.max()) + 1, problem.m))
-    np.add.at(work, node, np.where(late, problem.compute_s, 0.0))
+    np.add.at(work, node, np.where(backward, problem.compute_s, 0.0))
     return work
 
 
@@ -142,14 +142,14 @@ def _tensors(
 ) -> tuple[IntArray, tuple[tuple[int, ...], ...], FloatArray, BoolArray]:
     """Makers, readers, seconds and passes, in the order of their first tensor."""
     pair = linked(p)
-    late = p.is_backward[p.tensor_producer] & p.pipeline.diffmaxima
+    backward = p.is_backward[p.tensor_producer] & p.pipeline.diffmaxima
     found: dict[tuple[int, tuple[int, ...], bool], list[float]] = {}
     for k in range(p.t):
         producer = int(node[p.tensor_producer[k]])
         some = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
         readers = tuple(sorted({*node[some].tolist()} - {producer}))
         if readers:
-            entry = found.setdefault((producer, readers, bool(late[k])), [0.0, 0.0])
+            entry = found.setdefault((producer, readers, bool(backward[k])), [0.0, 0.0])
             entry[0] += 1.0
             entry[1] += float(p.tensor_bytes[k])
     sizes = np.array(list(found.values())).reshape(-1, 2)
@@ -157,8 +157,8 @@ def _tensors(
     send: FloatArray = sizes[:, 0, None, None] * latency + sizes[:, 1, None, None] * per_byte
     send[:, ~(pair | np.eye(p.m, dtype=np.bool_))] = np.inf
     producers = np.array([a for a, _, _ in found], dtype=np.int64)
-    made_late = np.array([x for _, _, x in found], dtype=np.bool_)
-    return producers, tuple(readers for _, readers, _ in found), send, made_late
+    made_backward = np.array([x for _, _, x in found], dtype=np.bool_)
+    return producers, tuple(readers for _, readers, _ in found), send, made_backward
 
 
 def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:

@@ -35,7 +35,7 @@ class LoadInstance(NamedTuple):
     edge_offsets, edge
         CSR: forward edges of each node, the other end ``w`` as w where this node comes first and
         as -1 - w where it comes last.
-    late_work, late, passes
+    backward_work, backward, passes
         See `Pairs`; loads are of the first pass, then of the second.
     """
 
@@ -50,8 +50,8 @@ class LoadInstance(NamedTuple):
     edge_offsets: IntArray
     edge: IntArray
     send: FloatArray
-    late_work: FloatArray
-    late: IntArray
+    backward_work: FloatArray
+    backward: IntArray
     passes: int
 
 
@@ -74,8 +74,8 @@ def instance_of(c: Pairs) -> LoadInstance:
         *csr(touch),
         *csr(ends),
         c.send_s,
-        c.refined_s,
-        c.late.astype(np.int64),
+        c.backward_s,
+        c.backward.astype(np.int64),
         c.passes,
     )
 
@@ -199,10 +199,10 @@ def _value(load: FloatArray, m: int) -> float:
 @njit_cached
 def _work(b: LoadInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
     """Add the compute time of a node on a device to the loads, or subtract it."""
-    late = b.late_work[v, d]
-    load[d] += sign * (b.work[v, d] - late)
-    if late > 0.0:
-        load[b.work.shape[1] + d] += sign * late
+    backward = b.backward_work[v, d]
+    load[d] += sign * (b.work[v, d] - backward)
+    if backward > 0.0:
+        load[b.work.shape[1] + d] += sign * backward
 
 
 @njit_cached
@@ -223,7 +223,7 @@ def _add(
     b: LoadInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
 ) -> None:
     """Add the transfers of tensor k to the loads, or subtract them."""
-    home, first = place[b.producer[k]], b.late[k] * b.work.shape[1]
+    home, first = place[b.producer[k]], b.backward[k] * b.work.shape[1]
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         d = place[b.reader[x]]
         if d != home and not seen[d]:

@@ -132,10 +132,10 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
 
 def _add_work(c: Pairs, m: _Model, v: int, d: int, x: int, scale: float) -> None:
     """What node v computes on device d in each pass."""
-    late = c.refined_s[v, d]
-    m.load[0][d].append((float((c.work_s[v, d] - late) * scale), x))
-    if late > 0:
-        m.load[-1][d].append((float(late * scale), x))
+    backward = c.backward_s[v, d]
+    m.load[0][d].append((float((c.work_s[v, d] - backward) * scale), x))
+    if backward > 0:
+        m.load[-1][d].append((float(backward * scale), x))
 
 
 def _sorted_out(c: Pairs, start: IntArray) -> tuple[IntArray, dict[int, tuple[int, int]]]:
@@ -163,7 +163,7 @@ def _may(c: Pairs, last: dict[int, tuple[int, int]], v: int, d: int) -> bool:
 
 def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
     """Transfers of tensor k from device to device."""
-    home, load = m.x[int(c.producer[k])], m.load[int(c.late[k])]
+    home, load = m.x[int(c.producer[k])], m.load[int(c.backward[k])]
     for d in range(c.devices):
         read = _any(m.program, [m.x[r][d] for r in c.readers[k]])
         if read is None:
@@ -198,7 +198,7 @@ def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
     if c.devices < 2 or c.send_s[k, 0, 1] <= 0:
         return
     price, most = float(c.send_s[k, 0, 1] * scale), float(min(c.devices - 1, len(readers)))
-    load, balance = m.load[int(c.late[k])], list[Term]()
+    load, balance = m.load[int(c.backward[k])], list[Term]()
     for d in range(c.devices):
         some = [m.x[r][d] for r in readers]
         read = [x for x in some if x is not None]
