@@ -89,7 +89,12 @@ def expert(problem: OperatorProblem) -> list[int]:
     layer = {name: k % problem.m for k, name in enumerate(LAYERS)}
     layer |= dict.fromkeys(TOP, layer[LAYERS[-1]])
     named = [re.findall("|".join((*LAYERS, *TOP)), name) for name in problem.operator_names]
-    device = [layer[found[0]] if found else -1 for found in named]
+    return beside_neighbours(problem, [layer[found[0]] if found else -1 for found in named])
+
+
+def beside_neighbours(problem: OperatorProblem, device: list[int]) -> list[int]:
+    """Devices of all operators; those without (-1) go where a neighbour is, groups together."""
+    named, device = [d >= 0 for d in device], list(device)
     readers: list[list[int]] = [[] for _ in range(problem.n)]
     sources: list[list[int]] = [[] for _ in range(problem.n)]
     for k, producer in enumerate(problem.tensor_producer.tolist()):
