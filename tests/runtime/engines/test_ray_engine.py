@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.deployment.trainer import Trainer
 from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.runtime.engines import ray_engine
 from placewright.runtime.engines.ray_engine import Ray
@@ -96,6 +99,46 @@ def test_an_actor_that_raises_or_is_silent_or_killed_is_named(ray: Any, session:
     with pytest.raises(WorkerError, match="device 'b': the worker process died"):
         session.run(1)
     assert session.lost() == {"b"}
+
+
+def test_training_goes_on_without_a_killed_actor(ray: Any) -> None:
+    """Losses and weights are those of an ordinary loop, to the last bit."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(3)))
+    alone = copy.deepcopy(model)
+    data = [(torch.randn(4, 6), torch.randn(4, 6)) for _ in range(6)]
+    loss_fn, fast = torch.nn.functional.mse_loss, [replace(k, latency_s=1e-4) for k in DUO.links]
+    with Trainer(
+        model,
+        data[0][0],
+        replace(DUO, links=tuple(fast)),
+        engine="ray",
+        adapt=True,
+        loss_fn=loss_fn,
+        targets=data[0][1],
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.1),
+        method="analytic",
+        planner="round-robin",
+        calibrate=False,
+        loop={"patience_s": 0.5},
+    ) as trainer:
+        losses = []
+        for k, (x, y) in enumerate(data):
+            if k == 3:
+                assert trainer.run.session is not None
+                actors: Any = trainer.run.session.group
+                os.kill(ray.get(actors.actors[1].__ray_call__.remote(pid_of)), signal.SIGKILL)
+            losses.append(trainer.step(x, y))
+        trainer.finish()
+        assert trainer.timeline.count("fault") == 1
+    optimizer = torch.optim.AdamW(alone.parameters(), lr=0.1)
+    for (x, y), found in zip(data, losses, strict=True):
+        optimizer.zero_grad()
+        loss = loss_fn(alone(x), y)
+        loss.backward()
+        optimizer.step()
+        assert found == loss.item()
+    assert all(map(torch.equal, model.parameters(), alone.parameters()))
 
 
 def node_of(actor: Any) -> str:
