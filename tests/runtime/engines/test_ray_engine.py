@@ -64,45 +64,11 @@ def session(ray: Any) -> Iterator[Session]:
             yield session
 
 
-def test_actors_compute_what_one_process_computes(session: Session) -> None:
-    """All sixteen placements, outputs fetched without a shared disk."""
-    _, state = diamond()
-    for placement in itertools.product(range(2), repeat=4):
-        session.load(placement, range(4))
-        session.run(2)
-        assert torch.equal(session.outputs()["output"], answer(state))
-
-
-def test_devices_sit_on_nodes_of_their_names_and_are_emulated(ray: Any, session: Session) -> None:
-    """Ray places by custom resource; a transfer takes latency and bytes / bandwidth."""
-    actors = session.group.actors
-    places = [ray.get(a.__ray_call__.remote(node_of)) for a in actors]
-    resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
-    assert "near" in resources[places[0]]
-    assert "far" in resources[places[1]]
-    session.load([0, 1, 1, 1], range(4))
-    (record,) = session.run(1, watched=True)
-    ((_, _, sent_s, arrived_s),) = record.logs[0].transfers
-    assert arrived_s - sent_s >= 0.02 + 128 / 1e5 - 1e-9
-    assert session.emulated.startswith("b at 0.5x by waiting, 2 links by waiting")
-
-
-def test_an_actor_that_raises_or_is_silent_or_killed_is_named(ray: Any, session: Session) -> None:
-    """An order that fails, one that takes too long, and SIGKILL, in the words of every engine."""
-    with pytest.raises(
-        WorkerError, match=r"device '[ab]': the worker raised an error \(.*no order"
-    ):
-        session.group.order_all("no such verb")
-    with pytest.raises(WorkerError, match="no answer in time"):
-        session.group.order_all("steps", 50, False, limit_s=0.01)
-    os.kill(ray.get(session.group.actors[1].__ray_call__.remote(pid_of)), signal.SIGKILL)
-    with pytest.raises(WorkerError, match="device 'b': the worker process died"):
-        session.run(1)
-    assert session.lost() == {"b"}
-
-
 def test_training_goes_on_without_a_killed_actor(ray: Any) -> None:
-    """Losses and weights are those of an ordinary loop, to the last bit."""
+    """Losses and weights are those of an ordinary loop, to the last bit.
+
+    Before the session of the tests below: its actors hold the nodes' only CPUs.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(3)))
     alone = copy.deepcopy(model)
@@ -139,6 +105,43 @@ def test_training_goes_on_without_a_killed_actor(ray: Any) -> None:
         optimizer.step()
         assert found == loss.item()
     assert all(map(torch.equal, model.parameters(), alone.parameters()))
+
+
+def test_actors_compute_what_one_process_computes(session: Session) -> None:
+    """All sixteen placements, outputs fetched without a shared disk."""
+    _, state = diamond()
+    for placement in itertools.product(range(2), repeat=4):
+        session.load(placement, range(4))
+        session.run(2)
+        assert torch.equal(session.outputs()["output"], answer(state))
+
+
+def test_devices_sit_on_nodes_of_their_names_and_are_emulated(ray: Any, session: Session) -> None:
+    """Ray places by custom resource; a transfer takes latency and bytes / bandwidth."""
+    actors = session.group.actors
+    places = [ray.get(a.__ray_call__.remote(node_of)) for a in actors]
+    resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    assert "near" in resources[places[0]]
+    assert "far" in resources[places[1]]
+    session.load([0, 1, 1, 1], range(4))
+    (record,) = session.run(1, watched=True)
+    ((_, _, sent_s, arrived_s),) = record.logs[0].transfers
+    assert arrived_s - sent_s >= 0.02 + 128 / 1e5 - 1e-9
+    assert session.emulated.startswith("b at 0.5x by waiting, 2 links by waiting")
+
+
+def test_an_actor_that_raises_or_is_silent_or_killed_is_named(ray: Any, session: Session) -> None:
+    """An order that fails, one that takes too long, and SIGKILL, in the words of every engine."""
+    with pytest.raises(
+        WorkerError, match=r"device '[ab]': the worker raised an error \(.*no order"
+    ):
+        session.group.order_all("no such verb")
+    with pytest.raises(WorkerError, match="no answer in time"):
+        session.group.order_all("steps", 50, False, limit_s=0.01)
+    os.kill(ray.get(session.group.actors[1].__ray_call__.remote(pid_of)), signal.SIGKILL)
+    with pytest.raises(WorkerError, match="device 'b': the worker process died"):
+        session.run(1)
+    assert session.lost() == {"b"}
 
 
 def node_of(actor: Any) -> str:
