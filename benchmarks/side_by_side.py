@@ -66,7 +66,7 @@ def parts(file: Path) -> dict[str, Callable[[], float]]:
     session = executor_session()
     return {
         "judge": lambda: cpu_s(lambda: judge.many(rows)),
-        "heft": lambda: cpu_s(lambda: [heft(problem, context) for _ in range(20)]),
+        "heft": lambda: cpu_s(lambda: [heft(problem, context) for _ in range(400)]),
         "search": lambda: cpu_s(searched),
         "executor": lambda: float(np.median([r.duration_s for r in session.run(10)])),
     }
