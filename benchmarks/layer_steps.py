@@ -1,16 +1,16 @@
 """Strategies of layers on testbeds of unlike nodes: predicted beside measured steps.
 
-    sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 8] [--clusters N]
+    sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 8] [--clusters duo,trio]
     python benchmarks/layer_steps.py --sharded --out sharded.jsonl [--minutes 8]
 
-Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and two
+Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and six
 models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
 data parallelism, tensor, pipeline, sharded (ZeRO 3) and the plan chosen by ``auto``, measured in
-turns. A row is written as soon as its model has been measured on its cluster, and what the file has
-is not measured again: with `--minutes` none is begun that may not end in time, and the next call
-goes on. Prints one line per strategy, then median error, rank correlation, how far the chosen plan
-is from the measured best, its speed-up over equal batches and over the fastest node beside the sum
-of speeds.
+turns. ``--clusters trio`` and ``--models mixer,denoiser`` measure some of them. A row is written
+as soon as its model has been measured on its cluster, and what the file has is not measured again:
+with `--minutes` none is begun that may not end in time, and the next call goes on. Prints one
+line per strategy, then median error, rank correlation, how far the chosen plan is from the measured
+best, its speed-up over equal batches and over the fastest node beside the sum of speeds.
 
 ``--sharded``: data parallelism and ZeRO 2 and 3 (FSDP2) on two local processes, equal ones and one
 half as fast by waiting; needs no root.
@@ -22,7 +22,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,21 @@ from placewright.runtime.engines.engine import open_engine
 
 ROUNDS = 3
 
-TURN_S, SHORT_TURN_S = 8.0, 2.5
+TURN_S, SHORT_TURN_S = 4.0, 2.5
 """A plan's turn takes about so long, and at least a step after one that warms up."""
 
-PAIR_S = 300.0
+PAIR_S = 100.0
 """Once a model has been measured for so long on a cluster, plans have no other turn."""
 
 LONG_S = 10.0
 """Plans with longer steps have a single turn."""
 
+OWN = f"{Path(__file__).parent / 'layer_models.py'}"
 MODELS = (
+    (f"{OWN}:denoiser", 12),
+    (f"{OWN}:resnet20", 48),
+    (f"{OWN}:long_gpt", 16),
+    (f"{OWN}:mixer", 24),
     ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
     ("zoo:alexnet", 6),
 )
@@ -269,11 +274,23 @@ def line(r: Mapping[str, Any]) -> str:
     )
 
 
+def named(entries: Iterable[Any], names: str | None, name_of: Callable[[Any], str]) -> list[Any]:
+    """Those whose name (its end for a model, its beginning for a cluster) is one of `names`."""
+    wanted = None if names is None else names.split(",")
+    return [
+        entry
+        for entry in entries
+        if wanted is None
+        or name_of(entry).rpartition(":")[2] in wanted
+        or name_of(entry).partition(",")[0] in wanted
+    ]
+
+
 def main() -> None:
     """Measure what is missing, and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clusters", type=int, default=len(CLUSTERS))
-    parser.add_argument("--models", type=int)
+    parser.add_argument("--clusters", help="names, separated by commas")
+    parser.add_argument("--models", help="likewise")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
@@ -284,8 +301,9 @@ def main() -> None:
         rows = [json.loads(found) for found in given.out.read_text().splitlines()]
         print(*map(line, rows), sep="\n")
     done, left = {(r["model"], r["cluster"]) for r in rows}, 0
-    models = (SHARDED_MODELS if given.sharded else MODELS)[: given.models]
-    for name in list(SHARDED_CLUSTERS if given.sharded else CLUSTERS)[: given.clusters]:
+    models = named(SHARDED_MODELS if given.sharded else MODELS, given.models, lambda m: m[0])
+    clusters = SHARDED_CLUSTERS if given.sharded else CLUSTERS
+    for name in named(clusters, given.clusters, str):
         for path, batch in models:
             source = load_model(path, batch, training=True)
             own = f"{source.name} {batch}" if given.sharded else source.name
