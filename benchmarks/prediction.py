@@ -4,7 +4,8 @@
 
 Profiles each training step, then runs plans of different kinds on worker processes and prints
 the scatter, the median error and the rank correlation. Memory limits are lifted: this is about
-time. What the cluster emulates is said at the end.
+time. What the cluster emulates is printed at the end. ``--out FILE --minutes M`` keeps the models
+that are done and goes on in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from kept_rows import KeptRows, add_options
 from placewright import (
     Cluster,
     capture_source,
@@ -53,7 +56,6 @@ def scatter(name: str, cluster: Cluster, steps: int, batch: int) -> list[dict[st
                     "emulated": run.emulated,
                 }
             )
-            print(_row(rows[-1]), flush=True)
     return rows
 
 
@@ -79,13 +81,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    add_options(parser)
     asked = parser.parse_args()
     cluster = load_cluster(asked.on)
     roomy = tuple(replace(d, memory_bytes=float("inf")) for d in cluster.devices)
     cluster = replace(cluster, devices=roomy)
     print("| model | planner | transfers | predicted ms | measured ms | error |")
     print("|---|---|---|---|---|---|")
-    rows = [r for name in asked.models for r in scatter(name, cluster, asked.steps, asked.batch)]
+    kept = KeptRows(asked.out, asked.minutes)
+    rows: list[dict[str, object]] = []
+    for name in asked.models:
+        work = partial(scatter, name, cluster, asked.steps, asked.batch)
+        for row in (
+            kept.get(f"{name} batch {asked.batch} steps {asked.steps} {asked.on}", work) or []
+        ):
+            print(_row(row), flush=True)
+            rows.append(row)
+    kept.print_left()
+    if not rows:
+        return
     predicted = np.array([float(str(r["predicted_s"])) for r in rows])
     measured = np.array([float(str(r["measured_s"])) for r in rows])
     errors = np.abs(predicted / measured - 1)

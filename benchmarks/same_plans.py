@@ -2,7 +2,8 @@
 
 ``python benchmarks/same_plans.py --against before.json`` plans them again and exits 1 with a table
 of what differs: run the first before a change that must not change any plan, the second after it
-(``--every 4`` for a quick look).
+(``--every 4`` for a quick look). With ``--out FILE --minutes M`` it goes on in the next call
+(`kept_rows`); it compares once every problem is planned.
 
 Every planner that ends by an amount of work and not by the clock runs, the long ones with less
 work than by default; those that learn, and run only if they are named, do not. What is written for
@@ -22,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import placewright
+from kept_rows import KeptRows, add_options
 from placewright.operators.instances import random_problem, tiny, with_random_views
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
@@ -222,21 +225,27 @@ def record(problem: Any, planner: Any) -> list[Any] | None:
     return [result.value, result.lower_bound, digest(asked.plan)]
 
 
-def plan_all(every: int) -> Answers:
+def plan_all(every: int, kept: KeptRows) -> Answers:
     """What every planner makes of every problem, or of each `every`-th one."""
     took: dict[str, float] = {}
-    found: Answers = {}
-    for key, planners, problem in islice(problems(), 0, None, every):
-        found[key] = {}
+
+    def row(problem: Any, planners: Any) -> dict[str, list[Any] | None]:
+        found: dict[str, list[Any] | None] = {}
         for name, planner in planners(problem).items():
             if on_request(planner):
                 continue
             start = time.perf_counter()
-            found[key][name] = record(problem, planner)
+            found[name] = record(problem, planner)
             took[name] = took.get(name, 0.0) + time.perf_counter() - start
+        return found
+
+    asked = islice(problems(), 0, None, every)
+    found = {
+        key: kept.get(key, partial(row, problem, planners)) for key, planners, problem in asked
+    }
     slowest = sorted(took.items(), key=lambda entry: -entry[1])[:5]
     print("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in slowest), file=sys.stderr)
-    return found
+    return {key: entry for key, entry in found.items() if entry is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +297,15 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="write what was planned to this file")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th problem only")
     parser.add_argument("--against", type=Path, help="compare with this file")
+    add_options(parser)
     asked = parser.parse_args()
-    found = json.loads(json.dumps(plan_all(asked.every)))
+    kept = KeptRows(asked.out, asked.minutes)
+    found = json.loads(json.dumps(plan_all(asked.every, kept)))
     plans = sum(entry is not None for row in found.values() for entry in row.values())
     print(f"{len(found)} problems, {plans} plans", file=sys.stderr)
+    kept.print_left()
+    if kept.left:
+        return
     if asked.output is not None:
         asked.output.write_text(json.dumps(found, indent=1) + "\n")
     if asked.against is not None:
