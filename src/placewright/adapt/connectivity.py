@@ -22,10 +22,7 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
 
     A process group needs a connection between every two of its members.
 
-    Raises
-    ------
-    RunError
-        No node is there any more: the testbed has been taken down.
+    Raises `RunError`: no node is there any more: the testbed has been taken down.
     """
     if handles and not any(handle.there for handle in handles):
         raise RunError(

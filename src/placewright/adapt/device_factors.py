@@ -39,10 +39,7 @@ MEDIAN_ERROR = 1.2533
 class DeviceFactor:
     """Measured over predicted seconds.
 
-    Attributes
-    ----------
-    error
-        Relative standard error; ``inf`` where it is unknown.
+    `error`: relative standard error; ``inf`` where it is unknown.
     """
 
     value: float

@@ -18,10 +18,7 @@ class FolderLock:
     would go on from what the other has learned. The lock is the folder's own: it leaves no file
     and needs no room. Where the file system has no such locks (NFS) nothing is held.
 
-    Raises
-    ------
-    InputError
-        Another run holds it.
+    Raises `InputError`: another run holds it.
     """
 
     def __init__(self, folder: Path) -> None:

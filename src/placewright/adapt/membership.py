@@ -86,6 +86,9 @@ class Membership:
 
         Where that is none, the newcomers are removed.
 
+        Raises `PlacewrightError`: `error` itself: no node is gone, more than `TRIES` times in a
+        row.
+
         Parameters
         ----------
         dead
@@ -94,11 +97,6 @@ class Membership:
             What made the run look.
         step
             Steps done.
-
-        Raises
-        ------
-        PlacewrightError
-            `error` itself: no node is gone, more than `TRIES` times in a row.
         """
         left = [n for n in self.alive() if n not in dead]
         # Where all are dead, `reachable` is asked all the same: a testbed may be gone altogether.

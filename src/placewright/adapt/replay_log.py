@@ -83,10 +83,8 @@ class ReplayLog:
     def of(cls, folder: Path, job: TrainingJob) -> Self:
         """Open the log of a run in `folder`, which continues from the last snapshot there.
 
-        Raises
-        ------
-        InputError
-            The folder is another run's, or another model's, or every snapshot in it is damaged.
+        Raises `InputError`: the folder is another run's, or another model's, or every snapshot in
+        it is damaged.
         """
         lock = FolderLock(folder)
         snapshots = SnapshotFolder(folder, job.name, job.changing)
@@ -112,10 +110,7 @@ class ReplayLog:
     def counted_after(self, step: int) -> list[tuple[int, Batch | None]]:
         """The steps to repeat where the workers stand after `step`, with their batches.
 
-        Raises
-        ------
-        RunError
-            They cannot all be repeated.
+        Raises `RunError`: they cannot all be repeated.
         """
         steps = range(step + 1, self.counted + 1)
         if step > self.counted or any(s not in self._batches for s in steps):
@@ -159,10 +154,7 @@ class ReplayLog:
 class SnapshotSchedule:
     """Writes the snapshots of a run; one that cannot be written is an event, not an error.
 
-    Attributes
-    ----------
-    every
-        Steps between two snapshots.
+    `every`: steps between two snapshots.
     """
 
     log: ReplayLog
@@ -178,10 +170,7 @@ class SnapshotSchedule:
     def catch_up(self, running: RunningJob) -> None:
         """Write the snapshot that is due, if one is; after a fault try again, `TRIES` times in all.
 
-        Raises
-        ------
-        WorkerError
-            A worker was lost meanwhile.
+        Raises `WorkerError`: a worker was lost meanwhile.
         """
         if self._tries == 0:
             return
@@ -200,10 +189,7 @@ class SnapshotSchedule:
         Where the disk does not take it the run goes on, and later steps can still be repeated from
         the last snapshot.
 
-        Raises
-        ------
-        WorkerError
-            A worker was lost meanwhile.
+        Raises `WorkerError`: a worker was lost meanwhile.
         """
         step, start = self.log.counted, time.perf_counter()
         if self.log.saved == step:

@@ -142,10 +142,7 @@ class FaultTolerantRun(ABC):
     def finish(self) -> None:
         """Write a last snapshot.
 
-        Raises
-        ------
-        RunError
-            The disk does not take it.
+        Raises `RunError`: the disk does not take it.
         """
         if self.log.saved == self.done:
             return

@@ -59,6 +59,8 @@ class Snapshot:
 class SnapshotFolder:
     """The snapshots of one run, the last `keep` of them.
 
+    `damaged`: newer snapshots that `latest` had to pass over.
+
     Parameters
     ----------
     graph_name
@@ -66,11 +68,6 @@ class SnapshotFolder:
     changing
         What a snapshot of this model holds, by program input; one that holds anything else is
         of another model, whatever its name.
-
-    Attributes
-    ----------
-    damaged
-        Newer snapshots that `latest` had to pass over.
     """
 
     def __init__(
@@ -83,10 +80,7 @@ class SnapshotFolder:
     def begin(self, step: int, needed_bytes: int = 0) -> Path:
         """Create a folder that does not count yet: write the state there, then `commit`.
 
-        Raises
-        ------
-        OSError
-            The disk has less than `needed_bytes` left, or does not take a folder.
+        Raises `OSError`: the disk has less than `needed_bytes` left, or does not take a folder.
         """
         self.give_up()
         if shutil.disk_usage(self.path).free < needed_bytes:
@@ -143,10 +137,7 @@ class SnapshotFolder:
     def latest(self) -> Snapshot | None:
         """The newest snapshot that is undamaged, ``None`` where none was ever written.
 
-        Raises
-        ------
-        InputError
-            The snapshots are of another model, or all of them are damaged.
+        Raises `InputError`: the snapshots are of another model, or all of them are damaged.
         """
         self.damaged = []
         for folder in reversed(self.whole()):
@@ -200,17 +191,14 @@ def check_same_model(
 ) -> None:
     """Raise unless a snapshot holds exactly what this model's steps change, shape by shape.
 
+    Raises `InputError`: the first tensor that only one of them has, or that differs.
+
     Parameters
     ----------
     state
         Of the snapshot.
     changing
         Of the model: parameters, buffers and optimizer state by program input.
-
-    Raises
-    ------
-    InputError
-        The first tensor that only one of them has, or that differs.
     """
     for name in sorted(state.keys() | changing.keys()):
         theirs, ours = _described(state.get(name)), _described(changing.get(name))

@@ -21,10 +21,7 @@ class StepTimeout:
     took over its own prediction: the nodes that are left may be a hundred times slower than all
     were.
 
-    Attributes
-    ----------
-    least_s
-        Seconds that every step may take.
+    `least_s`: seconds that every step may take.
     """
 
     least_s: float
@@ -35,10 +32,7 @@ class StepTimeout:
     def step_limit_s(self, timeline: Timeline, predicted_s: Callable[[], float]) -> float:
         """Seconds after which a step of the plan in force is stuck.
 
-        Parameters
-        ----------
-        predicted_s
-            Predicts a step of the plan in force; called once per plan.
+        `predicted_s`: predicts a step of the plan in force; called once per plan.
         """
         if timeline.plans != self._plan:
             took_s = timeline.typical_s(LAST, plan=self._plan)

@@ -142,10 +142,7 @@ class SuccessiveElimination(PlanTrials):
     are estimated from the steps, not worst cases). Rounds end when what another candidate may gain
     over the remaining steps no longer pays for a round.
 
-    Attributes
-    ----------
-    disturbed
-        Whether they ended early because the machine changed.
+    `disturbed`: whether they ended early because the machine changed.
     """
 
     least_steps, most_steps, turn_s = 6, 20, 2.0  # short steps scatter most and need many
@@ -233,10 +230,7 @@ AHEAD = 0.02
 class ShortTrials(PlanTrials):
     """Trials before a run: the fastest turn of each counts, since other load can only add time.
 
-    Attributes
-    ----------
-    fatal
-        Index of the candidate that ended a worker; it is never the best. -1 for none.
+    `fatal`: index of the candidate that ended a worker; it is never the best. -1 for none.
     """
 
     least_steps, most_steps, turn_s = 4, math.inf, 1.0

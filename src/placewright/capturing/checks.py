@@ -147,10 +147,7 @@ def trace_error(
 ) -> PlacewrightError:
     """The error to raise where PyTorch raised `error` in `module` of `model`.
 
-    Parameters
-    ----------
-    given
-        What the model was called with.
+    `given`: what the model was called with.
     """
     where = f"model {model}" + (f", module {module!r}" if module else "")
     text = " ".join(str(error).split())[:300]

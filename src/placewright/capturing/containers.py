@@ -73,10 +73,7 @@ class Batch:
     Their tensors are the same in every step, so that in-place changes persist; the containers
     around them are new in every step.
 
-    Attributes
-    ----------
-    tensors
-        The copies, as ``input:0`` or ``target:0``.
+    `tensors`: the copies, as ``input:0`` or ``target:0``.
     """
 
     def __init__(self, inputs: Any, targets: Any = None) -> None:

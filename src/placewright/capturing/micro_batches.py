@@ -43,6 +43,8 @@ class MicroBatch:
 def micro_batches(tensors: Sequence[Tensor], count: int, reduction: str) -> Iterator[MicroBatch]:
     """Cut a batch; the first ones are a row larger where its rows are no multiple of `count`.
 
+    Raises `InputError`: the batch has fewer rows than micro-batches.
+
     Parameters
     ----------
     tensors
@@ -50,11 +52,6 @@ def micro_batches(tensors: Sequence[Tensor], count: int, reduction: str) -> Iter
     reduction
         ``mean``: every loss is a mean over samples, and counts by the share of its rows, so that
         the gradients are those of the mean over the batch; ``sum``: losses are added up.
-
-    Raises
-    ------
-    InputError
-        The batch has fewer rows than micro-batches.
     """
     rows = next((int(value.shape[0]) for value in tensors if value.dim()), 0)
     if rows < count:

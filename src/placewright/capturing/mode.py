@@ -29,10 +29,8 @@ def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[No
     trace those are fakes, which would break the model afterwards. A plain tensor that is changed
     by numbers alone (``self.calls += 1``) changes for real, and is restored too.
 
-    Warns
-    -----
-    CaptureWarning
-        A number that is an attribute of a module has changed: a program has the first value.
+    Warns with `CaptureWarning`: a number that is an attribute of a module has changed: a program
+    has the first value.
     """
     modules = [module for whole in (model, *others) for module in whole.modules()]
     before = [_snapshot(module) for module in modules]

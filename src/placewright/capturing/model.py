@@ -92,12 +92,9 @@ def capture(
 class CapturedCall:
     """A captured step and what a call of the model returns.
 
-    Attributes
-    ----------
-    structure
-        What the model returned, an empty tensor in the place of each output of the program, in
-        order: `placewright.capturing.containers.refilled` puts others there. ``None`` for a
-        training step whose recipe keeps no outputs.
+    `structure`: what the model returned, an empty tensor in the place of each output of the
+    program, in order: `placewright.capturing.containers.refilled` puts others there. ``None`` for a
+    training step whose recipe keeps no outputs.
     """
 
     graph: Graph

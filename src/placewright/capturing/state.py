@@ -64,6 +64,8 @@ def stored_state(
 ) -> dict[str, AnyTensor]:
     """Initial values whose parameters and buffers stay in files; no weight is read.
 
+    Raises `InputError`: a tensor is missing, or has another shape than the model's.
+
     Parameters
     ----------
     source
@@ -71,11 +73,6 @@ def stored_state(
         the meta device start as zeros, and so does the optimizer's state.
     weights
         By the names of the model's ``state_dict``; a tied one under any of its names.
-
-    Raises
-    ------
-    InputError
-        A tensor is missing, or has another shape than the model's.
     """
     found, names = named_values(source), aliases(source)
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}

@@ -78,10 +78,7 @@ class UpdateRule:
     def of_text(cls, text: str) -> UpdateRule:
         """The rule that `text` made.
 
-        Raises
-        ------
-        InputError
-            It is none.
+        Raises `InputError`: it is none.
         """
         try:
             data = json.loads(text)
@@ -111,10 +108,7 @@ class UpdateRule:
     def settings_of(self, group: Mapping[str, Any]) -> list[float]:
         """The numbers of a group as they are now.
 
-        Raises
-        ------
-        InputError
-            A setting is no number any more.
+        Raises `InputError`: a setting is no number any more.
         """
         found = []
         for name in self.numbers:
@@ -136,10 +130,7 @@ class UpdateRule:
 def numbered(group: Mapping[str, Any], where: str) -> tuple[list[str], list[str], dict[str, Any]]:
     """Names of a group's numbers, of those that are integers, and its other settings.
 
-    Raises
-    ------
-    InputError
-        A setting is neither plain nor a tuple of numbers.
+    Raises `InputError`: a setting is neither plain nor a tuple of numbers.
     """
     numbers: list[str] = []
     whole: list[str] = []
@@ -208,10 +199,7 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     The name comes from a process that has proved itself, or from a graph file. It can name
     nothing but a class of optimizers in a module that is installed here.
 
-    Raises
-    ------
-    RunError
-        There is none.
+    Raises `RunError`: there is none.
     """
     module, _, path = name.partition(":")
     try:

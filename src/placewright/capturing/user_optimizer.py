@@ -62,10 +62,7 @@ def parameter_rules(
 ) -> dict[str, ParameterRule]:
     """The rule of every parameter that the optimizer has.
 
-    Parameters
-    ----------
-    parameters
-        Those of the model, by key.
+    `parameters`: those of the model, by key.
 
     Raises
     ------
@@ -140,10 +137,7 @@ def _plain_attributes(optimizer: Optimizer) -> dict[str, Any]:
 def rebound(optimizer: Optimizer, replaced: Mapping[int, Tensor]) -> Optimizer:
     """A copy of the optimizer, state included, for other parameters.
 
-    Parameters
-    ----------
-    replaced
-        ``id`` of a parameter -> the one in its place; groups keep only these.
+    `replaced`: ``id`` of a parameter -> the one in its place; groups keep only these.
     """
     made = _twin(optimizer)
     made.param_groups = [
@@ -395,10 +389,7 @@ def updates_in(program: Program) -> Iterator[tuple[str, UpdateRule, str]]:
 def current_settings(program: Program, optimizer: Optimizer) -> dict[str, Tensor]:
     """The numbers of all groups as they are now, by program input.
 
-    Raises
-    ------
-    InputError
-        A setting is no number any more.
+    Raises `InputError`: a setting is no number any more.
     """
     rules = {settings: rule for _, rule, settings in updates_in(program)}
     found = {}

@@ -38,6 +38,9 @@ def adaptive_run(
 ) -> AdaptiveRun:
     """A run that adapts, ready for its first step; workers that are up are its own from then on.
 
+    Raises `InputError`: the folder holds another model's snapshots, or another run is using it; or
+    a number is none that a run can have.
+
     Parameters
     ----------
     plans
@@ -50,12 +53,6 @@ def adaptive_run(
         Try others of `plans`, and those of quick planners, in the first steps.
     settings
         Further ones of `AdaptiveRun`.
-
-    Raises
-    ------
-    InputError
-        The folder holds another model's snapshots, or another run is using it; or a number is none
-        that a run can have.
     """
     least = {"snapshot_every": 1, "rejoin_every": 1, "patience_s": 0}
     for name, value in {"steps": steps, **settings}.items():

@@ -63,10 +63,7 @@ class CallForm:
     ) -> CallForm:
         """The form of a captured and placed forward pass.
 
-        Raises
-        ------
-        UnsupportedError
-            It changes an input in place.
+        Raises `UnsupportedError`: it changes an input in place.
         """
         program = _program(graph)
         for item in program.inputs:
@@ -133,10 +130,8 @@ class Calls:
     def arguments(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """The arguments of a call in the form of the example's: positional or by keyword.
 
-        Raises
-        ------
-        InputError
-            The model does not take them, or a tensor has another dtype than the example's.
+        Raises `InputError`: the model does not take them, or a tensor has another dtype than the
+        example's.
         """
         example = as_arguments(self.source.inputs, self.graph.name)
         arguments = self._bound(args, keywords, by_keyword=isinstance(example, dict))
@@ -148,10 +143,7 @@ class Calls:
     def form(self, arguments: Any) -> CallForm:
         """The program for such arguments, captured and placed if it is not known.
 
-        Raises
-        ------
-        InfeasibleError
-            The model does not fit with arguments of this size.
+        Raises `InfeasibleError`: the model does not fit with arguments of this size.
         """
         key = _signature(arguments)
         if key not in self._forms:

@@ -122,6 +122,8 @@ def demonstrate(
 ) -> Generator[Outcome, None, None]:
     """Do each job beside the best single device, then a user's own model; outcomes as they come.
 
+    Raises `PlacewrightError` as of `placewright.place` and of runs.
+
     Parameters
     ----------
     out
@@ -130,11 +132,6 @@ def demonstrate(
         Measured steps of a training job; a stream has three times as many samples.
     batch
         Samples per step, where the model takes them.
-
-    Raises
-    ------
-    PlacewrightError
-        As of `placewright.place` and of runs.
     """
     from placewright.capturing.source import load_model
 

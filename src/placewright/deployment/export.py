@@ -25,15 +25,8 @@ MOST_BYTES = 5_000_000_000
 def current_weights(workload: Workload, changed: Mapping[str, Tensor]) -> dict[str, AnyTensor]:
     """Parameters and persistent buffers by every name in the model's ``state_dict``.
 
-    Parameters
-    ----------
-    changed
-        What workers have changed since they started, by program input.
-
-    Raises
-    ------
-    InputError
-        The model has no weights.
+    `changed`: what workers have changed since they started, by program input.
+    Raises `InputError`: the model has no weights.
     """
     model, values, program = workload.source.model, workload.values, workload.graph.program
     inputs = {i.key: i.name for i in program.inputs if i.role in ("parameter", "buffer")}

@@ -132,10 +132,8 @@ def measured_rewards(
 ) -> Iterator[MeasuredPlacements]:
     """What executes placements of a workload; nothing is started before the first one.
 
-    Parameters
-    ----------
-    workers
-        Of a PyTorch model, which stay up afterwards; workers of its own on this machine without.
+    `workers`: of a PyTorch model, which stay up afterwards; workers of its own on this machine
+    without.
 
     Examples
     --------

@@ -120,10 +120,7 @@ class FileWorkload:
     def placed(self, result: Result, *, emulate: bool = True) -> PlacedFile:
         """Load the model under a plan.
 
-        Raises
-        ------
-        UnsupportedError
-            The runtime does not take it.
+        Raises `UnsupportedError`: the runtime does not take it.
         """
         return _opened(self._placement(result, emulate))
 
@@ -305,10 +302,7 @@ def _timed(infer: Callable[[Mapping[str, Array]], object], inputs: Mapping[str, 
 def refuse_for_files(source: str, given: Mapping[str, bool]) -> None:
     """Raise for an option that is for PyTorch models only.
 
-    Raises
-    ------
-    UnsupportedError
-        Names the option.
+    Raises `UnsupportedError`, which names the option.
     """
     for option, set_ in given.items():
         if set_:

@@ -65,15 +65,8 @@ def measured_interference(
 ) -> InterferenceProfile:
     """Calibrate a workload on its workers, each device alone, then several at a time.
 
-    Parameters
-    ----------
-    streamed
-        Leave the second part to `interference_of_streams`.
-
-    Raises
-    ------
-    WorkerError
-        A worker died or raised.
+    `streamed`: leave the second part to `interference_of_streams`.
+    Raises `WorkerError`: a worker died or raised.
     """
     from placewright.profiling.calibration import calibrated
     from placewright.profiling.interference import interference
@@ -109,10 +102,7 @@ def interference_of_streams(
 
     As it is where the problem's plans cannot be streamed, or none of them is on several devices.
 
-    Raises
-    ------
-    WorkerError
-        A worker died or raised.
+    Raises `WorkerError`: a worker died or raised.
     """
     from placewright.operators.streaming.interference import stream_interference
     from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
@@ -161,10 +151,7 @@ def planned(
     Without a time limit the effort follows the size of the problem, and what is left to gain after
     the first second.
 
-    Parameters
-    ----------
-    copies
-        With `auto` and throughput, look at copies of the whole model too.
+    `copies`: with `auto` and throughput, look at copies of the whole model too.
     """
     problem, auto = known.together, auto_of(opened(planner))
     limit_s = size_limit_s(problem) if time_limit_s is None else time_limit_s
@@ -221,10 +208,7 @@ def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Resul
 
     Plans of streams may have copies of the whole model.
 
-    Raises
-    ------
-    InfeasibleError
-        It does not fit; says by how much.
+    Raises `InfeasibleError`: it does not fit; says by how much.
     """
     problem = known.together
     if problem.objective is Objective.THROUGHPUT and problem.pipeline == PLAIN:

@@ -188,11 +188,8 @@ class PlacedStream:
     def _go_on_without(self, lost: set[str], error: WorkerError) -> None:
         """Plan for the devices that are left.
 
-        Raises
-        ------
-        WorkerError
-            `error` itself: no worker is gone, none is left, a plan for the rest does not fit, or
-            the model keeps state from sample to sample.
+        Raises `WorkerError`: `error` itself: no worker is gone, none is left, a plan for the rest
+        does not fit, or the model keeps state from sample to sample.
         """
         left = tuple(name for name in self.names if name not in lost)
         if not lost or not left or _program(self.workload).keeps_state:

@@ -51,19 +51,13 @@ def profile_tensorflow(
 ) -> OperatorProblem:
     """The problem of placing a step on a cluster.
 
-    Parameters
-    ----------
-    method
-        ``analytic`` computes from FLOPs and bytes. All others take the medians of TensorFlow's own
-        trace of every kernel for CPUs, scaled to a step without trace, with as many threads as the
-        device has cores (at most those that are here) and one operator at a time, divided by the
-        device's ``speed``; devices of other kinds are computed. The time of handing a tensor from
-        one logical CPU to another is measured, too.
-
-    Raises
-    ------
-    UnsupportedError
-        No device has a kernel for an operator, or the graph's variables have no values.
+    `method`: ``analytic`` computes from FLOPs and bytes. All others take the medians of
+    TensorFlow's own trace of every kernel for CPUs, scaled to a step without trace, with as many
+    threads as the device has cores (at most those that are here) and one operator at a time,
+    divided by the device's ``speed``; devices of other kinds are computed. The time of handing a
+    tensor from one logical CPU to another is measured, too.
+    Raises `UnsupportedError`: no device has a kernel for an operator, or the graph's variables have
+    no values.
     """
     supported = model.supported(cluster)
     known: dict[int, FloatArray] = {}
@@ -128,10 +122,7 @@ class TensorFlowWorkload:
     def step_seconds(self, plan: OperatorPlan | None, steps: int) -> list[float]:
         """Seconds of steps under a plan, or of the unplaced graph; its session stays open.
 
-        Raises
-        ------
-        WorkerError
-            TensorFlow cannot run it.
+        Raises `WorkerError`: TensorFlow cannot run it.
         """
         placed = {} if plan is None else self.placement(plan)
         found = self.model.process.order(
@@ -231,10 +222,7 @@ class TensorFlowWorkload:
 class TensorFlowMeasurement(Measurement):
     """A measured plan, and the unplaced graph that ran in turns with it.
 
-    Attributes
-    ----------
-    unplaced
-        Seconds of every step of the unplaced graph, by round.
+    `unplaced`: seconds of every step of the unplaced graph, by round.
     """
 
     unplaced: tuple[tuple[float, ...], ...] = ()

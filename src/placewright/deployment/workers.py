@@ -36,6 +36,8 @@ class Workers:
 
     A context manager that closes at its end. They end with this object and with the program too.
 
+    Raises `PlacewrightError`: the engine cannot be had here.
+
     Parameters
     ----------
     engine
@@ -44,11 +46,6 @@ class Workers:
         Its devices get workers.
     emulate, together
         As of `placewright.runtime.engines.engine.open_engine`.
-
-    Raises
-    ------
-    PlacewrightError
-        The engine cannot be had here.
     """
 
     def __init__(
@@ -80,10 +77,7 @@ class Workers:
     def engine(self) -> Engine:
         """The engine, opened when it is first asked for.
 
-        Raises
-        ------
-        RunError
-            The workers are closed.
+        Raises `RunError`: the workers are closed.
         """
         self.check_open()
         return self._held.open()
@@ -99,10 +93,7 @@ class Workers:
     def check_open(self) -> None:
         """Raise if the workers are closed.
 
-        Raises
-        ------
-        RunError
-            They are.
+        Raises `RunError`: they are.
         """
         if not self._end.alive:
             raise RunError(
@@ -122,10 +113,7 @@ class Workers:
 
         An exception in the block ends its workers, and the next caller gets others.
 
-        Raises
-        ------
-        InputError
-            The workers are executing a stream, which goes on.
+        Raises `InputError`: the workers are executing a stream, which goes on.
         """
         from placewright.runtime.session import Session
 
@@ -143,10 +131,7 @@ class Workers:
     def refuse_while_streaming(self) -> None:
         """Raise if the session that is up executes a stream.
 
-        Raises
-        ------
-        InputError
-            It does.
+        Raises `InputError`: it does.
         """
         if self._held.session is not None:
             self._held.session.refuse_while_streaming()
@@ -170,10 +155,7 @@ class Workers:
         It is the one that is up, where that has this cluster and this state; else that one is
         ended, so that no device holds two models, and there is another one.
 
-        Raises
-        ------
-        InputError
-            The workers are executing a stream, which goes on.
+        Raises `InputError`: the workers are executing a stream, which goes on.
         """
         from placewright.runtime.session import Session
 

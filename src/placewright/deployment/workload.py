@@ -67,10 +67,7 @@ class Workload:
     def values(self) -> State:
         """The state, to run with.
 
-        Raises
-        ------
-        InputError
-            The model has no weights.
+        Raises `InputError`: the model has no weights.
         """
         if self.state is None:
             raise InputError(
@@ -183,15 +180,8 @@ def state_of(
 ) -> State | None:
     """Initial values of a captured model; ``None`` where it is on the meta device.
 
-    Parameters
-    ----------
-    weights
-        Tensors in files by name in the model, from which workers read what they need.
-
-    Raises
-    ------
-    InputError
-        The files are of another model.
+    `weights`: tensors in files by name in the model, from which workers read what they need.
+    Raises `InputError`: the files are of another model.
     """
     from placewright.capturing.state import has_weights, initial_state, stored_state
 

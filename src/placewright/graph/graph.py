@@ -96,11 +96,8 @@ class Operator:
 class Tensor:
     """A value that flows from its producer to its consumers (operator names).
 
-    Attributes
-    ----------
-    view_of
-        The tensor or the program input (``parameter:conv1.weight``) with which it shares memory
-        on its producer's device; empty where its memory is its own.
+    `view_of`: the tensor or the program input (``parameter:conv1.weight``) with which it shares
+    memory on its producer's device; empty where its memory is its own.
     """
 
     name: str

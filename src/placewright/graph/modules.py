@@ -57,10 +57,7 @@ class ModuleTree:
     A module that is reached by two paths is in the tree twice, the second time with tensors tied
     to the first ones.
 
-    Attributes
-    ----------
-    no_split
-        Classes whose modules run on one device (``_no_split_modules`` of transformers).
+    `no_split`: classes whose modules run on one device (``_no_split_modules`` of transformers).
     """
 
     modules: tuple[Module, ...]

@@ -12,10 +12,7 @@ from placewright.errors import InputError
 def output_file(path: Path | None) -> Path | None:
     """`path`; an option's value is refused by it before what takes long, not after.
 
-    Raises
-    ------
-    InputError
-        It is a folder, or its folder is not there or takes no file.
+    Raises `InputError`: it is a folder, or its folder is not there or takes no file.
     """
     if path is not None and path.is_dir():
         raise InputError("cannot be written: it is a folder", where=str(path), hint="name a file")

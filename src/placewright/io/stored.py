@@ -17,10 +17,7 @@ from placewright.io.boundary import parse_json, parse_yaml, read_text
 def read_data(path: str | Path) -> tuple[Any, str]:
     """The data of a file, and its text if it is YAML (to name lines in errors).
 
-    Raises
-    ------
-    InputError
-        The file is missing, or its content does not match its suffix.
+    Raises `InputError`: the file is missing, or its content does not match its suffix.
     """
     where, text = str(path), stored_text(path)
     if is_yaml(path):
@@ -45,10 +42,7 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
 
     Compressed if the name ends in ``.gz``; equal content gives equal bytes.
 
-    Raises
-    ------
-    InputError
-        The disk is full, or the folder is missing or not writable.
+    Raises `InputError`: the disk is full, or the folder is missing or not writable.
     """
     target, data = Path(path), content.encode() if isinstance(content, str) else content
     if target.suffix == ".gz":
@@ -97,10 +91,7 @@ def stem(path: str | Path) -> str:
 def stored_text(path: str | Path) -> str:
     """The file's text, decompressed if its name ends in ``.gz``.
 
-    Raises
-    ------
-    InputError
-        It is missing, or not text.
+    Raises `InputError`: it is missing, or not text.
     """
     if Path(path).suffix != ".gz":
         return read_text(path)

@@ -76,10 +76,7 @@ class StoredTensor:
     def read_into(self, made: Tensor) -> Tensor:
         """Fill a tensor of the same shape on the CPU; another dtype is converted to.
 
-        Raises
-        ------
-        OSError
-            The file is gone or has become shorter.
+        Raises `OSError`: the file is gone or has become shorter.
         """
         if made.dtype != DTYPES[self.dtype] or not made.is_contiguous():
             return made.copy_(self.read())
@@ -105,10 +102,7 @@ def _read_bytes(file: IO[bytes], left: memoryview, stored: StoredTensor) -> None
 def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file, of an index file, or of a folder of them; reads headers.
 
-    Raises
-    ------
-    InputError
-        There is none, or one is damaged.
+    Raises `InputError`: there is none, or one is damaged.
     """
     found: dict[str, StoredTensor] = {}
     for file in _files(Path(path)):
@@ -176,10 +170,7 @@ def _entry(path: Path, name: str, entry: Any, base: int, end: int) -> StoredTens
 def write_tensors(path: Path, tensors: Mapping[str, AnyTensor]) -> int:
     """Write a safetensors file, one tensor at a time; its bytes.
 
-    Raises
-    ------
-    OSError
-        The disk does not take it.
+    Raises `OSError`: the disk does not take it.
     """
     entries, end = {}, 0
     for name, tensor in tensors.items():

@@ -89,17 +89,14 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*
 def parse(value: object, quantity: Quantity, *, where: str = "") -> float:
     """`value` in the base unit.
 
+    Raises `InputError`: not a number, NaN, negative, or an unknown unit.
+
     Parameters
     ----------
     value
         A text such as ``"10GiB"``, or a number in the base unit.
     where
         File and field, for the message.
-
-    Raises
-    ------
-    InputError
-        Not a number, NaN, negative, or an unknown unit.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _checked(float(Decimal(value)), value, quantity, where)  # of any size

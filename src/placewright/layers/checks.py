@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 def check_problem(p: LayerProblem) -> None:
     """Raise where the problem is none.
 
-    Raises
-    ------
-    InputError
-        Names the field, the layer or the worker that is wrong.
+    Raises `InputError`, which names the field, the layer or the worker that is wrong.
     """
     if p.n == 0 or p.w == 0:
         raise InputError("a problem needs layers and workers", where=p.name)

@@ -53,10 +53,8 @@ def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
 class ReplicaCosts:
     """One micro-batch on one replica of a stage, per layer of the stage.
 
-    Attributes
-    ----------
-    forward_s, backward_s
-        Shape (layers,): collectives inside the replica and weight gathering included.
+    `forward_s`, `backward_s`: Shape (layers,): collectives inside the replica and weight gathering
+    included.
     """
 
     forward_s: FloatArray
@@ -76,10 +74,7 @@ class ReplicaCosts:
 def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCosts:
     """Passes of the slowest worker of a replica.
 
-    Raises
-    ------
-    UnsupportedError
-        A layer was not measured on that kind of worker; names both.
+    Raises `UnsupportedError`: a layer was not measured on that kind of worker; names both.
     """
     kinds = sorted({int(p.worker_kind[w]) for w in replica.workers})
     per_kind = [_kind_costs(p, stage, kind, replica) for kind in kinds]
@@ -261,10 +256,7 @@ def node_s(p: LayerProblem, nodes: tuple[int, int], each_bytes: float, pairs: in
 def link_of(p: LayerProblem, nodes: tuple[int, int]) -> Link:
     """The link between two nodes, or inside one.
 
-    Raises
-    ------
-    InputError
-        No link joins the nodes.
+    Raises `InputError`: no link joins the nodes.
     """
     index = int(p.link_index[nodes])
     if index < 0:

@@ -43,10 +43,7 @@ class LayerExplanation:
 def explain(problem: LayerProblem, plan: LayerPlan, name: str) -> LayerExplanation:
     """Explain the layer, or the worker, called `name`.
 
-    Raises
-    ------
-    UnknownNameError
-        Nothing is called so; offers the nearest.
+    Raises `UnknownNameError`: nothing is called so; offers the nearest.
     """
     if name in problem.layer_names:
         return _layer(problem, plan, problem.layer_names.index(name))

@@ -35,10 +35,7 @@ plan_document = Document("layers-plan", ("plan.stages", "plan.schedule"), LayerP
 def read_problem(path: str | Path) -> LayerProblem:
     """Read layers, workers and links.
 
-    Raises
-    ------
-    InputError
-        Names the file, the line or the field, and what is wrong.
+    Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
     where = str(path)
@@ -129,10 +126,7 @@ def problem_json(p: LayerProblem) -> dict[str, Any]:
 def read_plan(path: str | Path, problem: LayerProblem) -> LayerPlan:
     """Read the plan of a result file for `problem`.
 
-    Raises
-    ------
-    InputError
-        A layer or worker that does not exist, or stages that are no plan.
+    Raises `InputError`: a layer or worker that does not exist, or stages that are no plan.
     """
     return read_proposal(path, problem).plan
 
@@ -140,10 +134,7 @@ def read_plan(path: str | Path, problem: LayerProblem) -> LayerPlan:
 def read_proposal(path: str | Path, problem: LayerProblem) -> Proposal[LayerPlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises
-    ------
-    InputError
-        As `read_plan`.
+    Raises `InputError` as `read_plan`.
     """
     where = str(path)
     data, text = read_data(path)

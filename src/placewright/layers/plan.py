@@ -151,10 +151,8 @@ class LayerPlan:
 def check_plan(problem: LayerProblem, plan: LayerPlan) -> None:
     """Raise where a plan is none of this problem (memory is the judge's).
 
-    Raises
-    ------
-    InputError
-        Names the stage, and the layer, worker, share or strategy that is wrong.
+    Raises `InputError`, which names the stage, and the layer, worker, share or strategy that is
+    wrong.
     """
     where = f"plan for {problem.name}"
     if not plan.stages:

@@ -124,10 +124,7 @@ class LayerRun:
     def demand(self) -> None:
         """Raise where the check failed.
 
-        Raises
-        ------
-        CheckError
-            By how much.
+        Raises `CheckError`: by how much.
         """
         if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
             raise CheckError(
@@ -302,15 +299,8 @@ def executable(
 ) -> Result:
     """The best plan of `planner` that can be executed; its note names better ones left out.
 
-    Parameters
-    ----------
-    demand
-        Raises where a plan cannot be executed.
-
-    Raises
-    ------
-    UnsupportedError
-        Not even data parallelism or a single worker can be executed.
+    `demand`: raises where a plan cannot be executed.
+    Raises `UnsupportedError`: not even data parallelism or a single worker can be executed.
     """
     from placewright.planning.solving import solve
 

@@ -136,10 +136,8 @@ class Network:
 def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
     """Costs of the plan.
 
-    Raises
-    ------
-    UnsupportedError
-        A layer without costs on a worker, or an interleaved schedule that does not come out even.
+    Raises `UnsupportedError`: a layer without costs on a worker, or an interleaved schedule that
+    does not come out even.
     """
     first = {stage.workers: s for s, stage in reversed(list(enumerate(plan.stages)))}
     group = tuple(first[stage.workers] for stage in plan.stages)

@@ -112,10 +112,7 @@ class Measurement:
 class Baseline:
     """The best single device that fits, measured beside a plan.
 
-    Attributes
-    ----------
-    measurement
-        ``None`` where the plan is this device alone.
+    `measurement`: ``None`` where the plan is this device alone.
     """
 
     name: str

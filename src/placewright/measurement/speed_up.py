@@ -54,10 +54,7 @@ def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]
     interval of Student's t for the logarithms. What a machine does to both blocks of a round
     cancels.
 
-    Parameters
-    ----------
-    plan, baseline
-        Seconds of every step, by round.
+    `plan`, `baseline`: seconds of every step, by round.
     """
     pairs = zip(plan, baseline, strict=True)
     logs = [math.log(median(other) / median(own)) for own, other in pairs]

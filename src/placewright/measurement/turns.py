@@ -22,10 +22,7 @@ def in_turns(
 ) -> list[list[list[float]]]:
     """Seconds of steps by plan and round: a b c, c b a, ...; blocks begin with a warm-up.
 
-    Parameters
-    ----------
-    bound
-        Predicted seconds of the first plan, which `progress` shows beside its median.
+    `bound`: predicted seconds of the first plan, which `progress` shows beside its median.
     """
     times: list[list[list[float]]] = [[] for _ in plans]
     rounds, began = min(steps, ROUNDS), time.perf_counter()

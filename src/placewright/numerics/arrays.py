@@ -24,10 +24,7 @@ def frozen_float(values: Any) -> FloatArray:
 def frozen_int(values: Any) -> IntArray:
     """A read-only int64 copy of `values`.
 
-    Raises
-    ------
-    InputError
-        A number that 64 bits cannot hold.
+    Raises `InputError`: a number that 64 bits cannot hold.
     """
     try:
         return _frozen(np.array(values, dtype=np.int64, order="C"))

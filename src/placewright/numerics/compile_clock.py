@@ -14,10 +14,7 @@ COMPILING = "compiling kernels, once after an installation"
 class CompileClock:
     """A context manager that counts the seconds in which numba compiles; nested ones once.
 
-    Parameters
-    ----------
-    begun
-        Called when something starts to be compiled.
+    `begun`: called when something starts to be compiled.
     """
 
     def __init__(self, begun: Callable[[], None]) -> None:

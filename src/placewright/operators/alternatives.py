@@ -38,10 +38,7 @@ def moved(
 ) -> Alternative:
     """The plan with the operators in `moving`, whole groups, on another device.
 
-    Parameters
-    ----------
-    own_s
-        What the operators that are asked about take there.
+    `own_s`: what the operators that are asked about take there.
     """
     name = problem.device_names[device]
     leader = device if plan.replica_of is None else int(plan.replica_of[device])

@@ -20,17 +20,14 @@ def carried_placement(graph: Graph, placement: Sequence[int], other: Graph) -> l
     operator of the same name and kind is; else to the device that most of what it reads comes
     from; else where most of its module is.
 
+    Raises `InputError`: a colocation group of `other` holds parameters from two devices.
+
     Parameters
     ----------
     graph, placement
         What is placed already, and the device of each of its operators.
     other
         Another capture of the same model: other shapes, or the forward pass of a training step.
-
-    Raises
-    ------
-    InputError
-        A colocation group of `other` holds parameters from two devices.
     """
     homes = _homes(graph, placement)
     pairs = zip(graph.operators, placement, strict=True)

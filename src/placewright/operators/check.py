@@ -31,15 +31,8 @@ def check_session(
 ) -> Check:
     """Execute steps of what was just loaded beside eager steps from the same state and seed.
 
-    Parameters
-    ----------
-    devices
-        That the placement uses.
-
-    Raises
-    ------
-    RunError
-        Outputs or state do not fit into the temporary folder.
+    `devices`: that the placement uses.
+    Raises `RunError`: outputs or state do not fit into the temporary folder.
     """
     comparison = Comparison.of(session.graph, source, seed=seed, devices=devices)
     limit = comparison.tolerance.steps

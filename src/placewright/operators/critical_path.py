@@ -47,11 +47,8 @@ class Limit:
 def limits(judged: OperatorJudgement, critical: BoolArray) -> tuple[Limit, ...]:
     """Tracks on the critical path, the largest share first, then devices that are nearly full.
 
-    Parameters
-    ----------
-    critical
-        One entry per span of the trace. Several paths may be critical: the shares then add up to
-        more than one, and with free links, where transfers overlap, a single one may be above it.
+    `critical`: one entry per span of the trace. Several paths may be critical: the shares then add
+    up to more than one, and with free links, where transfers overlap, a single one may be above it.
     """
     trace = judged.trace()
     length = np.where(critical, trace.end_s - trace.start_s, 0.0)

@@ -68,10 +68,7 @@ def explain(
 ) -> Explanation | ModuleExplanation:
     """Explain an operator or a module of a plan; every alternative is judged, with only it moved.
 
-    Raises
-    ------
-    UnknownNameError
-        The problem has no such operator or module; offers the nearest.
+    Raises `UnknownNameError`: the problem has no such operator or module; offers the nearest.
     """
     if name in problem.operator_names:
         return explain_operator(problem, plan, name)

@@ -25,10 +25,7 @@ plan_document = Document("plan", ("plan.placement",), PlanFile)
 def read_problem(path: str | Path) -> OperatorProblem:
     """Read a problem file.
 
-    Raises
-    ------
-    InputError
-        Names the file and the field that is wrong.
+    Raises `InputError`, which names the file and the field that is wrong.
     """
     where = str(path)
     data, text = read_data(path)
@@ -62,10 +59,7 @@ def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
 def read_proposal(path: str | Path, problem: OperatorProblem) -> Proposal[OperatorPlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises
-    ------
-    PlacewrightError
-        As `read_plan`.
+    Raises `PlacewrightError` as `read_plan`.
     """
     where = str(path)
     data, text = read_data(path)

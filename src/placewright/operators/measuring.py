@@ -138,11 +138,8 @@ def load_plan(
 ) -> None:
     """Put a judged plan on the workers, from the initial state.
 
-    Parameters
-    ----------
-    step_s
-        Expected seconds of a step, ``nan`` if unknown: workers that take many times as long are
-        given up.
+    `step_s`: expected seconds of a step, ``nan`` if unknown: workers that take many times as long
+    are given up.
     """
     session.load(
         plan.placement.tolist(),

@@ -76,11 +76,8 @@ class Split:
 class PlacementSummary:
     """Devices of a plan, what crosses between them, and modules that several of them share.
 
-    Attributes
-    ----------
-    module_map
-        One line: ``layers 0-17 on gpu0, 18-31 on gpu1; 14 MiB per step between them``. Empty where
-        modules are not known.
+    `module_map`: one line: ``layers 0-17 on gpu0, 18-31 on gpu1; 14 MiB per step between them``.
+    Empty where modules are not known.
     """
 
     devices: tuple[DeviceSummary, ...]
@@ -105,10 +102,7 @@ class PlacementSummary:
 def placement_summary(played: OperatorJudgement, most: int = MOST_ROWS) -> PlacementSummary:
     """Summarise a judged plan.
 
-    Parameters
-    ----------
-    most
-        Modules, or ranges of consecutive modules on one device, that are told apart.
+    `most`: modules, or ranges of consecutive modules on one device, that are told apart.
     """
     p, place = played.problem, played.placement
     modules, split = _modules(played, most)

@@ -160,10 +160,7 @@ class ResidualModel:
     def corrected(self, judged: OperatorJudgement) -> Corrected:
         """Seconds of a judged plan, corrected, with an interval.
 
-        Raises
-        ------
-        UnsupportedError
-            The objective is not latency, or the judge's value is zero.
+        Raises `UnsupportedError`: the objective is not latency, or the judge's value is zero.
         """
         return self.corrected_run(features(judged), judged.value, judged.problem.device_names)
 
@@ -283,10 +280,7 @@ def fit(runs: Sequence[MeasuredRun]) -> ResidualModel:
     models, so that noise is not corrected. The interval comes from the same errors; that the
     strength was chosen on them makes it a little too narrow.
 
-    Raises
-    ------
-    InputError
-        Runs of fewer than two models, or with another number of features.
+    Raises `InputError`: runs of fewer than two models, or with another number of features.
     """
     runs = tuple(runs)
     models = list(dict.fromkeys(run.model for run in runs))
@@ -315,10 +309,7 @@ def fit(runs: Sequence[MeasuredRun]) -> ResidualModel:
 def held_out(runs: Sequence[MeasuredRun]) -> tuple[Corrected, ...]:
     """Each run corrected by what was learned without its model; nothing is chosen on it either.
 
-    Raises
-    ------
-    InputError
-        Runs of fewer than three models.
+    Raises `InputError`: runs of fewer than three models.
     """
     models = dict.fromkeys(run.model for run in runs)
     if len(models) < 3:

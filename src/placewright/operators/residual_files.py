@@ -65,10 +65,7 @@ def write_runs(runs: Sequence[MeasuredRun], path: str | Path) -> Path:
 def read_runs(path: str | Path) -> tuple[MeasuredRun, ...]:
     """Read a file of measured runs.
 
-    Raises
-    ------
-    InputError
-        No file, a damaged one, one with other features or another version of them.
+    Raises `InputError`: no file, a damaged one, one with other features or another version of them.
     """
     where = str(path)
     data, text = read_data(path)
@@ -100,10 +97,7 @@ def add_run(run: MeasuredRun, path: str | Path) -> int:
 def read_residual(path: str | Path) -> ResidualModel:
     """The model that is fitted to the runs of a file.
 
-    Raises
-    ------
-    InputError
-        As `read_runs`, or it has runs of fewer than two models.
+    Raises `InputError` as `read_runs`, or it has runs of fewer than two models.
     """
     runs = read_runs(path)
     try:

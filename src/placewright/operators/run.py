@@ -160,10 +160,7 @@ class Runner:
     ) -> Check:
         """Steps of what was loaded, beside eager steps from the same state and seed.
 
-        Parameters
-        ----------
-        devices
-            That the placement uses; all by default.
+        `devices`: that the placement uses; all by default.
         """
         from placewright.operators.check import check_session
 

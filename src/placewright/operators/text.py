@@ -35,10 +35,8 @@ WIDTH = 88
 def placement_text(summary: PlacementSummary, measured: Trace | None = None) -> str:
     """A row per device, what crosses, and which modules devices share; bounded in length.
 
-    Parameters
-    ----------
-    measured
-        A step that was watched: what devices really computed for stands beside the prediction.
+    `measured`: a step that was watched: what devices really computed for stands beside the
+    prediction.
     """
     took = None if measured is None else busy_seconds(measured)
     header = ["device", "operators", "resident", "peak", "memory", "predicted"]

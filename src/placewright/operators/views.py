@@ -144,10 +144,7 @@ def fragment(result: Result) -> str:
 def saved_page(kind: str, data: Data, path: Path) -> str:
     """The page of a problem or plan file.
 
-    Raises
-    ------
-    InputError
-        A field that is missing or wrong.
+    Raises `InputError`: a field that is missing or wrong.
     """
     if kind == "problem":
         problem = read_problem(path)

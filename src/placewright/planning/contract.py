@@ -193,10 +193,7 @@ def proposal_of(answer: Any) -> Proposal[Any]:
 def last_of(finds: Iterable[Found]) -> tuple[Found, bool]:
     """The last of a search's finds, each better than the one before, and whether Ctrl-C came.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        It came before anything was found.
+    Raises `KeyboardInterrupt`: it came before anything was found.
     """
     found: list[Found] = []
     try:

@@ -33,15 +33,8 @@ class FixedPlan:
 def judged_plan(problem: Any, plan: Any) -> Result:
     """A plan that was given, judged on the problem.
 
-    Parameters
-    ----------
-    plan
-        The plan, or the path of its file.
-
-    Raises
-    ------
-    InfeasibleError
-        It does not fit; says by how much.
+    `plan`: the plan, or the path of its file.
+    Raises `InfeasibleError`: it does not fit; says by how much.
     """
     from placewright.planning.solving import solve
     from placewright.planning.wings import wing_of
@@ -57,10 +50,7 @@ def judged_plan(problem: Any, plan: Any) -> Result:
 def refuse_beside_plan(plan: Path | None, planner: str | None, time_limit: float | None) -> None:
     """Raise if an option conflicts with PLAN.
 
-    Raises
-    ------
-    InputError
-        A plan is given, and so is how to make one.
+    Raises `InputError`: a plan is given, and so is how to make one.
     """
     given = [("--planner", planner), ("--time-limit", time_limit)]
     for option, value in given if plan is not None else ():

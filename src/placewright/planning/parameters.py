@@ -38,11 +38,8 @@ AUTO = "auto"
 class Auto:
     """The wing's portfolio, and what follows it.
 
-    Parameters
-    ----------
-    tolerance
-        Share by which the value of the chosen plan may exceed that of the best one found where it
-        is simpler to deploy; 0 for equally good ones only.
+    `tolerance`: share by which the value of the chosen plan may exceed that of the best one found
+    where it is simpler to deploy; 0 for equally good ones only.
     """
 
     tolerance: float = 0.01
@@ -68,10 +65,7 @@ class Auto:
 def auto_of(choice: PlannerChoice) -> Auto | None:
     """``auto`` with its parameters, ``None`` where a planner is chosen.
 
-    Raises
-    ------
-    InputError
-        Parameters that it does not have.
+    Raises `InputError`: parameters that it does not have.
     """
     if isinstance(choice, Auto):
         return choice
@@ -93,10 +87,7 @@ LARGEST = 2.0**53
 def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str, Planner]:
     """The planner that is asked for, and its label: the name and what is not its default.
 
-    Parameters
-    ----------
-    planners
-        Those of the wing, by name, with their default parameters.
+    `planners`: those of the wing, by name, with their default parameters.
 
     Raises
     ------

@@ -127,15 +127,9 @@ class Portfolio:
     def run(self, planner: Planner, context: Context, name: str = "") -> bool:
         """Run one planner: plan, judge, keep if better. True if it was interrupted.
 
-        Parameters
-        ----------
-        name
-            Of the candidate; the planner's own by default.
-
-        Raises
-        ------
-        Exception
-            The planner's own, or a package that is missing; where `tolerant` it is noted instead.
+        `name`: of the candidate; the planner's own by default.
+        Raises `Exception`: the planner's own, or a package that is missing; where `tolerant` it is
+        noted instead.
         """
         name = name or planner.name
         reason = planner.unsupported_reason(self.problem)

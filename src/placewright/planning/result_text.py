@@ -35,10 +35,7 @@ def result_table(result: Result) -> str:
 def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     """Every candidate, best first, the chosen one marked: a rich table, or text in a pipe.
 
-    Parameters
-    ----------
-    terminal
-        Whether stdout is one; looked up where ``None``.
+    `terminal`: whether stdout is one; looked up where ``None``.
     """
     unit = _unit(result)
     title = (

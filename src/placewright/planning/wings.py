@@ -33,10 +33,7 @@ def wings() -> dict[str, Wing]:
 def find_wing(name: str) -> Wing:
     """The wing of this name.
 
-    Raises
-    ------
-    UnknownNameError
-        There is none; offers the nearest.
+    Raises `UnknownNameError`: there is none; offers the nearest.
     """
     known = wings()
     if name not in known:
@@ -47,10 +44,7 @@ def find_wing(name: str) -> Wing:
 def wing_of(problem: Any) -> Wing:
     """The wing that takes problems of this type.
 
-    Raises
-    ------
-    UnsupportedError
-        No wing does; names the types that are taken.
+    Raises `UnsupportedError`: no wing does; names the types that are taken.
     """
     for wing in _lookup_order():
         if isinstance(problem, wing.problem_type()):

@@ -60,15 +60,9 @@ def calibrated(
     Devices that cannot hold the whole step, or are predicted to take longer than `LONGEST_S` for
     it, are not measured.
 
-    Parameters
-    ----------
-    session
-        Workers for the devices of `problem`, in their order; what they had loaded is replaced.
-
-    Raises
-    ------
-    WorkerError
-        A worker died or raised.
+    `session`: workers for the devices of `problem`, in their order; what they had loaded is
+    replaced.
+    Raises `WorkerError`: a worker died or raised.
     """
     predicted_s = [_alone_s(problem, device) for device in range(problem.m)]
     devices = [device for device in range(problem.m) if predicted_s[device] <= LONGEST_S]

@@ -41,6 +41,8 @@ def interference(
     high for those that leave them idle most of the time. A device that `plan` hardly uses has the
     median factor of the others.
 
+    Raises `WorkerError`: a worker died or raised.
+
     Parameters
     ----------
     problem
@@ -52,11 +54,6 @@ def interference(
         is executed and both problems are equal.
     single
         A good one of one device.
-
-    Raises
-    ------
-    WorkerError
-        A worker died or raised.
     """
     longest_s = max(judge(problem, each).value for each in (plan, single))
     if len(np.unique(plan.placement)) == 1 or longest_s > LONGEST_S:

@@ -91,17 +91,14 @@ def profile_openvino(
     small operators and by two placements of the model in blocks; links that the cluster names add
     to it.
 
+    Raises `UnsupportedError`: no device has an operator.
+
     Parameters
     ----------
     method
         ``analytic`` computes from FLOPs and bytes, all others measure.
     table
         Kept profile: its entries are not measured again.
-
-    Raises
-    ------
-    UnsupportedError
-        No device has an operator.
     """
     from placewright.runtime.model_files.hetero import described
     from placewright.runtime.model_files.hetero_timing import (

@@ -86,17 +86,14 @@ def window_s(problem: RequestProblem) -> float:
 def fluid(problem: RequestProblem, window: float | None = None, *, success: bool = False) -> float:
     """The fluid program's bound.
 
+    Raises `MissingDependencyError`: HiGHS is not installed.
+
     Parameters
     ----------
     window
         Seconds; `window_s` by default.
     success
         Bound the success rate in place of the effective accuracy.
-
-    Raises
-    ------
-    MissingDependencyError
-        HiGHS is not installed.
     """
     return _Program(problem, window or window_s(problem), success).solve()
 
@@ -176,10 +173,7 @@ class _Program:
 def _maximum(gain: FloatArray, entries: list[Any], limit: FloatArray) -> float:
     """Maximum of ``gain x`` subject to ``A x <= limit``, x >= 0, by HiGHS; from its dual values.
 
-    Raises
-    ------
-    MissingDependencyError
-        HiGHS is not installed.
+    Raises `MissingDependencyError`: HiGHS is not installed.
     """
     try:
         import highspy

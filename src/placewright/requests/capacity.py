@@ -57,10 +57,7 @@ def played(
 ) -> Result:
     """The result of one policy on the problem's stream.
 
-    Parameters
-    ----------
-    bound
-        Solve the fluid program too; without it the quick bound is given.
+    `bound`: solve the fluid program too; without it the quick bound is given.
     """
     start_s = time.perf_counter()
     name, plan = plan_of(problem, planner, seed)
@@ -248,6 +245,8 @@ def capacity(
     catalogue that is not there yet, and with one more variant: as accurate as one of those most
     used, in half the time (quantised, say). Best first.
 
+    Raises `InfeasibleError`: even a hundredth of the load misses the target; says what is reached.
+
     Parameters
     ----------
     planner
@@ -256,11 +255,6 @@ def capacity(
         What could be added, by name: a service that has all servers, variants and families of the
         problem's and more. Of its variants the `MOST_VARIANTS` with the highest success rate (then
         effective accuracy) at the load that is carried without them are followed up.
-
-    Raises
-    ------
-    InfeasibleError
-        Even a hundredth of the load misses the target; says what is reached.
     """
     if not 0 < target_success < 1:
         raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
@@ -426,10 +420,7 @@ def _with_named(
 def _positions(names: tuple[str, ...], known: tuple[str, ...]) -> IntArray:
     """Where `names` stand in `known`.
 
-    Raises
-    ------
-    InputError
-        The catalogue lacks one.
+    Raises `InputError`: the catalogue lacks one.
     """
     missing = next((name for name in names if name not in known), None)
     if missing is not None:

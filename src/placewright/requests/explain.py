@@ -53,10 +53,7 @@ MOST_OPTIONS = 24
 def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExplanation:
     """Explain a request by its number.
 
-    Raises
-    ------
-    UnknownNameError
-        There is no such request.
+    Raises `UnknownNameError`: there is no such request.
     """
     p, s = problem, problem.service
     if not name.isdigit() or int(name) >= len(p.stream):

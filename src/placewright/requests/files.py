@@ -43,15 +43,8 @@ MOST_ENTRIES = 50_000_000
 def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:
     """Read servers, variants and arrivals.
 
-    Parameters
-    ----------
-    seed
-        Of arrivals and noise, in place of the file's.
-
-    Raises
-    ------
-    InputError
-        Names the file, the line or the field, and what is wrong.
+    `seed`: of arrivals and noise, in place of the file's.
+    Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
     entry = validate(RequestFile, data, where=str(path), text=text)
@@ -66,10 +59,7 @@ def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:
 def read_catalogue(path: str | Path) -> Service | None:
     """The service with the file's candidates, servers and variants; None where it has none.
 
-    Raises
-    ------
-    InputError
-        Names the file, the line or the field, and what is wrong.
+    Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
     entry = validate(RequestFile, data, where=str(path), text=text)
@@ -91,10 +81,7 @@ def write_problem(problem: RequestProblem, path: str | Path) -> Path:
 def read_proposal(path: str | Path, problem: RequestProblem) -> Proposal[RequestPlan]:
     """Read the policy of a plan file.
 
-    Raises
-    ------
-    InputError
-        A policy or a parameter that does not exist.
+    Raises `InputError`: a policy or a parameter that does not exist.
     """
     plan = read_plan(path)
     try:
@@ -107,10 +94,7 @@ def read_proposal(path: str | Path, problem: RequestProblem) -> Proposal[Request
 def read_plan(path: str | Path) -> RequestPlan:
     """Read a plan without its problem, for a server whose requests are not known.
 
-    Raises
-    ------
-    InputError
-        Names the file, the line or the field, and what is wrong.
+    Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
     entry = validate(RequestPlanFile, data, where=str(path), text=text).plan

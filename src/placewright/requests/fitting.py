@@ -181,10 +181,7 @@ def play(
 class Player:
     """Plays generated streams of one problem with any parameters.
 
-    Attributes
-    ----------
-    service
-        Of all streams.
+    `service`: of all streams.
     """
 
     def __init__(self, streams: Sequence[RequestProblem]) -> None:

@@ -42,10 +42,7 @@ def poisson(rng: np.random.Generator, rate_per_s: float, duration_s: float) -> F
 def counted(rng: np.random.Generator, counts: Sequence[int], step_s: float) -> FloatArray:
     """``counts[i]`` arrivals at uniform times of step i.
 
-    Raises
-    ------
-    InputError
-        There would be too many requests.
+    Raises `InputError`: there would be too many requests.
     """
     if sum(counts) > MOST:
         by = f"{sum(counts):.3g}, at most {MOST}"
@@ -114,10 +111,8 @@ def scaled(arrival_s: FloatArray, rate_per_s: float) -> tuple[FloatArray, float]
 def _checked(rates_per_s: Sequence[float], step_s: float, duration_s: float) -> FloatArray:
     """Rates as an array.
 
-    Raises
-    ------
-    InputError
-        A rate, step or duration is no positive number, or there would be too many requests.
+    Raises `InputError`: a rate, step or duration is no positive number, or there would be too many
+    requests.
     """
     rates = np.asarray(rates_per_s, dtype=np.float64)
     if not len(rates) or not np.isfinite(rates).all() or rates.min() < 0:

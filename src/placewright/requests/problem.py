@@ -84,10 +84,7 @@ def noise_factors(problem: RequestProblem) -> FloatArray:
 def _check(p: RequestProblem) -> None:
     """Raise where service and stream do not fit together.
 
-    Raises
-    ------
-    InputError
-        Says which field, and what it must be.
+    Raises `InputError`, which says which field, and what it must be.
     """
     if not 0 < p.duration_s < np.inf:
         raise InputError(

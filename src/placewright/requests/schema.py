@@ -18,10 +18,8 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 class VariantFileEntry(FileModel):
     """A variant of a family.
 
-    Attributes
-    ----------
-    candidate
-        Not there yet: ``plan --target-success`` says what it would add, nothing else sees it.
+    `candidate`: not there yet: ``plan --target-success`` says what it would add, nothing else sees
+    it.
     """
 
     name: str

@@ -104,10 +104,7 @@ class Service:
     ) -> Service:
         """The service of some servers and variants, in this order; all families stay.
 
-        Parameters
-        ----------
-        server_names
-            New names, where a server is taken twice.
+        `server_names`: new names, where a server is taken twice.
         """
         kept = server_names or tuple(self.server_names[i] for i in servers.tolist())
         return Service(
@@ -152,10 +149,7 @@ def service_of(
 def _check(s: Service) -> None:
     """Raise where sizes or values are wrong.
 
-    Raises
-    ------
-    InputError
-        Names the field, the server or variant, and the value.
+    Raises `InputError`, which names the field, the server or variant, and the value.
     """
     n, m = s.servers, s.variants
     if not n or not m or not s.families:

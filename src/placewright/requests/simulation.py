@@ -71,16 +71,10 @@ class Answers:
 def simulate(problem: RequestProblem, policy: Policy, most_failures: float = math.inf) -> Answers:
     """Play the stream against the policy.
 
-    Parameters
-    ----------
-    most_failures
-        Stop once more requests than that were late or refused; later ones are then not answered.
-
-    Raises
-    ------
-    RunError
-        The policy dispatched to a busy server, another family's request, or a batch that the
-        server cannot run.
+    `most_failures`: stop once more requests than that were late or refused; later ones are then not
+    answered.
+    Raises `RunError`: the policy dispatched to a busy server, another family's request, or a batch
+    that the server cannot run.
     """
     return _Simulation(problem, policy, most_failures).run()
 

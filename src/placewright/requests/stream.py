@@ -86,10 +86,7 @@ def stream_of(arrival_s: Any, deadline_s: Any, family: Any = 0, **given: Any) ->
 def _check(s: Stream) -> None:
     """Raise where a request is wrong.
 
-    Raises
-    ------
-    InputError
-        Names the first request that is wrong, and its value.
+    Raises `InputError`, which names the first request that is wrong, and its value.
     """
     n = len(s.arrival_s)
     for key in (*COLUMNS, "family"):

@@ -44,17 +44,14 @@ WORK_S = 2.0
 def windows(problem: RequestProblem, deadline_s: float = np.inf, size: int = SIZE) -> float:
     """An upper bound on the effective accuracy: the mean of the windows' optima.
 
+    Raises `MissingDependencyError`: OR-tools is not installed.
+
     Parameters
     ----------
     deadline_s
         ``time.perf_counter()`` value at which windows that are left count as all answered best.
     size
         Requests of a window; the optimum itself where it holds all of them.
-
-    Raises
-    ------
-    MissingDependencyError
-        OR-tools is not installed.
     """
     try:
         import ortools  # noqa: F401

@@ -83,10 +83,7 @@ class StepExecutor(WorkerProgram):
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
         """Take over parts of the program and the initial state that lives here.
 
-        Raises
-        ------
-        RunError
-            A file with weights is not there.
+        Raises `RunError`: a file with weights is not there.
         """
         self.devices.clear()
         self.memory.begin()
@@ -161,10 +158,7 @@ class StepExecutor(WorkerProgram):
     ) -> tuple[tuple[StepLog, ...], bytes]:
         """Feed, execute one step and return what it made; all workers start it together.
 
-        Parameters
-        ----------
-        batch, specs
-            As of `feed`, of the inputs that are read here.
+        `batch`, `specs`: as of `feed`, of the inputs that are read here.
 
         Returns
         -------

@@ -76,15 +76,9 @@ def assign_ranks(cluster: Cluster, hosts: Sequence[Host]) -> dict[str, int]:
     By node where processes are on hosts named as the cluster's nodes, else in order: the first
     process serves the first device.
 
-    Parameters
-    ----------
-    hosts
-        By rank, as many as there are devices.
-
-    Raises
-    ------
-    InputError
-        Some hosts have the names of nodes, and a node has more or fewer processes than devices.
+    `hosts`: by rank, as many as there are devices.
+    Raises `InputError`: some hosts have the names of nodes, and a node has more or fewer processes
+    than devices.
     """
     wanted = Counter(device.node for device in cluster.devices)
     there = Counter(host.name for host in hosts)

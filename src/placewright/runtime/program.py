@@ -50,10 +50,7 @@ _MARK = "order_description"
 def order(description: str) -> Callable[[Method], Method]:
     """Mark a method of a program as an order.
 
-    Parameters
-    ----------
-    description
-        What a worker does at it, as it goes on after "no answer in time while".
+    `description`: what a worker does at it, as it goes on after "no answer in time while".
     """
 
     def mark(method: Method) -> Method:
@@ -90,10 +87,7 @@ class WorkerProgram:
     def obey(self, name: str, arguments: Sequence[Any]) -> Any:
         """Carry out one order and return its answer.
 
-        Raises
-        ------
-        RunError
-            The program has no order of this name.
+        Raises `RunError`: the program has no order of this name.
         """
         if not hasattr(getattr(type(self), name, None), _MARK):
             raise RunError(

@@ -38,15 +38,8 @@ TRIES, TRY_S = 10, 0.05
 class Scratch:
     """A temporary folder that does not outlive a killed process for long; a context manager.
 
-    Parameters
-    ----------
-    parent
-        Where it is made; the temporary folder by default.
-
-    Attributes
-    ----------
-    name
-        Its path; what ``with`` gives.
+    `parent`: where it is made; the temporary folder by default.
+    `name`: its path; what ``with`` gives.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -103,10 +96,7 @@ def keep_multiprocessing_here() -> None:
 def sweep(parent: str | None = None) -> None:
     """Remove this user's folders of processes that have ended without doing so.
 
-    Parameters
-    ----------
-    parent
-        Where they are looked for; the temporary folder by default.
+    `parent`: where they are looked for; the temporary folder by default.
     """
     for folder in Path(parent or tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):

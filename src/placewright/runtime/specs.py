@@ -80,6 +80,8 @@ def worker_specs(
 ) -> list[WorkerSpec]:
     """Specifications of all worker processes; the group fills the rendezvous in.
 
+    Raises `UnsupportedError`: a device that its host can neither be nor emulate.
+
     Parameters
     ----------
     hosts
@@ -92,11 +94,6 @@ def worker_specs(
         What the workers execute.
     pin
         Give every device cores of its own, where its host has enough for all.
-
-    Raises
-    ------
-    UnsupportedError
-        A device that its host can neither be nor emulate.
     """
     check_can_run(cluster, hosts, emulate=emulate)
     devices = cluster.devices
@@ -133,10 +130,8 @@ def check_can_run(
 ) -> None:
     """Raise where a host (by default this machine) can neither be nor emulate a device.
 
-    Raises
-    ------
-    UnsupportedError
-        A device of a kind that is not there, or faster than what emulates it.
+    Raises `UnsupportedError`: a device of a kind that is not there, or faster than what emulates
+    it.
     """
     hosts = [Host.here()] * len(cluster.devices) if hosts is None else hosts
     gpus = _gpus(cluster.devices, hosts)

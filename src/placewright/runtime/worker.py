@@ -25,10 +25,7 @@ from placewright.runtime.specs import WorkerSpec
 class Worker:
     """What a program finds in its process.
 
-    Attributes
-    ----------
-    listening
-        The port at `WorkerSpec.address`, where the caller holds it open.
+    `listening`: the port at `WorkerSpec.address`, where the caller holds it open.
     """
 
     spec: WorkerSpec

@@ -37,10 +37,7 @@ def bounds(problem: SampleProblem) -> dict[str, float]:
 def refined_bounds(problem: SampleProblem, known: BoundContext | None = None) -> dict[str, float]:
     """The relaxation's bound, where HiGHS is installed; as good as the time allows.
 
-    Raises
-    ------
-    InfeasibleError
-        No plan keeps every limit, and none that does is known.
+    Raises `InfeasibleError`: no plan keeps every limit, and none that does is known.
     """
     deadline_s = np.inf if known is None else known.deadline_s
     if time.perf_counter() > deadline_s and not begun(problem):

@@ -20,10 +20,7 @@ MOST_NODES = 10_000
 def check_size(nodes: int, where: str) -> None:
     """Raise before tables are made that no memory holds.
 
-    Raises
-    ------
-    InputError
-        Too many nodes.
+    Raises `InputError`: too many nodes.
     """
     if nodes > MOST_NODES:
         raise InputError(

@@ -55,10 +55,7 @@ def write_problem(problem: SampleProblem, path: str | Path) -> Path:
 def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
     """Read the moves of a plan file for `problem`.
 
-    Raises
-    ------
-    InputError
-        A node or class that does not exist, a move over no link.
+    Raises `InputError`: a node or class that does not exist, a move over no link.
     """
     return read_proposal(path, problem).plan
 
@@ -66,10 +63,7 @@ def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
 def read_proposal(path: str | Path, problem: SampleProblem) -> Proposal[SamplePlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises
-    ------
-    InputError
-        As `read_plan`.
+    Raises `InputError` as `read_plan`.
     """
     where = str(path)
     data, text = read_data(path)

@@ -74,10 +74,7 @@ class Speeds:
 def measure(problem: SampleProblem, recipe: Recipe, workers: NodeWorkers) -> Speeds:
     """Speeds of the nodes of a testbed, all of them busy, of their exchange, and of files.
 
-    Raises
-    ------
-    WorkerError
-        A process died, or the nodes do not reach each other in time.
+    Raises `WorkerError`: a process died, or the nodes do not reach each other in time.
     """
     speed = 1.0 / problem.seconds_per_sample
     balanced = recipe.batch * speed / speed.sum()
@@ -114,10 +111,7 @@ def take_steps(
 ) -> list[StepTimes]:
     """What each node's steps cost, shape of `sizes` (n, steps): samples of each.
 
-    Raises
-    ------
-    WorkerError
-        A process died, or the nodes do not reach each other in time.
+    Raises `WorkerError`: a process died, or the nodes do not reach each other in time.
     """
     with (
         workers_or_own(workers) as nodes,

@@ -42,10 +42,7 @@ class NodeWorkers:
     Where one of them dies, or an order to them is interrupted, all are ended: the others may wait
     for it, and still owe answers. New ones are started when they are needed again.
 
-    Parameters
-    ----------
-    handles
-        By node, where the nodes are up as a testbed; elsewhere slowness is emulated.
+    `handles`: by node, where the nodes are up as a testbed; elsewhere slowness is emulated.
 
     Attributes
     ----------
@@ -149,10 +146,7 @@ def cluster_of(problem: SampleProblem, cores: int) -> Cluster:
 
     The fastest node gets a whole core, or as much as leaves `SPARE_CORES` of the machine.
 
-    Raises
-    ------
-    InputError
-        See `nodes_up`.
+    Raises `InputError`: see `nodes_up`.
     """
     _refuse_unreal(problem)
     ratio = problem.seconds_per_sample.min() / problem.seconds_per_sample

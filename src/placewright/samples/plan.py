@@ -59,10 +59,8 @@ def held_after(problem: SampleProblem, plan: SamplePlan) -> IntArray:
 def check_plan(problem: SampleProblem, plan: SamplePlan) -> None:
     """Raise where a plan moves what cannot be moved at all (limits are the judge's).
 
-    Raises
-    ------
-    InputError
-        A node, a class or a link that does not exist, a count that is not positive.
+    Raises `InputError`: a node, a class or a link that does not exist, a count that is not
+    positive.
     """
     where = f"plan for {problem.name}"
     if len({len(plan.source), len(plan.target), len(plan.count), len(plan.sample_class)}) > 1:

@@ -162,10 +162,7 @@ def run(
 def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
     """The names, all of them known.
 
-    Raises
-    ------
-    UnknownNameError
-        With the nearest one.
+    Raises `UnknownNameError`, with the nearest one.
     """
     for name in names:
         if name not in BASELINES:

@@ -98,10 +98,7 @@ class Messages:
 class Prices:
     """The ascent, resumable.
 
-    Attributes
-    ----------
-    best
-        Prices of the highest bound so far.
+    `best`: prices of the highest bound so far.
     """
 
     price: FloatArray

@@ -42,10 +42,7 @@ class Rows:
 class LinearProgram:
     """A program under construction.
 
-    Attributes
-    ----------
-    start
-        Values of some columns from which a solver begins.
+    `start`: values of some columns from which a solver begins.
     """
 
     columns: Columns = field(default_factory=Columns)

@@ -56,10 +56,7 @@ class NodeHandle:
         Call it first thing in a fresh process: the namespace is joined by the calling thread
         and those that it starts later; threads from before keep the network they had.
 
-        Raises
-        ------
-        RunError
-            The testbed is not up, or the caller is not root.
+        Raises `RunError`: the testbed is not up, or the caller is not root.
         """
         for group in self.groups:
             _join_group(Path(group))

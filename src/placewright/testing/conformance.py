@@ -45,10 +45,7 @@ ROUNDING = 1e-9
 class _OfWing:
     """Tests of a wing, or of its planners.
 
-    Attributes
-    ----------
-    wing
-        The wing, or its name.
+    `wing`: the wing, or its name.
     """
 
     wing: ClassVar[str | Wing] = "operators"

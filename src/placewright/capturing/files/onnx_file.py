@@ -15,10 +15,7 @@ CONTROL = "an operator with a graph of its own"
 def read_onnx(path: Path, batch: int | None = None) -> Any:
     """The ``onnx.ModelProto`` with shapes of all values and unique node names.
 
-    Parameters
-    ----------
-    batch
-        Takes the place of a first dimension that the file leaves open.
+    `batch`: takes the place of a first dimension that the file leaves open.
 
     Raises
     ------

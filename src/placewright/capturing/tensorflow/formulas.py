@@ -57,10 +57,7 @@ def flops(
 ) -> tuple[float, float]:
     """Operations of products, and operations per element.
 
-    Parameters
-    ----------
-    given, made
-        Shapes of inputs and outputs.
+    `given`, `made`: shapes of inputs and outputs.
     """
     if op in ("MatMul", "SparseMatMul") and len(given) > 1:
         inner = given[0][0 if attributes.get("transpose_a") else -1]

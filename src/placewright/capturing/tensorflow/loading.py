@@ -35,10 +35,8 @@ LARGEST_BYTES = 2**31 - 2**20
 def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:
     """The step of a source, its ``tf.Graph``, and operators whose shapes a run has to show.
 
-    Parameters
-    ----------
-    source
-        ``path`` or ``factory``, ``batch``, ``training``, ``signature``, ``fetches``, ``seed``.
+    `source`: ``path`` or ``factory``, ``batch``, ``training``, ``signature``, ``fetches``,
+    ``seed``.
     """
     tf.keras.utils.set_random_seed(int(source.get("seed", 0)))
     if source.get("factory"):
@@ -345,10 +343,7 @@ def _only(step: StepGraph) -> Any:
 def imported(graph_def: Any, where: str) -> Any:
     """A ``tf.Graph`` of a GraphDef, with inferred shapes.
 
-    Raises
-    ------
-    InputError
-        An edge to a missing node, shapes or types that contradict each other.
+    Raises `InputError`: an edge to a missing node, shapes or types that contradict each other.
     """
     graph = tf.Graph()
     hint = "export the graph again; tf.import_graph_def must accept it"

@@ -25,10 +25,7 @@ KERNEL_OF = {"cpu": "CPU", "gpu": "GPU"}
 class TensorFlowModel:
     """A step of a TensorFlow model.
 
-    Attributes
-    ----------
-    kernels
-        By operator, the kinds of device that TensorFlow has a kernel on.
+    `kernels`: by operator, the kinds of device that TensorFlow has a kernel on.
     """
 
     source: str
@@ -49,10 +46,7 @@ class TensorFlowModel:
         A build of TensorFlow without GPU support knows no kernel for GPUs; then those that have
         one for CPUs are taken to have one.
 
-        Raises
-        ------
-        UnsupportedError
-            No device of the cluster has a kernel for an operator; names it.
+        Raises `UnsupportedError`: no device of the cluster has a kernel for an operator; names it.
         """
         gpu_build = bool(self.process.about["gpu_build"])
         kinds = [_kernel(device, gpu_build) for device in cluster.devices]
@@ -73,10 +67,7 @@ class TensorFlowModel:
     def devices(self, cluster: Cluster) -> list[str]:
         """TensorFlow's names of a cluster's devices: CPUs are logical ones of this process.
 
-        Raises
-        ------
-        InputError
-            More GPUs than there are, or a device of another kind.
+        Raises `InputError`: more GPUs than there are, or a device of another kind.
         """
         counts = {"cpu": 0, "gpu": 0}
         names = []
@@ -107,10 +98,7 @@ class TensorFlowModel:
     def write(self, cluster: Cluster, placement: Sequence[int], path: str | Path) -> list[Any]:
         """Write the step with the device of every node, load it again and run it.
 
-        Parameters
-        ----------
-        path
-            A GraphDef where it ends in ``.pb``, else a folder for a SavedModel.
+        `path`: a GraphDef where it ends in ``.pb``, else a folder for a SavedModel.
 
         Returns
         -------

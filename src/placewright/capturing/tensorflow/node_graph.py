@@ -44,10 +44,7 @@ def node_graph(name: str, nodes: Sequence[Node]) -> Graph:
     Constants, variables and inputs are none: they are resident with, or follow, the operators that
     read them. A control dependency is a tensor without bytes.
 
-    Parameters
-    ----------
-    nodes
-        As `placewright.capturing.tensorflow.step_graph.describe` gives them.
+    `nodes`: as `placewright.capturing.tensorflow.step_graph.describe` gives them.
     """
     by_name = {node["name"]: node for node in nodes}
     if all(node["op"] in PASSIVE for node in nodes):

@@ -26,10 +26,7 @@ class TensorFlowProcess:
     thread pools and protocol buffers with whatever else is loaded; so it is never imported beside
     PyTorch and the compiled kernels of planners.
 
-    Raises
-    ------
-    MissingDependencyError
-        TensorFlow is not installed.
+    Raises `MissingDependencyError`: TensorFlow is not installed.
     """
 
     def __init__(self) -> None:
@@ -65,10 +62,7 @@ class TensorFlowProcess:
     def order(self, order: str, **arguments: Any) -> Any:
         """Carry out one order there.
 
-        Raises
-        ------
-        PlacewrightError
-            As it was raised there; `WorkerError` where the process ended.
+        Raises `PlacewrightError` as it was raised there; `WorkerError` where the process ended.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

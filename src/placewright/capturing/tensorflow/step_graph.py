@@ -201,10 +201,7 @@ def describe(
 ) -> list[dict[str, Any]]:
     """Every node of a step as plain data, in a topological order.
 
-    Parameters
-    ----------
-    shown
-        Shapes of the outputs of operators for which inference leaves them open.
+    `shown`: shapes of the outputs of operators for which inference leaves them open.
     """
     nodes = step.nodes
     return [
@@ -289,10 +286,7 @@ def _fits(kernel: Any, node: Any) -> bool:
 def parsed_graph_def(data: bytes, where: str) -> Any:
     """A GraphDef from its bytes.
 
-    Raises
-    ------
-    InputError
-        They are none.
+    Raises `InputError`: they are none.
     """
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2

@@ -69,10 +69,7 @@ class LayerJob:
     def session(self, names: Collection[str]) -> LayerSession:
         """Start workers on the devices called `names`.
 
-        Raises
-        ------
-        PlacewrightError
-            They cannot be started.
+        Raises `PlacewrightError`: they cannot be started.
         """
         left = replace(
             self.cluster,

@@ -58,10 +58,7 @@ class Trained:
     def demand(self) -> None:
         """Raise where the losses are not those of one process.
 
-        Raises
-        ------
-        CheckError
-            By how much.
+        Raises `CheckError`: by how much.
         """
         if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
             raise CheckError(
@@ -92,10 +89,7 @@ class LayerTrainer:
                 loss = trainer.step(x, y)
             trainer.finish()                 # the model holds what was learned
 
-    Attributes
-    ----------
-    run
-        The trainer closes it.
+    `run`: the trainer closes it.
     """
 
     def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun) -> None:
@@ -160,10 +154,7 @@ class LayerTrainer:
     def repeat(self, steps: int, *, check: bool = False) -> Trained:
         """Train so many steps on the batch that was planned with.
 
-        Parameters
-        ----------
-        check
-            Compare the losses with one process.
+        `check`: compare the losses with one process.
         """
         job = self.run.job
         source = job.model.source
@@ -191,10 +182,8 @@ class LayerTrainer:
     def finish(self) -> torch.nn.Module:
         """Write trained parameters and buffers into the model, and a last snapshot; the model.
 
-        Raises
-        ------
-        RunError
-            The last snapshot cannot be written, though the model has what was learned.
+        Raises `RunError`: the last snapshot cannot be written, though the model has what was
+        learned.
         """
         self.model.load_state_dict(self.state_dict(), strict=False)
         self.run.finish()

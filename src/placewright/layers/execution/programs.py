@@ -13,10 +13,7 @@ from placewright.layers.profile.tracing import TracedStep
 def layer_programs(step: TracedStep, layers: Sequence[Layer]) -> tuple[LayerProgram, ...]:
     """A program for every layer; `layers` may have been found on another number of samples.
 
-    Raises
-    ------
-    UnsupportedError
-        The model computes something else on that many samples.
+    Raises `UnsupportedError`: the model computes something else on that many samples.
     """
     if layers[-1].end != len(step.instructions):
         raise UnsupportedError(

@@ -82,10 +82,7 @@ def inexact_layers(model: TracedModel) -> dict[int, str]:
 def demand_exact(model: TracedModel, plan: LayerPlan) -> None:
     """Raise where a plan would not compute what one process computes.
 
-    Raises
-    ------
-    UnsupportedError
-        Names the first layer, its strategy and the reason.
+    Raises `UnsupportedError`, which names the first layer, its strategy and the reason.
     """
     for k, reason in inexact_layers(model).items():
         stage = plan.stages[plan.stage_of(k)]
@@ -105,10 +102,7 @@ def demand_exact(model: TracedModel, plan: LayerPlan) -> None:
 def demand_untied(model: TracedModel, plan: LayerPlan) -> None:
     """Raise where tied weights would be in two stages, or sharded.
 
-    Raises
-    ------
-    UnsupportedError
-        Names the weight and its layers.
+    Raises `UnsupportedError`, which names the weight and its layers.
     """
     for name, users in tied_layers(model.layers).items():
         stages = {plan.stage_of(k) for k in users}
@@ -127,10 +121,7 @@ def demand_untied(model: TracedModel, plan: LayerPlan) -> None:
 def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exact: bool) -> None:
     """Raise where a plan cannot be executed, or with `exact` not like one process.
 
-    Raises
-    ------
-    UnsupportedError
-        Names the stage, the layer or the weight.
+    Raises `UnsupportedError`, which names the stage, the layer or the weight.
     """
     check_executable(plan)
     demand_untied(model, plan)

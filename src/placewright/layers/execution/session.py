@@ -83,10 +83,7 @@ class LayerSession:
     def load(self, plan: LayerPlan, state: Mapping[str, Tensor] | None = None) -> None:
         """Put a plan on the workers, from the model's initial state or another one.
 
-        Raises
-        ------
-        UnsupportedError
-            The plan cannot be executed.
+        Raises `UnsupportedError`: the plan cannot be executed.
         """
         workers = len(self.cluster.devices)
         orders = stage_orders(self.model, plan, workers, optimizer=self.optimizer, lr=self.lr)
@@ -192,10 +189,7 @@ class LayerSession:
 def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
     """Raise where a batch is not like the one that was planned with.
 
-    Raises
-    ------
-    InputError
-        Names the tensor, its shape and the planned one.
+    Raises `InputError`, which names the tensor, its shape and the planned one.
     """
     for name in model.step.feeds:
         spec, value = model.step.specs[name], batch[name]

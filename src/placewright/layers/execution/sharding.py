@@ -83,10 +83,7 @@ def shard_times(
 
     Hooks, copies into and out of flat buffers, and messages. All workers of the group take part.
 
-    Parameters
-    ----------
-    layers
-        Elements, and into how many parameters they are divided.
+    `layers`: elements, and into how many parameters they are divided.
     """
     return [_unit_times(group, stretch, *layer) for layer in layers]
 

@@ -17,6 +17,8 @@ IN_ROWS = ("data", "sharded")
 class StageModule(nn.Module):
     """Layers of a stage on one worker; takes and returns whole activations of its replica.
 
+    `waited_s`: seconds that forward passes have waited for the other workers of the replica so far.
+
     Parameters
     ----------
     strategies
@@ -25,11 +27,6 @@ class StageModule(nn.Module):
         The workers of the replica; ``None`` for one alone.
     shared_feeds
         Values of the batch that are not cut along samples.
-
-    Attributes
-    ----------
-    waited_s
-        Seconds that forward passes have waited for the other workers of the replica so far.
     """
 
     def __init__(

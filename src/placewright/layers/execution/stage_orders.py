@@ -23,10 +23,7 @@ IN_ROWS = (Strategy.DATA, Strategy.SHARDED)
 class TracedModel:
     """A model traced on as many numbers of samples as plans ask for.
 
-    Attributes
-    ----------
-    step, layers
-        On the whole batch.
+    `step`, `layers`: on the whole batch.
     """
 
     source: ModelSource
@@ -81,10 +78,7 @@ def stage_orders(
 ) -> list[tuple[StageOrder, ...]]:
     """The orders of every worker, one for each of its stages; none for those that are left out.
 
-    Raises
-    ------
-    UnsupportedError
-        The plan cannot be executed; names the stage and why.
+    Raises `UnsupportedError`: the plan cannot be executed; names the stage and why.
     """
     check_executable(plan)
     orders: list[tuple[StageOrder, ...]] = [()] * workers
@@ -140,10 +134,7 @@ def groups_of(orders: Sequence[Sequence[StageOrder]]) -> tuple[tuple[int, ...], 
 def check_executable(plan: LayerPlan) -> None:
     """Raise where no executor has what a plan asks for.
 
-    Raises
-    ------
-    UnsupportedError
-        Names the stage.
+    Raises `UnsupportedError`, which names the stage.
     """
     first = plan.stages[0]
     _check_interleaved(plan)

@@ -33,10 +33,7 @@ BUCKET_MB = 4
 class StageStep:
     """Modules, optimizer and batch of one worker.
 
-    Parameters
-    ----------
-    orders
-        Of its stages: one, or several that are interleaved, on the same mesh.
+    `orders`: of its stages: one, or several that are interleaved, on the same mesh.
 
     Attributes
     ----------

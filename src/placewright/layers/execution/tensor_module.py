@@ -18,10 +18,7 @@ from placewright.layers.profile.splitting import RESHAPES, Cut, Split, SplitCall
 class TensorModule(LayerModule):
     """Holds this worker's parts of the weights; takes and returns whole activations.
 
-    Parameters
-    ----------
-    shared
-        Names of parameters that other layers use too: they stay whole.
+    `shared`: names of parameters that other layers use too: they stay whole.
     """
 
     def __init__(

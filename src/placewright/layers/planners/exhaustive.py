@@ -65,10 +65,7 @@ def every_plan(p: LayerProblem) -> Iterator[LayerPlan]:
 class Exhaustive:
     """Judge every plan of the space.
 
-    Parameters
-    ----------
-    most
-        Plans above which it declines.
+    `most`: plans above which it declines.
     """
 
     most: int = 20_000

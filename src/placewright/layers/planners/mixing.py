@@ -168,10 +168,7 @@ def _changed(p: LayerProblem, plan: LayerPlan, layer: int, strategy: Strategy) -
 class PbqpLayers:
     """A strategy per layer on any graph of layers: the module's PBQP, for every mesh.
 
-    Parameters
-    ----------
-    counts
-        Numbers of micro-batches that are tried.
+    `counts`: numbers of micro-batches that are tried.
     """
 
     counts: int = 6

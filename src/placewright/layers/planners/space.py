@@ -165,10 +165,7 @@ def better(one: LayerJudgement | None, other: LayerJudgement | None) -> bool:
 def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str) -> LayerPlan:
     """The best of these plans by the judge, or the best in time.
 
-    Raises
-    ------
-    InfeasibleError
-        None of them, said to be `what`, can run.
+    Raises `InfeasibleError`: none of them, said to be `what`, can run.
     """
     best: LayerJudgement | None = None
     for plan in plans:

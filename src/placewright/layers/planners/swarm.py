@@ -155,10 +155,7 @@ class _Fitness:
     def answer(self) -> LayerPlan:
         """The best plan.
 
-        Raises
-        ------
-        InfeasibleError
-            No position had one that can run.
+        Raises `InfeasibleError`: no position had one that can run.
         """
         if self.best is None:
             raise InfeasibleError("no position decodes to a plan that can run", where=self.p.name)

@@ -114,10 +114,7 @@ def split_layer(
 ) -> Split:
     """Split a layer.
 
-    Parameters
-    ----------
-    parameters
-        Values of parameters that nothing outside the layer uses.
+    `parameters`: values of parameters that nothing outside the layer uses.
     """
     splitter = _Splitter(specs, parameters, _used_once(instructions), degree)
     calls = [splitter.call(i) for i in instructions]

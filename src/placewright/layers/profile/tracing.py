@@ -78,10 +78,7 @@ class _Step(nn.Module):
 def batch_of(source: ModelSource) -> int:
     """Samples in the inputs: the first dimension of the first tensor.
 
-    Raises
-    ------
-    InputError
-        No input is a tensor.
+    Raises `InputError`: no input is a tensor.
     """
     for leaf in _leaves(source):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
@@ -115,10 +112,8 @@ def feed_tensors(source: ModelSource) -> list[Tensor]:
 def trace_step(source: ModelSource, batch: int) -> TracedStep:
     """Trace the training step of `source` on `batch` samples.
 
-    Raises
-    ------
-    UnsupportedError
-        `torch.export` cannot trace the model, or it has control flow of its own.
+    Raises `UnsupportedError`: `torch.export` cannot trace the model, or it has control flow of its
+    own.
     """
     source = with_batch(source, batch)
     args, kwargs = _arguments(source)

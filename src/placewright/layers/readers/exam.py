@@ -14,10 +14,7 @@ Row = dict[str, Any]
 def field(data: Any, path: str, where: str) -> Any:
     """The value at a dotted path.
 
-    Raises
-    ------
-    InputError
-        There is none; names the first key that is missing.
+    Raises `InputError`: there is none; names the first key that is missing.
     """
     for key in path.split("."):
         if not isinstance(data, Mapping) or key not in data:

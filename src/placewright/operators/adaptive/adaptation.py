@@ -108,10 +108,7 @@ class Adaptation:
     def stepped(self, record: StepRecord, watched: bool, step: int, remaining: float) -> None:
         """Take in a step; may migrate.
 
-        Raises
-        ------
-        WorkerError
-            A worker was lost meanwhile.
+        Raises `WorkerError`: a worker was lost meanwhile.
         """
         if self.trials is not None:
             self._try(self.trials, record.duration_s, step, remaining)

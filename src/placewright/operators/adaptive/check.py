@@ -18,10 +18,7 @@ def check_run(run: AdaptiveRun, source: ModelSource) -> Check:
     Only for runs on the batch that the model was captured with. Steps that were done before the
     run began are repeated and not compared.
 
-    Raises
-    ------
-    RunError
-        The state cannot be fetched.
+    Raises `RunError`: the state cannot be fetched.
     """
     outputs, state, timeline = run.outputs(), run.state(), run.timeline
     run.close()  # eager steps get the cores to themselves

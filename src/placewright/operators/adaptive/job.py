@@ -56,15 +56,8 @@ class Job:
     def session(self, names: Collection[str], changed: Mapping[str, torch.Tensor]) -> Session:
         """Start workers on the devices called `names`.
 
-        Parameters
-        ----------
-        changed
-            State that steps have changed since the job was made.
-
-        Raises
-        ------
-        PlacewrightError
-            They cannot be started.
+        `changed`: state that steps have changed since the job was made.
+        Raises `PlacewrightError`: they cannot be started.
         """
         state = dict(self.state) | dict(changed)
         return self.open(self.graph, cluster_of(self.cluster, names), state).__enter__()

@@ -37,10 +37,7 @@ FAST_AGAIN, FAST_LINK = 0.75, 0.5
 class RecoveryProbe:
     """Probes one session for its online profile.
 
-    Attributes
-    ----------
-    share
-        Of the time, that `recovered` may take.
+    `share`: of the time, that `recovered` may take.
     """
 
     session: Session

@@ -18,10 +18,7 @@ from placewright.planning.solving import solve
 class Replanner:
     """CEFT+PBQP that keeps its last state, so that a re-solve takes milliseconds.
 
-    Attributes
-    ----------
-    last_solve_s
-        Seconds that the last re-solve took.
+    `last_solve_s`: seconds that the last re-solve took.
     """
 
     planner: CeftPbqp = field(default_factory=CeftPbqp)
@@ -34,10 +31,7 @@ class Replanner:
     ) -> OperatorPlan:
         """Plan from scratch, by `planner` (CEFT+PBQP where none is named).
 
-        Raises
-        ------
-        InfeasibleError
-            Nothing fits on these devices.
+        Raises `InfeasibleError`: nothing fits on these devices.
         """
         name = planner if planner is not None else self.planner
         result = solve(problem, name, time_limit_s=time_limit_s, seed=self.seed)

@@ -82,10 +82,7 @@ class AdaptiveRun(FaultTolerantRun):
     def save_state(self, folder: Path) -> None:
         """Let every worker write what it holds of `state` into a file of `folder`.
 
-        Raises
-        ------
-        OSError
-            A file cannot be written.
+        Raises `OSError`: a file cannot be written.
         """
         self._survive(self.done, lambda: self._active()[0].save_state(folder))
 

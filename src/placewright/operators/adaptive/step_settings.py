@@ -20,10 +20,7 @@ class StepSettings:
 
     They are the user's own objects, in the process of the loop: workers get numbers.
 
-    Parameters
-    ----------
-    schedulers
-        Stepped after every update, and kept in snapshots.
+    `schedulers`: stepped after every update, and kept in snapshots.
     """
 
     def __init__(
@@ -107,10 +104,7 @@ class StepSettings:
     def state_dict(self, scalars: Mapping[str, float]) -> dict[str, Any]:
         """Groups' numbers, scaler and schedulers, as plain data.
 
-        Parameters
-        ----------
-        scalars
-            Of the last step, which `after` may not have taken in yet.
+        `scalars`: of the last step, which `after` may not have taken in yet.
         """
         if self.optimizer is None:
             return {}

@@ -24,10 +24,7 @@ def cluster_of(cluster: Cluster, names: Collection[str]) -> Cluster:
 def problem_of(problem: OperatorProblem, names: Collection[str]) -> OperatorProblem:
     """The same problem on the devices called `names`.
 
-    Raises
-    ------
-    InfeasibleError
-        An operator is pinned to a device that is gone.
+    Raises `InfeasibleError`: an operator is pinned to a device that is gone.
     """
     keep = [i for i, name in enumerate(problem.device_names) if name in names]
     position = np.full(problem.m, -1, dtype=np.int64)

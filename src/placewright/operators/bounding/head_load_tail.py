@@ -35,10 +35,7 @@ class Windows:
     def needed(self, load: FloatArray) -> FloatArray:
         """Shape (heads, tails): a + load of what is inside + b; 0 where that has no load.
 
-        Parameters
-        ----------
-        load
-            Shape (n,).
+        `load`: Shape (n,).
         """
         share = np.zeros(self.around.shape)
         np.add.at(share, (self.at, self.to), load)
@@ -50,10 +47,8 @@ class Windows:
 def windows_of(head: FloatArray, tail: FloatArray, most: int = STEPS) -> Windows:
     """At most so many heads and tails, the least of each among them.
 
-    Parameters
-    ----------
-    head, tail
-        Shape (n,): an operator starts no earlier, and from its end it is no less to the end of all.
+    `head`, `tail`: Shape (n,): an operator starts no earlier, and from its end it is no less to the
+    end of all.
     """
     heads, tails = _steps(head, most), _steps(tail, most)
     at = np.searchsorted(heads, head, side="right") - 1

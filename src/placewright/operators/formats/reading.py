@@ -18,10 +18,7 @@ from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 def problem_of(entry: ProblemFile) -> OperatorProblem:
     """The problem of a file.
 
-    Raises
-    ------
-    InputError
-        Names the field that is wrong.
+    Raises `InputError`, which names the field that is wrong.
     """
     try:
         return OperatorProblem(**_fields(entry))
@@ -32,10 +29,7 @@ def problem_of(entry: ProblemFile) -> OperatorProblem:
 def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorPlan:
     """The plan of a file, for `problem`; names are what counts, not positions.
 
-    Parameters
-    ----------
-    where
-        The file, for errors.
+    `where`: the file, for errors.
 
     Raises
     ------

@@ -118,10 +118,7 @@ class IdealDp:
     Departures: walks end where a stage has more work than the plan of `LinearisedDp`; with more
     than `most_ideals`, or at the deadline, that plan is the answer, without a bound.
 
-    Parameters
-    ----------
-    most_ideals
-        More are not tried.
+    `most_ideals`: more are not tried.
     """
 
     name: ClassVar[str] = "dp"

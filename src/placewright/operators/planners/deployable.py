@@ -138,10 +138,7 @@ class Deployable:
     At most `effort` operators are simulated; the same plan for the same plans unless a deadline
     cuts it short.
 
-    Parameters
-    ----------
-    effort
-        Operators simulated, over all plans: the default takes some seconds.
+    `effort`: operators simulated, over all plans: the default takes some seconds.
     """
 
     name: ClassVar[str] = "deployable"

@@ -110,10 +110,7 @@ def best_stages(
 ) -> tuple[float, IntArray] | None:
     """The cut of a chain with the least largest load: its value, and the device of every unit.
 
-    Parameters
-    ----------
-    order
-        One stage on each of these devices, in this order.
+    `order`: one stage on each of these devices, in this order.
     """
     u, joined = chain.units, linked(problem)
     before = np.zeros((problem.m, u + 1))

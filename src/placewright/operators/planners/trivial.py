@@ -22,10 +22,7 @@ class Single:
     O(n). Operators that the device cannot run, or that are pinned elsewhere, make the plan
     infeasible: a single device is one device.
 
-    Parameters
-    ----------
-    device
-        Its name.
+    `device`: its name.
     """
 
     device: str

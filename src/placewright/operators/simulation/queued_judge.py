@@ -21,10 +21,7 @@ def judge_queues(
 ) -> OperatorJudgement:
     """Value, schedule and transfers of a placement; an order of the plan changes nothing.
 
-    Raises
-    ------
-    InfeasibleError
-        A tensor between devices without a link.
+    Raises `InfeasibleError`: a tensor between devices without a link.
     """
     p, second = problem, problem.ticks_per_s or 1.0
     value = simulate_queues(state, thawed(placement))

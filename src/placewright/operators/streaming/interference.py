@@ -40,6 +40,8 @@ def stream_interference(
     A step on several devices hardly keeps two of them busy at once, and a stream all of them all
     the time: they share memory buses, and boards that are emulated on one machine its cores.
 
+    Raises `WorkerError`: a worker died or raised.
+
     Parameters
     ----------
     known
@@ -48,11 +50,6 @@ def stream_interference(
         A plan with operators on several devices, one with copies of the whole model, or both.
     single
         A plan of one device.
-
-    Raises
-    ------
-    WorkerError
-        A worker died or raised.
     """
     plans = (single, *results)
     rounds = StreamRounds(session, plans, [predicted(r.problem, r.plan) for r in plans])

@@ -164,10 +164,8 @@ def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPredi
 def refuse_what_cannot_stream(problem: OperatorProblem) -> None:
     """Raise for problems whose plans say nothing about a stream over links.
 
-    Raises
-    ------
-    UnsupportedError
-        Devices around host memory, one operator at a time, or passes that do not mix.
+    Raises `UnsupportedError`: devices around host memory, one operator at a time, or passes that do
+    not mix.
     """
     pipeline = problem.pipeline
     for unfit, what in (
@@ -186,10 +184,7 @@ def refuse_what_cannot_stream(problem: OperatorProblem) -> None:
 def refuse_training(graph: Graph) -> None:
     """Raise for training steps, each of which needs what the one before has learned.
 
-    Raises
-    ------
-    UnsupportedError
-        The program is a training step.
+    Raises `UnsupportedError`: the program is a training step.
     """
     if isinstance(graph.program, Program) and graph.program.training:
         raise UnsupportedError(
@@ -214,10 +209,7 @@ def single_device_limit(problem: OperatorProblem) -> float:
 class StreamRounds:
     """Streams of plans that are measured in turns on the same workers.
 
-    Attributes
-    ----------
-    sample_s
-        By plan and round, seconds per sample.
+    `sample_s`: by plan and round, seconds per sample.
     """
 
     session: Session

@@ -34,10 +34,7 @@ POLICIES: dict[str, Any] = {
 def start(plan: RequestPlan, service: Service) -> Policy:
     """The policy object of a plan, for one stream of requests.
 
-    Raises
-    ------
-    InputError
-        No such policy, or a parameter that it does not have.
+    Raises `InputError`: no such policy, or a parameter that it does not have.
     """
     if plan.policy not in POLICIES:
         raise UnknownNameError("policy", plan.policy, POLICIES, where="plan")

@@ -110,10 +110,7 @@ def _one_family(problem: RequestProblem) -> str | None:
 class JellyfishLike(Specification):
     """JF: the most accurate variant that carries 1.05 x the rate in half the deadline.
 
-    Parameters
-    ----------
-    rates
-        Listed rates per second; none: the rate of the last half second itself.
+    `rates`: listed rates per second; none: the rate of the last half second itself.
     """
 
     rates: tuple[float, ...] = ()
@@ -137,10 +134,7 @@ class JellyfishLike(Specification):
 class ModelSwitching(Specification):
     """MS: the variant from a table by rate, the largest batch that JF's rule gives without margin.
 
-    Parameters
-    ----------
-    rates, variants
-        Listed rates per second, and the variant at each.
+    `rates`, `variants`: listed rates per second, and the variant at each.
     """
 
     rates: tuple[float, ...] = ()

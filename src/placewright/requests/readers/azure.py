@@ -20,10 +20,7 @@ from placewright.numerics.arrays import FloatArray
 def azure_arrivals(path: str | Path) -> FloatArray:
     """Seconds from the first request, in order.
 
-    Raises
-    ------
-    InputError
-        Names the file and the line that cannot be read.
+    Raises `InputError`, which names the file and the line that cannot be read.
     """
     reader = csv.DictReader(StringIO(read_text(path)))
     if "TIMESTAMP" not in (reader.fieldnames or ()):

@@ -77,10 +77,7 @@ class ServingFile(FileModel, extra="allow"):
 def read_serving(path: str | Path) -> ServingFile:
     """Read a file of scenarios.
 
-    Raises
-    ------
-    InputError
-        Names the file and the field that is wrong.
+    Raises `InputError`, which names the file and the field that is wrong.
     """
     data, text = read_data(path)
     return validate(ServingFile, data, where=str(path), text=text)
@@ -89,10 +86,7 @@ def read_serving(path: str | Path) -> ServingFile:
 def serving_problem(path: str | Path, scenario: str, seed: int = 0) -> RequestProblem:
     """A scenario of a file with the arrivals of a seed.
 
-    Raises
-    ------
-    InputError
-        The file is wrong, or has no such scenario.
+    Raises `InputError`: the file is wrong, or has no such scenario.
     """
     file, where = read_serving(path), str(path)
     if scenario not in file.scenarios:
@@ -106,10 +100,7 @@ def serving_problem(path: str | Path, scenario: str, seed: int = 0) -> RequestPr
 def serving_catalogue(path: str | Path, scenario: str) -> Service:
     """The scenario's servers and one of each other kind; all variants of its families.
 
-    Raises
-    ------
-    InputError
-        The file is wrong, or has no such scenario.
+    Raises `InputError`: the file is wrong, or has no such scenario.
     """
     file, where = read_serving(path), str(path)
     if scenario not in file.scenarios:

@@ -87,10 +87,7 @@ class Reply:
 class Application:
     """ASGI application of one dispatcher.
 
-    Parameters
-    ----------
-    token
-        Bearer token that every request but those for health needs; empty: none.
+    `token`: bearer token that every request but those for health needs; empty: none.
     """
 
     def __init__(

@@ -105,10 +105,7 @@ def schedule_of(
 def send(schedule: Schedule) -> Replies:
     """Send everything from a new process, and wait for the last answer.
 
-    Raises
-    ------
-    RunError
-        The process ended before it had sent everything.
+    Raises `RunError`: the process ended before it had sent everything.
     """
     buffer = io.BytesIO()
     _write(schedule, buffer)

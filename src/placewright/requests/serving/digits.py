@@ -46,10 +46,7 @@ def held_out() -> tuple[FloatArray, IntArray]:
 def digits(sizes: Sequence[str] = SIZES) -> Family:
     """Train the variants of these sizes; the same sizes give the same family.
 
-    Raises
-    ------
-    MissingDependencyError
-        PyTorch, scikit-learn, onnx or ONNX Runtime is not installed.
+    Raises `MissingDependencyError`: PyTorch, scikit-learn, onnx or ONNX Runtime is not installed.
     """
     weights = {"linear": _linear, "mlp": _mlp, "cnn": _cnn, "cnn-shifted": _shifted}
     models = {size: weights[size]() for size in sizes}

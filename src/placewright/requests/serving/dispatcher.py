@@ -108,10 +108,8 @@ class Served:
 class Batch:
     """A batch at a server.
 
-    Attributes
-    ----------
-    start_s, expected_s
-        When it started, on the monotonic clock; seconds that it is expected to take.
+    `start_s`, `expected_s`: when it started, on the monotonic clock; seconds that it is expected to
+    take.
     """
 
     server: int
@@ -124,6 +122,8 @@ class Batch:
 class Dispatcher:
     """Takes rows, lets the policy bind them to servers and variants, and returns their answers.
 
+    `on_decision`: called with the seconds that each decision took.
+
     Parameters
     ----------
     make_policy
@@ -134,11 +134,6 @@ class Dispatcher:
         Rows of the largest batch.
     engine
         Makes the processes of servers; by default of this machine.
-
-    Attributes
-    ----------
-    on_decision
-        Called with the seconds that each decision took.
     """
 
     def __init__(
@@ -193,10 +188,8 @@ class Dispatcher:
     ) -> list[Row]:
         """Put the rows of a request into the queue.
 
-        Raises
-        ------
-        Refusal
-            422: no variant is so accurate, or none so fast; 429: too many wait; 503: no server.
+        Raises `Refusal`: 422: no variant is so accurate, or none so fast; 429: too many wait; 503:
+        no server.
         """
         rows = len(inputs[0])
         self._admit(family, needs, rows)

@@ -40,10 +40,7 @@ class ServerEngine(Protocol):
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """The process of a server; it is not started yet.
 
-        Raises
-        ------
-        InputError
-            This engine has no place for a server of this name.
+        Raises `InputError`: this engine has no place for a server of this name.
         """
 
 
@@ -106,10 +103,7 @@ class RayServers:
 def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
     """Servers as the devices of a cluster.
 
-    Raises
-    ------
-    InputError
-        There is none.
+    Raises `InputError`: there is none.
     """
     if not isinstance(servers, Cluster):
         devices = tuple(Device(name, node=name, speed=speed) for name, speed in servers.items())
@@ -128,10 +122,7 @@ def server_speeds(cluster: Cluster) -> dict[str, float]:
 def open_engine(name: str, cluster: Cluster) -> Iterator[ServerEngine]:
     """The engine of that name, ready to make the processes of a cluster's servers.
 
-    Raises
-    ------
-    PlacewrightError
-        It cannot be had here; the message names what is missing.
+    Raises `PlacewrightError`: it cannot be had here; the message names what is missing.
     """
     if name == "local":
         yield LocalServers()
@@ -163,10 +154,7 @@ def _ray(cluster: Cluster) -> Iterator[RayServers]:
 def with_dispatcher(cluster: Cluster) -> Cluster:
     """The cluster with a device `DISPATCHER` that is joined to every server.
 
-    Raises
-    ------
-    InputError
-        The cluster has one, from which no link leads to some server.
+    Raises `InputError`: the cluster has one, from which no link leads to some server.
     """
     if DISPATCHER in cluster.device_names:
         joined = {

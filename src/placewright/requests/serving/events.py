@@ -21,10 +21,7 @@ def event(kind: str, **fields: Any) -> None:
 class EventFormatter(logging.Formatter):
     """One line per event: a JSON object, or words for people.
 
-    Parameters
-    ----------
-    style
-        ``json`` or ``text``.
+    `style`: ``json`` or ``text``.
     """
 
     def __init__(self, style: Literal["text", "json"]) -> None:

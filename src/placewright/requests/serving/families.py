@@ -68,10 +68,7 @@ class Variant:
 class Family:
     """Variants with the same inputs and outputs.
 
-    Attributes
-    ----------
-    name
-        What clients call the model.
+    `name`: what clients call the model.
     """
 
     name: str
@@ -153,10 +150,7 @@ def read_family(path: str | Path) -> Family:
           small: {file: small.onnx, accuracy: 0.95}
           large: {file: large.onnx, accuracy: 0.99}
 
-    Raises
-    ------
-    InputError
-        The file, a field or an ONNX file is wrong.
+    Raises `InputError`: the file, a field or an ONNX file is wrong.
     """
     data, text = read_data(path)
     model = validate(FamilyModel, data, where=str(path), text=text)

@@ -70,6 +70,9 @@ class Slot:
 class Fleet:
     """Servers and the variants that all of them hold.
 
+    `variants`: position of the family, and the variant; positions in it are those of the latency
+    table.
+
     Parameters
     ----------
     most_batch
@@ -82,11 +85,6 @@ class Fleet:
         Called when servers or variants were added or removed.
     on_state
         Called when a server has come up or gone down.
-
-    Attributes
-    ----------
-    variants
-        Position of the family, and the variant; positions in it are those of the latency table.
     """
 
     def __init__(
@@ -167,10 +165,7 @@ class Fleet:
     def remove_server(self, name: str) -> None:
         """Let a server end its batch and then its process.
 
-        Raises
-        ------
-        InputError
-            There is none of this name, or it is the last.
+        Raises `InputError`: there is none of this name, or it is the last.
         """
         active = {s.process.name: s for s in self.slots if s.active}
         if name not in active:

@@ -24,10 +24,7 @@ class LatencyTable:
     Sizes that were not measured lie on a line between those that were. While the server runs, the
     ratio of each batch's seconds to the table's moves the factor of its server and variant.
 
-    Attributes
-    ----------
-    seconds
-        Shape (servers, variants, most + 1), as `Service.latency_s`.
+    `seconds`: Shape (servers, variants, most + 1), as `Service.latency_s`.
     """
 
     def __init__(self, most: int) -> None:

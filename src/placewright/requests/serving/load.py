@@ -82,10 +82,7 @@ def run_loads(
 
     The client is a process of its own, which has its schedule before it starts.
 
-    Raises
-    ------
-    InputError
-        No such arrivals, or a server or family is wrong.
+    Raises `InputError`: no such arrivals, or a server or family is wrong.
     """
     found = []
     with running_server(families, servers, options) as running:
@@ -120,10 +117,7 @@ def made_stream(
 ) -> Stream:
     """Requests at this rate: deadlines of three kinds, accuracy floors for half of them.
 
-    Raises
-    ------
-    InputError
-        `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
+    Raises `InputError`: `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
     """
     rng = np.random.default_rng(seed)
     if arrivals == "poisson":

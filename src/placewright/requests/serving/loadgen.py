@@ -66,10 +66,7 @@ class Verdict:
 class Target:
     """Where queries go.
 
-    Attributes
-    ----------
-    requests
-        Complete HTTP requests, one for each sample.
+    `requests`: complete HTTP requests, one for each sample.
     """
 
     host: str
@@ -197,10 +194,7 @@ def run_server_scenario(
 def read_verdict(path: Path, statuses: dict[str, int]) -> Verdict:
     """The verdict in LoadGen's summary.
 
-    Raises
-    ------
-    RunError
-        There is none.
+    Raises `RunError`: there is none.
     """
     text = path.read_text() if path.exists() else ""
     found = {

@@ -37,15 +37,8 @@ OVERLOAD = ("queue-full", "deadline", "no-server")
 class Observer:
     """Counts, logs and traces requests.
 
-    Parameters
-    ----------
-    log
-        File of every request, one JSON object a line; ``None``: none.
-
-    Attributes
-    ----------
-    totals
-        Requests by outcome: ``in-time``, ``late``, or the code of a refusal.
+    `log`: file of every request, one JSON object a line; ``None``: none.
+    `totals`: requests by outcome: ``in-time``, ``late``, or the code of a refusal.
     """
 
     def __init__(self, dispatcher: Dispatcher, log: str | Path | None = None) -> None:

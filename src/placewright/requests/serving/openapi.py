@@ -17,10 +17,7 @@ _OBJECT = {"type": "object"}
 def openapi(models: Sequence[str]) -> dict[str, Any]:
     """The document, as served at ``/openapi.json``.
 
-    Parameters
-    ----------
-    models
-        Names that clients may use.
+    `models`: names that clients may use.
     """
     name = _parameter("name", {"type": "string", "enum": list(models)})
     version = _parameter("version", {"type": "string", "enum": ["1"]})

@@ -103,6 +103,8 @@ def read_request(
 ) -> InferRequest:
     """Read the body of a POST to ``infer``.
 
+    Raises `Refusal`: 400, 413 or 415, with what is wrong.
+
     Parameters
     ----------
     headers
@@ -111,11 +113,6 @@ def read_request(
         Of requests that give none.
     most_bytes
         That a compressed body may become.
-
-    Raises
-    ------
-    Refusal
-        400, 413 or 415, with what is wrong.
     """
     body = _decompressed(body, headers.get("content-encoding", ""), most_bytes)
     document, binary = _split(body, headers.get(LENGTH))

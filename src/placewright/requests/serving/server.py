@@ -117,10 +117,7 @@ class ServingOptions:
 class Running:
     """A server that takes requests.
 
-    Attributes
-    ----------
-    url
-        Where.
+    `url`: where.
     """
 
     url: str

@@ -57,10 +57,7 @@ class TensorSpec:
 def check_shape(spec: TensorSpec, datatype: object, shape: object, most_rows: int) -> int:
     """Rows of a tensor that a client declares.
 
-    Raises
-    ------
-    Refusal
-        400: another datatype, another shape, or more than `most_rows` rows.
+    Raises `Refusal`: 400: another datatype, another shape, or more than `most_rows` rows.
     """
     if datatype != spec.datatype:
         raise Refusal(400, f"input {spec.name!r} has datatype {datatype!r}, not {spec.datatype!r}")
@@ -76,10 +73,7 @@ def check_shape(spec: TensorSpec, datatype: object, shape: object, most_rows: in
 def from_json(spec: TensorSpec, rows: int, data: object) -> Array:
     """The tensor of JSON data, nested or flat.
 
-    Raises
-    ------
-    Refusal
-        400: values of another kind, or another number of them.
+    Raises `Refusal`: 400: values of another kind, or another number of them.
     """
     shape = (rows, *spec.shape[1:])
     kind = np.dtype(NUMPY[spec.datatype]).kind
@@ -102,10 +96,7 @@ def from_json(spec: TensorSpec, rows: int, data: object) -> Array:
 def from_bytes(spec: TensorSpec, rows: int, data: bytes | memoryview) -> Array:
     """The tensor of raw binary data.
 
-    Raises
-    ------
-    Refusal
-        400: another number of bytes.
+    Raises `Refusal`: 400: another number of bytes.
     """
     shape, kind = (rows, *spec.shape[1:]), np.dtype(NUMPY[spec.datatype])
     wanted = int(np.prod(shape)) * kind.itemsize

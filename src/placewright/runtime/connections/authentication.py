@@ -113,10 +113,7 @@ class Listener:
     def accept(self, limit_s: float = float("inf")) -> tuple[Any, Channel] | None:
         """Hello and channel of the next that proved itself; ``None`` if none does in time.
 
-        Raises
-        ------
-        RunError
-            Its hello is none that the codec knows.
+        Raises `RunError`: its hello is none that the codec knows.
         """
         try:
             hello, channel = self._known.get(timeout=min(max(0.0, limit_s), threading.TIMEOUT_MAX))

@@ -42,10 +42,7 @@ the last one microseconds."""
 def connection_between(source: NodeHandle, target: NodeHandle) -> tuple[Connection, Connection]:
     """The two ends of a new connection over the links between two nodes of one testbed.
 
-    Raises
-    ------
-    RunError
-        No link joins them, it is cut, or the testbed is not up.
+    Raises `RunError`: no link joins them, it is cut, or the testbed is not up.
     """
     found: list[socket.socket] = []
     failed: list[Exception] = []

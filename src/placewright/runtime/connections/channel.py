@@ -27,10 +27,7 @@ def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
 class Channel:
     """One end of a connection; it can be given to a process.
 
-    Attributes
-    ----------
-    codec
-        What messages may hold.
+    `codec`: what messages may hold.
     """
 
     connection: Connection
@@ -53,10 +50,7 @@ class Channel:
     def recv(self, most_bytes: int | None = None) -> Any:
         """The next message.
 
-        Parameters
-        ----------
-        most_bytes
-            A longer one is an error, found before any of it is read.
+        `most_bytes`: a longer one is an error, found before any of it is read.
 
         Raises
         ------
@@ -98,10 +92,7 @@ def send(connection: Channel, message: Any) -> None:
 
     To one that has died, nothing: that is for others to notice.
 
-    Parameters
-    ----------
-    connection
-        All that was sent before has been read.
+    `connection`: all that was sent before has been read.
     """
     data = connection.codec.pack(message)
     with suppress(OSError):

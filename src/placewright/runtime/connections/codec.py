@@ -40,10 +40,7 @@ class Codec:
     def pack(self, message: Any) -> bytes:
         """The message as bytes.
 
-        Raises
-        ------
-        TypeError
-            It holds something that is neither plain data nor one of `kinds`.
+        Raises `TypeError`: it holds something that is neither plain data nor one of `kinds`.
         """
         packed: bytes = msgpack.packb(message, default=self._extension, use_bin_type=True)
         return packed
@@ -51,10 +48,7 @@ class Codec:
     def unpack(self, data: bytes) -> Any:
         """The message that `pack` packed.
 
-        Raises
-        ------
-        RunError
-            These bytes are no message that this version of Placewright knows.
+        Raises `RunError`: these bytes are no message that this version of Placewright knows.
         """
         try:
             return self._unpacked(data)

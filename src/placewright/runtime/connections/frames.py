@@ -21,10 +21,7 @@ _SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
 class FrameReader:
     """Reads the frames of one connection.
 
-    Parameters
-    ----------
-    fd
-        A connected stream socket, which may be a blocking one; it stays the caller's.
+    `fd`: a connected stream socket, which may be a blocking one; it stays the caller's.
     """
 
     def __init__(self, fd: int) -> None:

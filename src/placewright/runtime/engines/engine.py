@@ -25,10 +25,7 @@ class Engine(Protocol):
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> WorkerGroup:
         """Workers that execute `program` for the devices of `cluster`; none is started yet.
 
-        Raises
-        ------
-        PlacewrightError
-            They cannot be had here.
+        Raises `PlacewrightError`: they cannot be had here.
         """
 
     def emulated(self, cluster: Cluster, hosts: Sequence[Host]) -> str:
@@ -40,6 +37,9 @@ def open_engine(
 ) -> AbstractContextManager[Engine]:
     """The engine of that name, ready for sessions on `cluster` and on parts of it.
 
+    Raises `PlacewrightError`: it cannot be had here; the message names what is missing. Or it has
+    one process for each GPU, and `together` wants another number.
+
     Parameters
     ----------
     emulate
@@ -47,12 +47,6 @@ def open_engine(
     together
         One process for all GPUs of a node, or one each (`layout.assign_processes`);
         torchrun and Ray start one each.
-
-    Raises
-    ------
-    PlacewrightError
-        It cannot be had here; the message names what is missing. Or it has one process for each
-        GPU, and `together` wants another number.
     """
     if together and name in ENGINES and name != "local":
         raise InputError(

@@ -77,16 +77,9 @@ class WorkerGroup(ABC):
     ) -> list[Any]:
         """Give every worker one order and collect the answers.
 
-        Parameters
-        ----------
-        arguments
-            By rank.
-
-        Raises
-        ------
-        WorkerError
-            A worker died, raised, or did not answer within `limit_s` seconds; names the worker
-            and shows its traceback.
+        `arguments`: by rank.
+        Raises `WorkerError`: a worker died, raised, or did not answer within `limit_s` seconds;
+        names the worker and shows its traceback.
         """
 
     def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
@@ -104,10 +97,7 @@ class WorkerGroup(ABC):
     def collect(self, name: str, files: Sequence[Path]) -> None:
         """Have every worker write a file by the order `name`, and fetch it in pieces.
 
-        Raises
-        ------
-        OSError
-            A worker cannot write, or this process cannot; all workers go on.
+        Raises `OSError`: a worker cannot write, or this process cannot; all workers go on.
         """
         self.check_written(self.order_all("write_file", name))
         with ExitStack() as stack:

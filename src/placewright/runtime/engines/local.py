@@ -90,10 +90,7 @@ class Local:
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> LocalGroup:
         """Workers that execute `program` for the devices of `cluster`; none is started yet.
 
-        Raises
-        ------
-        UnsupportedError
-            A device that this machine can neither be nor emulate.
+        Raises `UnsupportedError`: a device that this machine can neither be nor emulate.
         """
         host = Host.here()
         hosts = [host] * len(cluster.devices)
@@ -128,20 +125,17 @@ class Local:
 class LocalGroup(PipedGroup):
     """One worker process per rank. Whatever happens to the caller, none outlives it.
 
+    `addresses`: by rank, where workers listen whose program does. Ports on this machine are opened
+    by this process and stay open when a worker dies: no other user can take one before the worker
+    is started again. On a testbed each node has a network of its own, where its worker opens the
+    port.
+
     Parameters
     ----------
     specs
         By rank; the rendezvous is filled in here.
     caller
         See `Local`.
-
-    Attributes
-    ----------
-    addresses
-        By rank, where workers listen whose program does. Ports on this machine are opened by this
-        process and stay open when a worker dies: no other user can take one before the worker is
-        started again. On a testbed each node has a network of its own, where its worker opens the
-        port.
     """
 
     def __init__(
@@ -197,10 +191,8 @@ class LocalGroup(PipedGroup):
     def stopped_too_long(self, ranks: Sequence[int], passed_s: float) -> list[int]:
         """See `PipedGroup.stopped_too_long`.
 
-        Raises
-        ------
-        RunError
-            The testbed's link emulator has been stopped for too long: nothing arrives any more.
+        Raises `RunError`: the testbed's link emulator has been stopped for too long: nothing
+        arrives any more.
         """
         handle = self.specs[0].handle
         stopped = handle is not None and is_stopped(handle.emulator_pid)

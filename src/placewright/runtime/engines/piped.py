@@ -126,10 +126,8 @@ class PipedGroup(WorkerGroup):
     def take(self, rank: int) -> Any:
         """A worker's answer.
 
-        Raises
-        ------
-        WorkerError
-            It has died, or raised an error; where another one died, that one is named.
+        Raises `WorkerError`: it has died, or raised an error; where another one died, that one is
+        named.
         """
         try:
             status, value = self.receive(rank)
@@ -142,10 +140,7 @@ class PipedGroup(WorkerGroup):
     def stopped_too_long(self, ranks: Sequence[int], passed_s: float) -> list[int]:
         """Those of these workers that have been stopped for too long.
 
-        Parameters
-        ----------
-        passed_s
-            Seconds since the last call.
+        `passed_s`: seconds since the last call.
         """
         for rank in ranks:
             before_s = self._stopped_s.get(rank, 0.0)
@@ -182,10 +177,7 @@ class PipedGroup(WorkerGroup):
     def receive(self, rank: int) -> tuple[str, Any]:
         """A worker's next frame: "ok" and the answer, or "error" and the traceback.
 
-        Raises
-        ------
-        EOFError, OSError
-            It has died.
+        Raises `EOFError`, `OSError`: it has died.
         """
         status, value = self.connections[rank].recv()
         if status == "error":

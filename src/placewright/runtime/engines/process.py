@@ -51,6 +51,9 @@ Process = TypeVar("Process", bound="ChildProcess")
 class ChildProcess:
     """Started where it is made; ends with this process, whatever it does.
 
+    Raises `OSError`, `EOFError`: the fork server was killed while it started this process, or did
+    not do it in time; another attempt gets another fork server.
+
     Parameters
     ----------
     target
@@ -58,12 +61,6 @@ class ChildProcess:
         end (`placewright.runtime.worker.end_with_parent`).
     preloaded
         Modules that the fork server loads, if this is its first process.
-
-    Raises
-    ------
-    OSError, EOFError
-        The fork server was killed while it started this process, or did not do it in time; another
-        attempt gets another fork server.
     """
 
     def __init__(

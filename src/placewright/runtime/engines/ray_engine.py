@@ -38,15 +38,8 @@ from placewright.runtime.specs import PLACED_STEPS, emulated
 class Ray:
     """The engine; a context manager that connects to Ray, or starts it.
 
-    Parameters
-    ----------
-    cluster
-        Its devices become actors.
-
-    Raises
-    ------
-    MissingDependencyError
-        Ray is not installed.
+    `cluster`: its devices become actors.
+    Raises `MissingDependencyError`: Ray is not installed.
     """
 
     name = "ray"

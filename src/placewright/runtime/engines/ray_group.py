@@ -173,16 +173,10 @@ class RayGroup(WorkerGroup):
 def actor_options(cluster: Cluster, offered: Mapping[str, float]) -> list[dict[str, Any]]:
     """Ray's ``options`` of each device's actor.
 
-    Parameters
-    ----------
-    offered
-        Ray's resources; where one is named as a node of the cluster, all nodes must have one.
-
-    Raises
-    ------
-    InputError
-        Some nodes have a machine of their name and others have none, or there are fewer CPUs
-        than cores.
+    `offered`: ray's resources; where one is named as a node of the cluster, all nodes must have
+    one.
+    Raises `InputError`: some nodes have a machine of their name and others have none, or there are
+    fewer CPUs than cores.
     """
     nodes = [node.name for node in cluster.nodes]
     cores, cpus = sum(device.cores for device in cluster.devices), offered.get("CPU", 0)

@@ -52,22 +52,11 @@ GONE = ("gone", -int(signal.SIGKILL))
 class Torchrun:
     """The engine, in the process of rank 0; a context manager that the agents call_coordinator.
 
-    Parameters
-    ----------
-    cluster
-        Its devices are served by torchrun's processes, one each.
-
-    Raises
-    ------
-    InputError
-        This is not torchrun's rank 0, its processes serve another placed model or have served one,
-        there are more or fewer of them than devices, or they are on several machines and no secret
-        is given.
-
-    Warns
-    -----
-    OpenRendezvousWarning
-        Others can have torchrun itself execute what they send.
+    `cluster`: its devices are served by torchrun's processes, one each.
+    Raises `InputError`: this is not torchrun's rank 0, its processes serve another placed model or
+    have served one, there are more or fewer of them than devices, or they are on several machines
+    and no secret is given.
+    Warns with `OpenRendezvousWarning`: others can have torchrun itself execute what they send.
     """
 
     name = "torchrun"
@@ -116,10 +105,7 @@ class Torchrun:
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> TorchrunGroup:
         """Workers for devices of the cluster, each a child of its rank's agent.
 
-        Raises
-        ------
-        UnsupportedError
-            A device that its host can neither be nor emulate.
+        Raises `UnsupportedError`: a device that its host can neither be nor emulate.
         """
         self._sessions += 1
         ranks = [self._ranks[name] for name in cluster.device_names]

@@ -89,10 +89,7 @@ class Exchange:
     def sent(self, timers: Mapping[int, Timer]) -> list[tuple[int, int, int, float, float]]:
         """Source, tensor, target, start and end of the step's transfers; NCCL reports none.
 
-        Parameters
-        ----------
-        timers
-            By source device.
+        `timers`: by source device.
         """
         found = [(s.source, s.tag, s.target, s.start_s, s.end_s) for s in self.sender.log]
         for message, span in self.copies.log:

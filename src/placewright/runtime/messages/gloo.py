@@ -91,10 +91,7 @@ class GlooReceiver:
     def post(self, route: Mapping[int, int] | None = None) -> None:
         """Ask for every message of the step, in the order of first use.
 
-        Parameters
-        ----------
-        route
-            Devices that send in place of others, whose copies they are.
+        `route`: devices that send in place of others, whose copies they are.
         """
         route = route or {}
         for message in self._receives:

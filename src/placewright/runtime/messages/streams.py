@@ -108,15 +108,8 @@ def _timed(stream: torch.cuda.Stream) -> torch.cuda.Event:
 class Copies:
     """Copies that were started and not taken yet.
 
-    Parameters
-    ----------
-    devices
-        All devices of the cluster.
-
-    Attributes
-    ----------
-    log
-        Messages of the step, with the marks of their sources' timers.
+    `devices`: all devices of the cluster.
+    `log`: messages of the step, with the marks of their sources' timers.
     """
 
     def __init__(self, devices: Sequence[Driven], streams: Streams) -> None:

@@ -77,10 +77,7 @@ def hetero_of(cluster: Cluster) -> tuple[str, dict[str, Any]]:
     The properties are one string: in 2026.4 a dictionary gives AUTO's part the settings of CPU, and
     a nested one ends the process.
 
-    Raises
-    ------
-    UnknownNameError
-        A device that OpenVINO does not have here.
+    Raises `UnknownNameError`: a device that OpenVINO does not have here.
     """
     here = ["AUTO", *open_core().available_devices]
     parts = []
@@ -107,10 +104,7 @@ def _text(value: object) -> str:
 def compile_alone(file: ModelFile, device: Device, **properties: Any) -> Any:
     """The whole model on one device with its settings, without HETERO.
 
-    Raises
-    ------
-    UnsupportedError
-        OpenVINO does not take it.
+    Raises `UnsupportedError`: OpenVINO does not take it.
     """
     core = open_core()
     on_cpu = device.name == "CPU" or core.available_devices == ["CPU"]
@@ -167,15 +161,8 @@ class HeteroModel:
     A placement that OpenVINO does not compile is repaired: operators in topological order form
     blocks, each on the device that most of its operators had, ever larger ones until it compiles.
 
-    Attributes
-    ----------
-    device
-        Where each operator runs, after repairs.
-
-    Raises
-    ------
-    UnsupportedError
-        No repair compiles; says why.
+    `device`: where each operator runs, after repairs.
+    Raises `UnsupportedError`: no repair compiles; says why.
     """
 
     def __init__(self, placement: FilePlacement) -> None:

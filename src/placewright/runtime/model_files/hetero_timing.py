@@ -90,10 +90,7 @@ def whole_seconds(file: ModelFile, device: Device) -> float:
 def placed_seconds(placement: FilePlacement) -> float:
     """Median seconds of a placed model.
 
-    Raises
-    ------
-    UnsupportedError
-        OpenVINO does not take the placement, or only a repaired one.
+    Raises `UnsupportedError`: OpenVINO does not take the placement, or only a repaired one.
     """
     with HeteroModel(placement) as placed:
         if placed.notes:

@@ -105,10 +105,7 @@ def whole_model(file: ModelFile) -> bytes | str:
 class OnnxSessions:
     """A placed ONNX model; see `PlacedFile`.
 
-    Parameters
-    ----------
-    folder
-        Where the sub-models are written; a temporary one where ``None``.
+    `folder`: where the sub-models are written; a temporary one where ``None``.
     """
 
     def __init__(self, placement: FilePlacement, folder: Path | None = None) -> None:
@@ -156,10 +153,7 @@ class OnnxSessions:
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One step: outputs by name.
 
-        Raises
-        ------
-        RunError
-            ONNX Runtime failed in a part.
+        Raises `RunError`: ONNX Runtime failed in a part.
         """
         step = _Step(self, inputs)
         waiting = [pool.submit(step.run, d) for d, pool in self._pools.items()]

@@ -30,10 +30,7 @@ def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
     The profiler times operators as they are written. ONNX Runtime fuses many of them, so all are
     scaled by one factor that makes their sum the time of the optimised model.
 
-    Raises
-    ------
-    UnsupportedError
-        ONNX Runtime does not take the model.
+    Raises `UnsupportedError`: ONNX Runtime does not take the model.
     """
     inputs = file.random_inputs()
     with Scratch() as folder:

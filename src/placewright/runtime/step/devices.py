@@ -108,10 +108,7 @@ class PlacedDevices:
     def migrate(self, share: Share, moves: Sequence[Message]) -> None:
         """Take other parts between two steps; state that both have in common stays as it is.
 
-        Parameters
-        ----------
-        moves
-            What changes its device, here and elsewhere.
+        `moves`: what changes its device, here and elsewhere.
         """
         self._programs, self._selected = {}, 0
         own = {part.device for part in share.parts}

@@ -34,10 +34,7 @@ Call = Callable[..., Any]
 def kernel_on(call: Call, instruction: Instruction, device: str) -> tuple[Call, Mapping[str, Any]]:
     """The callable and the keyword arguments with which an instruction runs on `device`.
 
-    Parameters
-    ----------
-    call
-        What runs it on a CPU.
+    `call`: what runs it on a CPU.
     """
     kwargs = _with_device(call, instruction)
     if instruction.target in RESHAPES:

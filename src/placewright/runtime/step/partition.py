@@ -193,10 +193,7 @@ def with_copies(parts: Sequence[Part], stages: Sequence[Sequence[int]]) -> tuple
     handled; a stream puts that of each sample's route in the place of the other. An output that is
     a program input is made by the first stage.
 
-    Parameters
-    ----------
-    stages
-        Devices of every stage, the one in the placement first.
+    `stages`: devices of every stage, the one in the placement first.
     """
     parts = list(parts)
     passed = {

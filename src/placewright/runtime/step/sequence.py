@@ -136,10 +136,7 @@ def compile_share(
 ) -> CompiledShare:
     """Resolve operations and registers.
 
-    Parameters
-    ----------
-    state
-        By device every program input of its part, in that device's memory.
+    `state`: by device every program input of its part, in that device's memory.
     """
     places = [layout.devices[part.device].torch_device for part in share.parts]
     parts = tuple(

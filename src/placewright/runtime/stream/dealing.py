@@ -35,10 +35,7 @@ def next_copy(copies: Sequence[Copy], waiting: Sequence[int]) -> int:
 
     Who is slower than expected has more waiting and gets fewer: shares follow the real speeds.
 
-    Parameters
-    ----------
-    waiting
-        By copy, samples that it has and has not done. One of them has room in its window.
+    `waiting`: by copy, samples that it has and has not done. One of them has room in its window.
     """
     free = [k for k, copy in enumerate(copies) if waiting[k] < copy.window]
     return min(free, key=lambda k: ((waiting[k] + 1) * copies[k].seconds, k))

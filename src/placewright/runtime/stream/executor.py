@@ -70,10 +70,7 @@ class Sample:
 class Finished:
     """What one process did of a sample; ``time.perf_counter()`` seconds of its machine.
 
-    Attributes
-    ----------
-    outputs
-        Those made here as safetensors; empty if there are none or they were not asked for.
+    `outputs`: those made here as safetensors; empty if there are none or they were not asked for.
     """
 
     index: int
@@ -167,10 +164,7 @@ class StreamExecutor:
 
         Returns once sample `until` is done here, or after `wait_s` seconds.
 
-        Raises
-        ------
-        RuntimeError
-            A segment or a message failed; the error is its cause.
+        Raises `RuntimeError`: a segment or a message failed; the error is its cause.
         """
         with self._condition:
             self._waiting.extend(samples)

@@ -90,6 +90,9 @@ class Delivered:
 class SampleStream:
     """A context manager: workers execute a loaded placement for one sample after the other.
 
+    `spans`: by worker: device, segment, sample, start and end, the worker's
+    ``time.perf_counter()``.
+
     Parameters
     ----------
     graph
@@ -101,11 +104,6 @@ class SampleStream:
     expected_s
         What a sample is expected to take, ``nan`` if unknown: workers that deliver nothing for
         many times as long are given up.
-
-    Attributes
-    ----------
-    spans
-        By worker: device, segment, sample, start and end, the worker's ``time.perf_counter()``.
     """
 
     def __init__(
@@ -167,16 +165,9 @@ class SampleStream:
     def run(self, feeds: Iterable[Tensors | None]) -> Iterator[Delivered]:
         """Deliver every sample of `feeds`, in order.
 
-        Parameters
-        ----------
-        feeds
-            Program inputs of each sample; ``None`` for those that were loaded. They are taken as
-            slots become free, never more than the window ahead.
-
-        Raises
-        ------
-        WorkerError
-            A worker died, raised, or delivered nothing for too long.
+        `feeds`: program inputs of each sample; ``None`` for those that were loaded. They are taken
+        as slots become free, never more than the window ahead.
+        Raises `WorkerError`: a worker died, raised, or delivered nothing for too long.
         """
         for feed in feeds:
             self.give(feed)

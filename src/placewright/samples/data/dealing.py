@@ -23,16 +23,9 @@ def deal(
 
     Sample numbers count through the nodes; with classes, class c has the images of label c.
 
-    Parameters
-    ----------
-    file_bytes
-        Files are filled up to this size, as the pictures of a camera are larger than what the
-        network looks at.
-
-    Raises
-    ------
-    RunError
-        There are fewer images than samples.
+    `file_bytes`: files are filled up to this size, as the pictures of a camera are larger than what
+    the network looks at.
+    Raises `RunError`: there are fewer images than samples.
     """
     piles = _piles(problem, data)
     shards, digests, sample = [], {}, 0

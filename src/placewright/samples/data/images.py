@@ -56,10 +56,7 @@ def digits(seed: int = 0) -> Images:
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998,
     doi:10.24432/C50P49 (the test part).
 
-    Raises
-    ------
-    MissingDependencyError
-        scikit-learn is not installed.
+    Raises `MissingDependencyError`: scikit-learn is not installed.
     """
     try:
         found = import_module("sklearn.datasets").load_digits()
@@ -85,11 +82,8 @@ def split(data: Images, test: int) -> tuple[Images, Images]:
 def pictures(problem: SampleProblem, kind: str = "auto", seed: int = 0) -> tuple[Images, Images]:
     """Images for all samples of `problem`, and others to test with.
 
-    Parameters
-    ----------
-    kind
-        ``digits``: handwritten ones; ``synthetic``: made from `seed`; ``auto``: digits where
-        scikit-learn is installed and has enough of each class.
+    `kind`: ``digits``: handwritten ones; ``synthetic``: made from `seed`; ``auto``: digits where
+    scikit-learn is installed and has enough of each class.
 
     Raises
     ------

@@ -72,10 +72,7 @@ class Shard:
     def accept(self, transfer: int, sample: int, content: bytes, digest: str) -> None:
         """Take a sample over; a second copy of one that has arrived is thrown away.
 
-        Raises
-        ------
-        RunError
-            The content is not what was sent.
+        Raises `RunError`: the content is not what was sent.
         """
         if self.arrived(transfer, sample):
             return
@@ -108,10 +105,7 @@ def checksum(content: bytes) -> str:
 def audit(shards: list[Shard], digests: dict[int, str]) -> None:
     """Every sample on exactly one node, unharmed.
 
-    Raises
-    ------
-    RunError
-        Names the first sample that is lost, doubled or damaged.
+    Raises `RunError`, which names the first sample that is lost, doubled or damaged.
     """
     seen: dict[int, Shard] = {}
     for shard in shards:

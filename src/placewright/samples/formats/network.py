@@ -25,10 +25,7 @@ class Network:
 def network_of(entry: SampleFile, index: dict[str, int]) -> Network:
     """The network of a file; `index` is the nodes' by name.
 
-    Raises
-    ------
-    InputError
-        Names the link or the field that is wrong.
+    Raises `InputError`, which names the link or the field that is wrong.
     """
     return _limited(entry, _network(entry, index), index)
 

@@ -23,10 +23,7 @@ def problem_json(problem: SampleProblem) -> dict[str, Any]:
     Numbers that no file has said, times that are no bytes divided by a bandwidth, may change in
     their last bit.
 
-    Raises
-    ------
-    InputError
-        Samples have no size: links cannot be written in bytes per second.
+    Raises `InputError`: samples have no size: links cannot be written in bytes per second.
     """
     p = problem
     if not p.sample_bytes > 0:

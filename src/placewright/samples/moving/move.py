@@ -66,6 +66,9 @@ def move(
 ) -> Moved:
     """Execute the moves of a plan.
 
+    Raises `RunError`: a sample is lost, doubled or damaged; a process keeps dying; it takes too
+    long.
+
     Parameters
     ----------
     speed
@@ -75,11 +78,6 @@ def move(
         testbed are as slow as they are by themselves.
     faults
         Injected, by node.
-
-    Raises
-    ------
-    RunError
-        A sample is lost, doubled or damaged; a process keeps dying; it takes too long.
     """
     for shard in shards:
         shard.forget()

@@ -27,10 +27,7 @@ class Greedy:
     down to one; what a node has been sent goes back before it sends its own on. Where the clock
     of the moves is only an estimate (barriers, equal batches), no move at all is kept if better.
 
-    Parameters
-    ----------
-    pieces
-        The first piece is the mean number of samples per node divided by this.
+    `pieces`: the first piece is the mean number of samples per node divided by this.
     """
 
     pieces: int = 16

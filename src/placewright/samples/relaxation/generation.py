@@ -20,10 +20,7 @@ from placewright.samples.relaxation.program import Moves, Program, program_of
 class Pricing:
     """Reduced costs ``send[i] send_s + receive[j] receive_s + price + leave[i, c] + arrive[j, c]``.
 
-    Attributes
-    ----------
-    constant_s
-        Lagrange's bound without the moves.
+    `constant_s`: lagrange's bound without the moves.
     """
 
     program: Program

@@ -51,10 +51,7 @@ def fragment(result: Result) -> str:
 def saved_page(kind: str, data: Data, path: Path) -> str:
     """The page of a file of nodes or of moves.
 
-    Raises
-    ------
-    InputError
-        A field that is missing or wrong.
+    Raises `InputError`: a field that is missing or wrong.
     """
     if kind == "samples":
         problem = read_problem(path)

@@ -31,6 +31,8 @@ def relaxed_bounds(
 ) -> Iterator[float]:
     """Ever higher lower bounds on the latency of any plan, seconds.
 
+    Raises `KeyboardInterrupt`: after the last bound that was proved.
+
     Parameters
     ----------
     bound_s
@@ -39,11 +41,6 @@ def relaxed_bounds(
         Of a plan that fits. What is returned is no more.
     deadline_s
         ``time.perf_counter()`` at which it ends with what it has.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        After the last bound that was proved.
     """
     begun, unit_s = time.perf_counter(), bound_s / WHOLE
     choices = Choices(problem, unit_s, value_s / unit_s * (1.0 + ROOM))

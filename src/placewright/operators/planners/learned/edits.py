@@ -47,10 +47,7 @@ def edited(
 
     A tenth of them first takes a stretch of the topological order from another one of the best.
 
-    Parameters
-    ----------
-    chances
-        Shape (groups, m): the policy, from which devices of stretches are drawn.
+    `chances`: Shape (groups, m): the policy, from which devices of stretches are drawn.
     """
     best = [place for _, place in evaluations.archive[:PARENTS]] or [evaluations.best.place]
     parents = [grouping.devices(evaluations.problem, place) for place in best]

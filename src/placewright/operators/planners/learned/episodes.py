@@ -263,10 +263,7 @@ def ruled_episode(
 ) -> Trace:
     """A critical-path teacher: highest rank first, best device by a rule; ties at random.
 
-    Parameters
-    ----------
-    noise
-        Zero for ties by device.
+    `noise`: zero for ties by device.
     """
     n, m = b.compute_s.shape
     trace, policy = new_trace(n, m), no_policy(n)

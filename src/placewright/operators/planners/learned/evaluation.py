@@ -138,10 +138,7 @@ class Evaluations:
     def costs(self, placements: IntArray) -> FloatArray:
         """Cost of every row in seconds: its value, or a penalty where it does not fit.
 
-        Parameters
-        ----------
-        placements
-            Shape (k, n), device indices that keep groups, pins and refusals.
+        `placements`: Shape (k, n), device indices that keep groups, pins and refusals.
         """
         return self._evaluated(*self.repaired(placements))[0]
 

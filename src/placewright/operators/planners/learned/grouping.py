@@ -66,6 +66,8 @@ class Grouping:
 def group_operators(problem: OperatorProblem, how: How = "modules", at_most: int = 128) -> Grouping:
     """Group by colocation, and further.
 
+    Raises `InfeasibleError`: a colocation group that no device can run.
+
     Parameters
     ----------
     how
@@ -75,11 +77,6 @@ def group_operators(problem: OperatorProblem, how: How = "modules", at_most: int
     at_most
         Groups; neighbours in topological order are joined, evenly by work, until there are no
         more. More remain where groups have no device in common.
-
-    Raises
-    ------
-    InfeasibleError
-        A colocation group that no device can run.
     """
     own = groups_of(problem)
     join = _Union(own.allowed.copy())

@@ -99,10 +99,7 @@ def learn_from_runs(
     3. Therefore the `FINALISTS` fastest and the fastest trivial plan run again in turns; one that
        is not faster than the trivial plan then is not returned.
 
-    Raises
-    ------
-    UnsupportedError
-        Nothing can be executed, or nothing that was tried ran.
+    Raises `UnsupportedError`: nothing can be executed, or nothing that was tried ran.
     """
     measure: Measured | None = context.measure
     if measure is None:

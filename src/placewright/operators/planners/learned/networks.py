@@ -96,10 +96,7 @@ def restore(
 ) -> None:
     """Put `stored` parameters back; does nothing where there are none.
 
-    Raises
-    ------
-    InputError
-        A parameter is missing, or of another shape.
+    Raises `InputError`: a parameter is missing, or of another shape.
     """
     if parameters:
         needed = {name: np.shape(value) for name, value in stored(networks).items()}

@@ -56,10 +56,7 @@ def torch_session(planner: str, evaluations: Evaluations, threads: int = 1) -> I
     Networks here are so small that more threads cost more than they bring. What importing torch
     takes is added to the deadline: it is no planning.
 
-    Raises
-    ------
-    MissingDependencyError
-        Torch is not installed.
+    Raises `MissingDependencyError`: torch is not installed.
     """
     began = time.perf_counter()
     try:

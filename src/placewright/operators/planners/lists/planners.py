@@ -275,13 +275,10 @@ class EarliestTask:
     Departures: devices may be heterogeneous; transfers do not wait for each other; without room
     anywhere, memory is passed over (and the judge reports by how much).
 
-    Parameters
-    ----------
-    favourites
-        m-SCT, section 3.3 there, after Hanen, Munier 1995: each operator has at most one favourite
-        child, each child at most one parent whose favourite it is; while the child is ready, others
-        get that parent's device only if nothing else can start. Departure: they take favourites
-        from a relaxed linear program; here the most expensive transfers are matched first.
+    `favourites`: m-SCT, section 3.3 there, after Hanen, Munier 1995: each operator has at most one
+    favourite child, each child at most one parent whose favourite it is; while the child is ready,
+    others get that parent's device only if nothing else can start. Departure: they take favourites
+    from a relaxed linear program; here the most expensive transfers are matched first.
     """
 
     name: str = "m-etf"

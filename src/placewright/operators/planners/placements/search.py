@@ -69,10 +69,7 @@ def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
 def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
     """Judge a plan with its order.
 
-    Raises
-    ------
-    InfeasibleError
-        A tensor has no link.
+    Raises `InfeasibleError`: a tensor has no link.
     """
     judgement = judge(plan)
     score = Score(float(judgement.violation_bytes), float(judgement.value))
@@ -91,10 +88,7 @@ def improve(
 ) -> Start:
     """The best placement found on a walk of about `moves` moves from `start`.
 
-    Parameters
-    ----------
-    heat
-        First temperature, in mean operator times. It falls to a hundredth along the walk.
+    `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
     """
     if judge.queued is not None:
         return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)

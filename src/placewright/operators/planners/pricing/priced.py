@@ -75,10 +75,7 @@ class PricingContext:
         After the deadline by the heuristic RN alone: the first exact reduction takes seconds where
         there are thousands of groups and eight devices.
 
-        Raises
-        ------
-        InfeasibleError
-            No placement has a link for every tensor.
+        Raises `InfeasibleError`: no placement has a link for every tensor.
         """
         costs = costs_s + self.group_bytes[:, None] * byte_prices_s
         pbqp = placement_pbqp(self.problem, self.graph, costs, fanout=self.fanout, scale=scale)

@@ -111,10 +111,7 @@ class SimulatorState(NamedTuple):
 def make_state(costs: Costs, channels: int, second_pass: BoolArray | None = None) -> SimulatorState:
     """A problem with room for the simulation of any placement.
 
-    Parameters
-    ----------
-    second_pass
-        Shape (n,), the operators of the second pass, where passes do not mix.
+    `second_pass`: Shape (n,), the operators of the second pass, where passes do not mix.
     """
     (n, m), t = costs.compute_s.shape, len(costs.producer)
     transfers = int(np.minimum(np.diff(costs.offsets), m - 1).sum())

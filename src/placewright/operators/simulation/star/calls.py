@@ -63,11 +63,8 @@ def simulate_calls(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Simulate a plan.
 
-    Parameters
-    ----------
-    unit
-        Shape (n,): ``device * per_device + call`` of each operator on an accelerator, -1 on a
-        CPU.
+    `unit`: Shape (n,): ``device * per_device + call`` of each operator on an accelerator, -1 on a
+    CPU.
 
     Returns
     -------

@@ -93,10 +93,7 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
 def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation:
     """Simulate a plan that `check_plan` has passed.
 
-    Raises
-    ------
-    InfeasibleError
-        A call would wait for itself.
+    Raises `InfeasibleError`: a call would wait for itself.
     """
     place, unit = plan.placement, units(problem, plan)
     ready_s, begin_s, _ = simulate_calls(calls_of(problem), place, unit)

@@ -26,10 +26,7 @@ LARGEST = float(np.finfo(np.float64).max)
 class Lattice(NamedTuple):
     """Ideals, smaller ones first, the empty one at 0, the full one last.
 
-    Attributes
-    ----------
-    offsets, below, removed
-        CSR: the ideals that lack one node of this one, and which.
+    `offsets`, `below`, `removed`: CSR: the ideals that lack one node of this one, and which.
     """
 
     offsets: IntArray
