@@ -110,6 +110,29 @@ def test_overlapped_exchange_hides_behind_the_backward_pass() -> None:
     assert simulate(late, plan).step_s == pytest.approx(passes + 4.0)
 
 
+def test_gradients_wait_until_they_fill_a_bucket() -> None:
+    """Two layers fill one: the bucket of the first two is exchanged when all passes have ended."""
+    p = tiny([1.0] * 4, 2, parameters=np.full((4, 2), 25.0), links=(Link.linear(100.0),))
+    plan = build(p, (0, 1), [Cell(0, 3, 0, 2)], 1)
+    assert plan is not None
+    passes = 2 * 4 * 3.0
+    two = p.replace(training=Training(bucket_bytes=200.0))
+    assert simulate(two, plan).step_s == pytest.approx(passes + 2.0)
+    odd = p.replace(training=Training(bucket_bytes=250.0))  # three layers, then one
+    assert simulate(odd, plan).step_s == pytest.approx(passes + 1.0)
+
+
+def test_an_exchange_takes_time_of_the_processor_that_computes() -> None:
+    """The first bucket's 200 bytes leave and arrive during the passes, which take 0.4 s longer."""
+    p = tiny([1.0] * 4, 2, parameters=np.full((4, 2), 25.0), links=(Link.linear(100.0),))
+    plan = build(p, (0, 1), [Cell(0, 3, 0, 2)], 1)
+    assert plan is not None
+    busy = p.replace(send_s=[0.001], receive_s=[0.001], training=Training(bucket_bytes=200.0))
+    assert simulate(busy, plan).step_s == pytest.approx(2 * 4 * 3.0 + 0.4 + 2.0)
+    slow = busy.replace(send_s=[0.02], receive_s=[0.02])  # slower than the link
+    assert simulate(slow, plan).step_s == pytest.approx(2 * 4 * 3.0 + 8.0 + 8.0)
+
+
 def test_uneven_shares_end_together() -> None:
     """A worker of half the speed gets half the samples; equal ones would wait for it."""
     fast = np.array([[[[1.0]]], [[[2.0]]]])

@@ -62,6 +62,8 @@ def _check_shapes(p: LayerProblem) -> None:
         "pack_s": (k,),
         "gather_s": (n,),
         "scatter_s": (n,),
+        "send_s": (k,),
+        "receive_s": (k,),
         "link_index": (nodes, nodes),
     }
     for key, shape in shapes.items():
@@ -86,6 +88,8 @@ def _check_values(p: LayerProblem) -> None:
         "memory_bytes",
         "gather_s",
         "scatter_s",
+        "send_s",
+        "receive_s",
     ):
         if not (getattr(p, key) >= 0).all():
             raise InputError(f"{key} must be numbers >= 0", where=p.name)

@@ -241,7 +241,9 @@ def ring_times(
     ordered = sorted(members, key=lambda w: (int(p.worker_node[w]), w))
     nodes = p.worker_node[[*ordered, ordered[0]]].tolist()
     hops = list(pairwise(nodes))
-    slowest = np.zeros(len(each_bytes))
+    kinds = p.worker_kind[ordered]
+    # Every member sends and receives at once, which takes the time of its own processor.
+    slowest = float((p.send_s + p.receive_s)[kinds].max()) * message
     for pair in dict.fromkeys(hops):
         many = rings * (hops.count(pair) if pair[0] == pair[1] else 1)
         slowest = np.maximum(slowest, link_of(p, pair).times(message, many))
@@ -394,6 +396,42 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
             found[chosen] = ring_times(p, members, sent, 1 if once_only else 2, many)
         if waits and apart:
             found[chosen] += np.where(sent > 0, p.scatter_s[layers], 0.0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients of consecutive layers that are exchanged at once.
+
+    `first` is the first of them in the stage, `sent_bytes` what each replica hands in.
+    """
+
+    first: int
+    exchange_s: float
+    sent_bytes: float
+
+
+def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
+    """Gradient exchange of a stage in the order of its backward pass."""
+    exchange, training = sync_layer_s(p, plan, s), p.training
+    stage = plan.stages[s]
+    degree = stage.tensor_degree
+    sent = np.array([layer_elements(p, stage, i, degree) for i in stage.layers])
+    sent = np.where(exchange > 0, sent * training.sync_bytes, 0.0)
+    filled = math.isfinite(training.bucket_bytes) and not stage.strategies
+    found, waiting, passes = [], 0.0, 1 if stage.zero_stage == 3 else 2
+    peers = tuple(r.workers[0] for r in stage.replicas)
+    rings = _rings(p, plan, s)
+    for k in range(len(exchange) - 1, -1, -1):
+        if not filled:
+            if exchange[k] > 0:
+                found.append(Bucket(k, float(exchange[k]), float(sent[k])))
+            continue
+        waiting += float(sent[k])
+        if waiting >= training.bucket_bytes or (k == 0 and waiting > 0):
+            taken_s = ring_s(p, peers, waiting, passes, rings, training.bucket_bytes)
+            found.append(Bucket(k, taken_s, waiting))
+            waiting = 0.0
     return found
 
 

@@ -59,7 +59,8 @@ class Training:
     bucket_bytes
         Largest single all-reduce; ``inf`` for one.
     overlap_sync
-        Gradients are all-reduced while the backward pass goes on, layer by layer.
+        Gradients are all-reduced while the backward pass goes on: as soon as those of the last
+        layers fill a bucket (PyTorch's DDP), or layer by layer where `bucket_bytes` is ``inf``.
     blocking_transfers
         A worker that sends activations or gradients computes nothing until they have arrived.
     activations_first
@@ -200,6 +201,9 @@ class LayerProblem:
     gather_s, scatter_s
         Shape (n,): seconds of gathering a layer's weights, and of scattering its gradients, beside
         their messages, where `Training.shards_wait`.
+    send_s, receive_s
+        Shape (K,): seconds that a worker computes less for each byte that it sends or receives, as
+        both take its processor's time (sockets under a CPU quota).
     link_index
         Shape (N, N): index into `links` from node to node; the diagonal is inside a node; -1
         where there is none.
@@ -247,6 +251,8 @@ class LayerProblem:
     pack_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     gather_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     scatter_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    send_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    receive_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
     zero_stages: tuple[int, ...] = (0,)
@@ -276,6 +282,8 @@ class LayerProblem:
             "pack_s": np.zeros(k),
             "gather_s": np.zeros(n),
             "scatter_s": np.zeros(n),
+            "send_s": np.zeros(k),
+            "receive_s": np.zeros(k),
         }
         if len(self.edge_source) == 0:  # a chain
             defaults |= {"edge_source": chain, "edge_target": chain + 1}
@@ -400,6 +408,8 @@ FLOATS = (
     "pack_s",
     "gather_s",
     "scatter_s",
+    "send_s",
+    "receive_s",
 )
 INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
 

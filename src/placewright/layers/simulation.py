@@ -30,7 +30,7 @@ from placewright.layers.costs import (
     optimizer_s,
     replica_costs,
     shards_wait,
-    sync_layer_s,
+    sync_buckets,
     sync_s,
     tied_s,
     together,
@@ -476,14 +476,25 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
 
 
 def _overlapped_end(p: LayerProblem, net: Network, s: int, ends: list[float]) -> float:
-    """When the gradients of all layers are exchanged, each as soon as all replicas have it."""
-    exchange = sync_layer_s(p, net.plan, s)
-    if not exchange.any():
-        return 0.0
+    """When the gradients of all layers are exchanged, each bucket as soon as all replicas have it.
+
+    Meanwhile a replica's own passes take longer by what the exchange takes of its processor.
+    """
+    stage = net.plan.stages[s]
     before = [np.cumsum(c.backward_s) - c.backward_s for c in net.costs[s]]  # of earlier layers
-    free = 0.0
-    for k in range(len(exchange) - 1, -1, -1):
-        if exchange[k] > 0:
-            ready = max(end - float(b[k]) for end, b in zip(ends, before, strict=True))
-            free = max(free, ready) + float(exchange[k])
-    return free
+    part = 2 * (len(stage.replicas) - 1) / max(1, len(stage.replicas))
+    each_byte = part * (p.send_s + p.receive_s)
+    kinds = [p.worker_kind[list(r.workers)] for r in stage.replicas]
+    free, later = 0.0, [0.0] * len(ends)
+    for bucket in sync_buckets(p, net.plan, s):
+        ready = max(
+            end + wait - float(b[bucket.first])
+            for end, wait, b in zip(ends, later, before, strict=True)
+        )
+        free = max(free, ready) + bucket.exchange_s
+        if bucket.first > 0:
+            later = [
+                wait + bucket.sent_bytes * float(each_byte[k].max())
+                for wait, k in zip(later, kinds, strict=True)
+            ]
+    return max(free, *(end + wait for end, wait in zip(ends, later, strict=True)))

@@ -14,6 +14,7 @@ from placewright.layers.costs import ring_times
 from placewright.layers.execution.refusals import refusals, tensor_refusals
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
+from placewright.layers.execution.stage_step import BUCKET_MB
 from placewright.layers.execution.timing import LayerTimes
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Training
@@ -71,7 +72,9 @@ def measured_problem(
     kinds = list(dict.fromkeys(map(_kind, devices)))
     tables = _tables(session, sizes, degrees, kinds)
     nodes = list(dict.fromkeys(d.node for d in devices))
-    links, link_index = _links(session, nodes)
+    links, link_index, each_byte = _links(session, nodes)
+    worker_kind = np.array([kinds.index(_kind(d)) for d in devices])
+    messages = np.array([each_byte[worker_kind == k].mean(axis=0) for k in range(len(kinds))])
     reasons = tensor_refusals(model, degrees)
     parameters = tables.elements
     for layer, degree in reasons:
@@ -101,12 +104,14 @@ def measured_problem(
         degrees=degrees,
         worker_names=cluster.device_names,
         kind_names=tuple(kinds),
-        worker_kind=np.array([kinds.index(_kind(d)) for d in devices]),
+        worker_kind=worker_kind,
         node_names=tuple(nodes),
         worker_node=np.array([nodes.index(d.node) for d in devices]),
         memory_bytes=np.array([d.memory_bytes for d in devices]),
         framework_bytes=np.array(session.held_bytes(), dtype=np.float64),
         optimizer_s=tables.optimizer_s / max(held, 1.0),
+        send_s=messages[:, 0],
+        receive_s=messages[:, 1],
         links=links,
         link_index=link_index,
         tied=tuple(
@@ -114,6 +119,7 @@ def measured_problem(
         ),
         refusals=refusals(model, degrees, exact=exact),
         training=Training(
+            bucket_bytes=BUCKET_MB << 20,
             optimizer_bytes=8.0 if adam else 0.0,
             gradients_apart=True,
             keeps_received=True,
@@ -235,8 +241,14 @@ def time_layers(
     )
 
 
-def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], IntArray]:
-    """Messages between the first workers of every two nodes, and inside nodes of several."""
+def _links(
+    session: LayerSession, nodes: list[str]
+) -> tuple[tuple[Link, ...], IntArray, FloatArray]:
+    """Messages between the first workers of every two nodes, and inside nodes of several.
+
+    Last, of shape (W, 2), what a byte that a worker sends and one that it receives takes of its
+    processor, in seconds; 0 for the second worker of a node and so on.
+    """
     devices = session.cluster.devices
     first: dict[str, list[int]] = {node: [] for node in nodes}
     for rank, device in enumerate(devices):
@@ -259,10 +271,15 @@ def _links(session: LayerSession, nodes: list[str]) -> tuple[tuple[Link, ...], I
     links = [INSIDE]
     index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
     for k, (a, b, source, _) in enumerate(pairs):
-        *taken, longest, longest_s = answers[source][k]
+        *taken, longest, longest_s, _ = answers[source][k]
         links.append(_link((*MESSAGE_BYTES, longest), (*taken, longest_s)))
         index[nodes.index(a), nodes.index(b)] = len(links) - 1
-    return tuple(links), index
+    each_byte = np.zeros((len(devices), 2))
+    for rank in range(len(devices)):
+        for way in (0, 1):
+            seen = [answers[rank][k][-1] for k, pair in enumerate(ranks) if pair[way] == rank]
+            each_byte[rank, way] = np.median(seen) if seen else 0.0
+    return tuple(links), index, each_byte
 
 
 def _link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:

@@ -186,16 +186,21 @@ class LayerWorker(WorkerProgram):
     ) -> list[tuple[float, ...]]:
         """Seconds of messages from the first to the second of each pair, as the first sees them.
 
-        Last the bytes of a message that takes about `LONG_MESSAGE_S`, and its seconds: larger ones
-        go at its rate, over which waiting for a CPU quota's periods evens out.
+        Then the bytes of a message that takes about `LONG_MESSAGE_S`, and its seconds: larger ones
+        go at its rate, over which waiting for a CPU quota's periods evens out. Last, as both ends
+        see it, the seconds that they compute less for each byte: nothing without a quota, where
+        another core may send.
 
         The least of several, for other load on the machine can only add time; under a CPU quota
         the median, for there a message may have to wait for the next period.
         """
         taken = MESSAGES // 2 if throttled else 0
-        return [self._message_s(a, b, sizes, taken) for a, b in pairs]
+        slower = slowdown(self.stretch, throttled=True) if throttled else 0.0
+        return [self._message_s(a, b, sizes, taken, slower) for a, b in pairs]
 
-    def _message_s(self, a: int, b: int, sizes: tuple[int, ...], taken: int) -> tuple[float, ...]:
+    def _message_s(
+        self, a: int, b: int, sizes: tuple[int, ...], taken: int, slower: float
+    ) -> tuple[float, ...]:
         dist.barrier()
         if self.rank not in (a, b):
             return ()
@@ -206,10 +211,13 @@ class LayerWorker(WorkerProgram):
         else:
             dist.recv(chosen, a)
         more = min(max(int(LONG_MESSAGE_S / float(chosen)), 1), MOST_TIMES)
+        cpu_s = time.process_time()  # gloo sends and receives in a thread of its own
         long = self._exchange_s(a, b, sizes[-1] * more, 3)
+        each_byte_s = slower * (time.process_time() - cpu_s) / (3 * sizes[-1] * more)
         answer_s = times[0][taken] / 2
         found = [max(t[taken] - answer_s, answer_s) for t in times[1:]]
-        return *found, float(sizes[-1] * more), max(long[min(taken, 1)] - answer_s, answer_s)
+        longest_s = max(long[min(taken, 1)] - answer_s, answer_s)
+        return *found, float(sizes[-1] * more), longest_s, each_byte_s
 
     def _exchange_s(self, a: int, b: int, size: int, count: int) -> list[float]:
         """Seconds of a message and an empty answer, so many times, ascending."""

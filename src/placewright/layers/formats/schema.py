@@ -106,6 +106,8 @@ class LayerFile(FileModel):
     pack_s: Row = Field(default_factory=list)
     gather_s: Row = Field(default_factory=list)
     scatter_s: Row = Field(default_factory=list)
+    send_s: Row = Field(default_factory=list)
+    receive_s: Row = Field(default_factory=list)
     links: list[LinkEntry]
     link_index: list[list[int]]
     global_batch: int
