@@ -138,6 +138,9 @@ def main() -> None:
     print(f"requests sent {sent}, in the log {len(lines)}, each once: {once}")
     reasons = Counter(line["reason"].split(";")[0] for line in lines if line["server"] is None)
     print(f"reasons: {dict(reasons)}")
+    wrong = {name: n for name, n in found.items() if "WRONG" in name or "WITHOUT" in name}
+    if wrong or not once or sent != len(lines):
+        raise SystemExit(f"wrong: {wrong}; requests in the log {len(lines)} for {sent}")
 
 
 if __name__ == "__main__":

@@ -236,6 +236,26 @@ def test_clients_that_send_no_request_are_sent_away(
     assert b"retry-after: 1" in answer
 
 
+def test_the_last_piece_of_a_body_is_not_a_head(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies in pieces longer than a head may be, several on one connection, are answered."""
+    monkeypatch.setattr(connections, "HEAD_BYTES", 1000)
+    host, port = running.url[7:].split(":")
+    data = body() + b" " * 15_000
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
+    with socket.create_connection((host, int(port))) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(3):
+            for piece in (head % len(data), data[:8000], data[8000:]):
+                link.sendall(piece)
+                time.sleep(0.05)
+            answer = http.client.HTTPResponse(link)
+            answer.begin()
+            assert answer.status == 200, answer.read()
+            answer.read()
+
+
 def test_a_client_that_does_not_read_is_cut_off(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

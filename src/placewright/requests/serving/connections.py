@@ -65,10 +65,10 @@ class ClientConnection(HttpToolsProtocol):
         """Count what belongs to a head that has not ended."""
         if self.transport.is_closing():
             return
-        before = self._heads
+        before, in_body = self._heads, self._body_goes_on()
         super().data_received(data)
-        body = self.cycle is not None and self.cycle.more_body
-        if self._heads > before or body or self.transport.is_closing():
+        in_body = in_body or self._body_goes_on()  # its last piece leaves none to come
+        if self._heads > before or in_body or self.transport.is_closing():
             return
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES:
@@ -106,6 +106,9 @@ class ClientConnection(HttpToolsProtocol):
         ]
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self.transport.close()
+
+    def _body_goes_on(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body
 
     def _expect_head(self) -> None:
         self._head_limit = self.loop.call_later(HEAD_S, self._late_head)
