@@ -5,17 +5,21 @@ deadlines 35 % U(40, 90), 40 % U(90, 220), 25 % U(220, 600) ms; minimum accuracy
 none, 0.75, 0.80 for 50, 30, 20 %; 5 % noise. Load 1 is the rate whose cheapest acceptable variants,
 alone, use all servers.
 
-    python benchmarks/requests_loads.py [--seeds 5] [--duration 60] [--load 0.8] [--kind poisson]
+    python benchmarks/requests_loads.py --seeds 5 --duration 30 [--load 0.8] [--kind poisson]
+
+``--out FILE --minutes 8`` keeps each seed's numbers; the same command goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from kept_rows import KeptRows, add_options
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, refined_bounds
@@ -86,6 +90,15 @@ def _arrivals(
     return found[found < duration_s]
 
 
+def numbers(p: RequestProblem) -> dict[str, list[float]]:
+    """Success rate and effective accuracy of each policy, and the tightest bound."""
+    found = {}
+    for name in PLANNERS:
+        judged = judge(p, plan_of(p, name, 0)[1])
+        found[name] = [judged.success_rate, judged.value]
+    return found | {"bound": [1.0, min((bounds(p) | dict(refined_bounds(p))).values())]}
+
+
 def main() -> None:
     """Print success % / effective accuracy, means over seeds, and auto's share of the bound."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -93,25 +106,36 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=60.0)
     parser.add_argument("--load", type=float, action="append", default=[])
     parser.add_argument("--kind", action="append", default=[], help="poisson, mmpp, azure")
+    add_options(parser)
     given = parser.parse_args()
-    rows = []
-    every = ("poisson", "mmpp", *(["azure"] if TRACE.exists() else []))
-    for kind in given.kind or every:
+    kept, rows, every = KeptRows(given.out, given.minutes), [], ["poisson", "mmpp"]
+    for kind in given.kind or every + ["azure"] * TRACE.exists():
         for load in given.load or LOADS:
-            tried = [problem(kind, load, s, given.duration) for s in range(given.seeds)]
-            bound = float(np.mean([min((bounds(p) | refined_bounds(p)).values()) for p in tried]))
-            cells, value = [], 0.0
-            for name in PLANNERS:
-                judged = [judge(p, plan_of(p, name, 0)[1]) for p in tried]
-                value = float(np.mean([j.value for j in judged]))
-                success = float(np.mean([j.success_rate for j in judged]))
-                cells.append(f"{100 * success:.1f} / {value:.3f}")
+            seeds = []
+            for seed in range(given.seeds):
+                key = f"{kind} {load:g}, seed {seed}, {given.duration:g} s"
+                made = partial(problem, kind, load, seed, given.duration)
+                row = kept.get(key, lambda made=made: numbers(made()))
+                if row is not None:
+                    seeds.append(row)
+            if not seeds:
+                continue
+            cells = [np.array([row[name] for row in seeds]).mean(axis=0) for name in PLANNERS]
+            bound = float(np.mean([row["bound"][1] for row in seeds]))
+            below = sum(row["auto"][0] < row["edf-fastest"][0] for row in seeds)
             rows.append(
-                (f"{kind} {load:g}", *cells, f"{bound:.3f}", f"{100 * value / bound:.1f} %")
+                (
+                    f"{kind} {load:g}",
+                    *(f"{100 * success:.1f} / {value:.3f}" for success, value in cells),
+                    f"{bound:.3f}",
+                    f"{100 * cells[-1][1] / bound:.1f} %",
+                    f"{below} of {len(seeds)}",
+                )
             )
     header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "auto / bound")
-    print("success % / effective accuracy")
-    print(plain_table(header, rows, " " + "r" * (len(header) - 1)))
+    print("success % / effective accuracy; seeds with less success than edf-fastest")
+    print(plain_table((*header, "less"), rows, " " + "r" * len(header)))
+    kept.print_left()
 
 
 if __name__ == "__main__":

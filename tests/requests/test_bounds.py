@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from placewright.planning.contract import Context
-from placewright.requests.bounds import alone, alone_each, fluid
+from placewright.requests import capacity
+from placewright.requests.bounds import alone, alone_each, fluid, refined_bounds
 from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import judge
 from placewright.requests.lagrangian import lagrangian
@@ -60,6 +63,24 @@ def test_the_lagrangian_bound_is_above_the_optimum_and_near_it() -> None:
         assert found >= optimum - 1e-5
         gaps.append(found / optimum - 1.0)
     assert np.mean(gaps) < 0.05
+
+
+def test_ctrl_c_keeps_the_bounds_that_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated policy is not lost either; progress has shown each bound."""
+
+    def interrupted(problem: RequestProblem) -> Iterator[tuple[str, float]]:
+        bounds = refined_bounds(problem)
+        yield next(bounds)
+        yield next(bounds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(capacity, "refined_bounds", interrupted)
+    problem, seen = random_problem(3), []
+    result = capacity.played(
+        problem, "edf-fastest", bound=True, progress=lambda **state: seen.append(state["what"])
+    )
+    assert seen == ["fluid", "lagrangian"] == list(result.bound_names)[1:]
+    assert result.value <= result.bound == min(result.bound_names.values())
 
 
 def test_requests_that_do_not_meet_are_in_no_batch_together() -> None:

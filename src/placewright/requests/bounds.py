@@ -23,6 +23,7 @@ time, and is charged the table's time, which is the mean.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +32,7 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import BoundContext
-from placewright.requests.lagrangian import lagrangian
+from placewright.requests.lagrangian import lagrangian_bounds
 from placewright.requests.problem import RequestProblem
 
 WINDOWS = 400
@@ -48,16 +49,15 @@ def bounds(problem: RequestProblem) -> dict[str, float]:
     return {"alone": alone(problem)}
 
 
-def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
-    """The fluid program's bound, where HiGHS is installed, and the Lagrangian one."""
-    found = {}
+def refined_bounds(
+    problem: RequestProblem, known: BoundContext | None = None
+) -> Iterator[tuple[str, float]]:
+    """The fluid program's bound, where HiGHS is installed, and the Lagrangian one as it falls."""
     with suppress(MissingDependencyError):
-        found["fluid"] = fluid(problem)
+        yield "fluid", fluid(problem)
     limit_s = math.inf if known is None else known.deadline_s
-    priced = lagrangian(problem, alone_each(problem), limit_s)
-    if priced is not None:
-        found["lagrangian"] = priced
-    return found
+    for found in lagrangian_bounds(problem, alone_each(problem), limit_s):
+        yield "lagrangian", found
 
 
 def alone(problem: RequestProblem) -> float:

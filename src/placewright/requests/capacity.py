@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
 from placewright.planning.candidates import Candidate, Outcome, Status
-from placewright.planning.contract import Context, Direction
+from placewright.planning.contract import Context, Direction, Progress, silent
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Provenance, Result
 from placewright.report.text import plain_table
@@ -53,17 +54,28 @@ def plan_of(problem: RequestProblem, planner: PlannerChoice, seed: int) -> tuple
 
 
 def played(
-    problem: RequestProblem, planner: PlannerChoice = "auto", seed: int = 0, *, bound: bool = False
+    problem: RequestProblem,
+    planner: PlannerChoice = "auto",
+    seed: int = 0,
+    *,
+    bound: bool = False,
+    progress: Progress = silent,
 ) -> Result:
     """The result of one policy on the problem's stream.
 
-    `bound`: solve the fluid program too; without it the quick bound is given.
+    `bound`: compute the fluid and the Lagrangian bound too, until they are done or Ctrl-C comes;
+    without it the quick bound is given.
     """
     start_s = time.perf_counter()
     name, plan = plan_of(problem, planner, seed)
     judged = judge(problem, plan)
     took_s = time.perf_counter() - start_s
-    known = bounds(problem) | (refined_bounds(problem) if bound else {})
+    known = bounds(problem)
+    with suppress(KeyboardInterrupt):  # the bounds that are proved by then stay
+        for what, found in refined_bounds(problem) if bound else ():
+            known[what] = found
+            elapsed_s = time.perf_counter() - start_s
+            progress(what=what, value=judged.value, bound=min(known.values()), elapsed_s=elapsed_s)
     tightest = min(known.values())
     optimal = judged.value >= tightest * (1 - 1e-6)
     return Result(

@@ -44,7 +44,8 @@ OptionalPlan = Annotated[
     typer.Argument(metavar="[PLAN]", show_default=False, help="A saved plan, or use --planner."),
 ]
 BoundOption = Annotated[
-    bool, typer.Option("--bound/--no-bound", help="Solve the fluid program as well?")
+    bool,
+    typer.Option("--bound/--no-bound", help="Compute tight bounds, too; Ctrl-C keeps the last."),
 ]
 TargetOption = Annotated[
     float | None,
@@ -135,7 +136,8 @@ def simulate(
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
-        result = played(problem, planner, seed, bound=bound)
+        with console.meter(f"simulating {problem.name}", unit="") as meter:
+            result = played(problem, planner, seed, bound=bound, progress=meter)
     _print(console, result, report, trace)
     if log is not None:
         console.kept(result.judgement.write_log(log))

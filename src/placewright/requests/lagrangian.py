@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -317,18 +318,28 @@ def lagrangian(
     deadline_s: float = math.inf,
     iterations: int = ITERATIONS,
 ) -> float | None:
-    """An upper bound on the effective accuracy; None where a step would take too long.
+    """The last of `lagrangian_bounds`; None where a step would take too long."""
+    return min(lagrangian_bounds(problem, alone, deadline_s, iterations), default=None)
+
+
+def lagrangian_bounds(
+    problem: RequestProblem,
+    alone: FloatArray,
+    deadline_s: float = math.inf,
+    iterations: int = ITERATIONS,
+) -> Iterator[float]:
+    """Upper bounds on the effective accuracy, each tighter; none where a step would take too long.
 
     Parameters
     ----------
     alone
         Shape (requests,): the best accuracy that an idle server gives each request.
     deadline_s
-        ``time.perf_counter()`` value at which the best bound so far is returned.
+        ``time.perf_counter()`` value after which no step begins.
     """
     relaxed = _Relaxation(problem)
     if relaxed.work > MOST_WORK or time.perf_counter() > deadline_s:
-        return None
+        return
     relaxed.prepare()
     price = best_price = FIRST_PRICE * alone
     best, length, stalled, slope = math.inf, 1.0, 0, np.zeros(len(alone))
@@ -336,6 +347,7 @@ def lagrangian(
         bound = relaxed(price)
         if bound < best:
             best, best_price, slope, stalled = bound, price, 1.0 - relaxed.served, 0
+            yield min(best, float(alone.sum())) / len(alone) * (1.0 + ROUNDING)
         else:
             stalled += 1
             if stalled >= STALLED:
@@ -346,4 +358,3 @@ def lagrangian(
         if size == 0.0 or time.perf_counter() > deadline_s:
             break
         price = np.maximum(0.0, price - length * AIM * best / size * free)
-    return min(best, float(alone.sum())) / len(alone) * (1.0 + ROUNDING)

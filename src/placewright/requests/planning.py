@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from placewright.errors import MissingDependencyError
@@ -31,14 +31,15 @@ def refined_s(problem: RequestProblem, limit_s: float) -> float:
     return limit_s / 2
 
 
-def refined_bounds(problem: RequestProblem, known: BoundContext | None = None) -> dict[str, float]:
+def refined_bounds(
+    problem: RequestProblem, known: BoundContext | None = None
+) -> Iterator[tuple[str, float]]:
     """The fluid and the Lagrangian bound, and that of exact windows where requests are few."""
-    found = relaxed_bounds(problem, known)
+    yield from relaxed_bounds(problem, known)
     if len(problem.stream) <= windows.MOST_REQUESTS:
         limit_s = float("inf") if known is None else known.deadline_s
         with suppress(MissingDependencyError):
-            found["windows"] = windows.windows(problem, limit_s)
-    return found
+            yield "windows", windows.windows(problem, limit_s)
 
 
 def objective(problem: RequestProblem) -> str:

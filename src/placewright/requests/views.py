@@ -128,8 +128,9 @@ def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
         with suppress(MissingDependencyError):
             bound.append((factor, fluid(tried)))
     lines: list[Curve] = [("success", success), ("effective accuracy", effective)]
-    lines += [("bound", bound)] if bound else []
-    note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate."
+    lines += [("fluid bound", bound)] if bound else []
+    note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate. "
+    note += "`requests simulate --bound` computes a tighter bound for one load."
     yield section("Over load", note, chart(lines, "load", "share"))
     priced = plan if plan.policy == "rolling" else RequestPlan("rolling")
     points = [_priced(short, priced, price) for price in PRICES]
