@@ -113,6 +113,7 @@ def test_unknown_names_are_told_with_the_nearest(
     ("change", "told"),
     [
         ({"placement": {"op0": "dev0"}}, "3 of 4"),
+        ({"placement": {f"op{i}": "gpu" for i in range(4)}}, r"it has gpu; .*dev0(.|\n)*--on"),
         ({"order": ["op0", "op0", "op1", "op2"]}, "every operator once"),
         ({"dispatch": "sometimes"}, "dispatch"),
     ],

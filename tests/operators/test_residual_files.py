@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_runs_are_added(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     assert [add_run(run, file) for run in runs()] == [1, 2, 3, 4, 5, 6]
     assert read_runs(file) == tuple(runs())
+
+
+def test_runs_that_processes_add_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """To a file that is there and still empty."""
+    file = tmp_path / "runs.json.gz"
+    file.touch()  # as mktemp leaves it
+    with ThreadPoolExecutor(4) as pool:  # a lock belongs to an open file, not to a process
+        counts = list(pool.map(lambda _: add_run(runs()[0], file), range(40)))
+    assert sorted(counts) == list(range(1, 41))
+    assert len(read_runs(file)) == 40
 
 
 def _changed(**changes: Any) -> Any:

@@ -5,7 +5,10 @@ A file holds the runs and not the weights: runs can be added, and the fit takes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -87,11 +90,50 @@ def read_runs(path: str | Path) -> tuple[MeasuredRun, ...]:
     )
 
 
+def runs_to_extend(path: str | Path) -> tuple[MeasuredRun, ...]:
+    """The runs of a file that another one is added to; none if it is empty or missing.
+
+    Raises
+    ------
+    InputError
+        As `read_runs`.
+    """
+    file = Path(path)
+    return read_runs(file) if file.exists() and file.stat().st_size else ()
+
+
 def add_run(run: MeasuredRun, path: str | Path) -> int:
-    """Add a run to a file, which is made if it does not exist; how many it has then."""
-    runs = (*(read_runs(path) if Path(path).exists() else ()), run)
-    write_runs(runs, path)
+    """Add a run to a file, which is made if it does not exist; how many it has then.
+
+    Processes that add to one file at the same time take turns.
+    """
+    with _locked(Path(path)):
+        runs = (*runs_to_extend(path), run)
+        write_runs(runs, path)
     return len(runs)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold the file's lock; nothing is held where the file system has none (NFS).
+
+    Writing replaces the file, so whoever has waited may hold the lock of one that is gone by then,
+    and has to lock its successor.
+    """
+    while True:
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # writing says what is wrong
+            yield
+            return
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(handle), file.stat()):
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def read_residual(path: str | Path) -> ResidualModel:

@@ -72,10 +72,10 @@ def simulate(
 
 def check_record(record: Path | None) -> None:
     """Raise before anything is measured if the file is there and cannot be added to."""
-    from placewright.operators.residual_files import read_runs
+    from placewright.operators.residual_files import runs_to_extend
 
-    if record is not None and record.exists():
-        read_runs(record)
+    if record is not None:
+        runs_to_extend(record)
 
 
 def add_record(console: Console, record: Path, result: Result, measured: Measurement) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,11 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
     UnknownNameError
         An operator or a device that does not exist.
     InputError
-        An operator without a device.
+        An operator without a device, or a plan for another cluster.
     """
     operator = {name: i for i, name in enumerate(problem.operator_names)}
     device = {name: d for d, name in enumerate(problem.device_names)}
+    _some_known(entry.placement, device, where)
     order = None
     if entry.order is not None:
         at = f"{where}: plan.order"
@@ -51,6 +53,24 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
         _calls(entry.call, operator, f"{where}: plan.call"),
         _copies(entry.replica_of, device, f"{where}: plan.replica_of"),
     )
+
+
+def _some_known(placement: dict[str, str], device: dict[str, int], where: str) -> None:
+    """Raise if the plan is for another cluster: `--on` was forgotten, not a name misspelt."""
+    used = dict.fromkeys(placement.values())
+    if used and not any(get_close_matches(name, device, n=1, cutoff=0.5) for name in used):
+        raise InputError(
+            "is a plan for other devices",
+            where=where,
+            by=f"it has {_listed(used)}; the problem has {_listed(device)}",
+            hint="give the plan's cluster with --on beside a model or a graph, or plan again "
+            "for these devices",
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    first = list(names)
+    return ", ".join(first[:8]) + ", ..." * (len(first) > 8)
 
 
 def _placement(
