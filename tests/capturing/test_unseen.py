@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from placewright.capturing.mode import CaptureWarning
 from placewright.capturing.model import capture, capture_source
+from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
+from placewright.graph.files import read_graph, write_graph
 from tests.capturing.against_eager import differences, inference_differences
 from tests.capturing.models import UNSEEN, DataDependent, unseen
 
@@ -45,6 +48,27 @@ def test_an_input_that_the_model_changes_stays_changed() -> None:
     assert differences(source) == {}
     assert {e.key for e in graph.program.inputs if e.mutated} == {"0", "calls", "mean"}
     assert torch.equal(source.inputs, before)
+
+
+class Rotated(nn.Module):
+    """Multiplies a spectrum by a complex number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Filter rows."""
+        return torch.fft.irfft(torch.fft.rfft(self.inner(x)) * (0.5 + 1j), n=8)
+
+
+def test_a_complex_number_is_an_argument_like_others(tmp_path: Path) -> None:
+    """Forward and backward, where its conjugate is one, and through a file."""
+    source = ModelSource(Rotated(), torch.randn(4, 8), name="rotated")
+    for training in (False, True):
+        graph = capture_source(source, training=training)
+        back = read_graph(write_graph(graph, tmp_path / "graph.json"))
+        assert (differences if training else inference_differences)(source, back) == {}
 
 
 def test_branching_on_a_value_is_refused() -> None:

@@ -94,6 +94,7 @@ arguments = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
     | st.text()
     | st.builds(Ref, st.text())
     | st.builds(Const, st.sampled_from(["dtype", "device", "layout", "memory_format"]), st.text()),

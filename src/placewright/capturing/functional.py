@@ -146,6 +146,8 @@ class _Replay(fx.Interpreter):
             return dropout_mask(*self.fetch_args_kwargs_from_env(n)[0])
         if n in self.strided:
             return update_strided(n, *self.fetch_args_kwargs_from_env(n))
+        if n.target is torch.ops.aten._conj.default and isinstance(n.args[0], complex):
+            return n.args[0].conjugate()  # the backward pass of a product with a number
         return super().run_node(n)
 
 

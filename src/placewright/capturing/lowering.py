@@ -134,7 +134,7 @@ def _plain(argument: Any, names: Mapping[fx.Node, str], where: str) -> Any:
         return Ref(names[argument])
     if isinstance(argument, tuple | list):
         return tuple(_plain(part, names, where) for part in argument)
-    if argument is None or isinstance(argument, bool | int | float | str):
+    if argument is None or isinstance(argument, bool | int | float | complex | str):
         return argument
     for kind, type_ in _FRAMEWORK_CONSTANTS.items():
         if isinstance(argument, type_):

@@ -1,7 +1,8 @@
 """Programs as the data of a graph file.
 
 In arguments a value is ``{"ref": "relu"}``, a constant of the framework ``{"dtype": "float32"}``, a
-number that JSON cannot write ``{"float": "inf"}``; all else is itself, and tuples are lists.
+number that JSON cannot write ``{"float": "inf"}`` or ``{"complex": "(1+2j)"}``; all else is itself,
+and tuples are lists.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -40,6 +42,8 @@ def argument_json(argument: Any) -> Any:
         return [argument_json(part) for part in argument]
     if isinstance(argument, float) and not math.isfinite(argument):
         return {"float": str(argument)}
+    if isinstance(argument, complex):
+        return {"complex": str(argument)}
     return argument
 
 
@@ -56,6 +60,9 @@ def argument_from_json(data: Any) -> Any:
         return Const(kind, value)
     if kind == "float" and value in _UNWRITABLE:
         return _UNWRITABLE[value]
+    if kind == "complex" and isinstance(value, str):
+        with suppress(ValueError):
+            return complex(value)
     raise InputError(
         "is no argument",
         by=f"got {data!r}"[:80],
