@@ -24,7 +24,7 @@ from placewright.requests.serving.load import LoadResult, run_loads
 from placewright.requests.serving.server import PlannedPolicy, ServingOptions
 
 SERVERS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
-VARIANTS = {"small": (4, 24, 0.70), "medium": (6, 32, 0.76), "large": (9, 40, 0.80)}
+VARIANTS = {"small": (4, 48, 0.70), "medium": (6, 64, 0.76), "large": (9, 80, 0.80)}
 """Convolutions, channels, declared accuracy."""
 
 PIXELS = 48
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--arrivals", default="poisson")
     parser.add_argument("--load", type=float, action="append")
     parser.add_argument("--duration", type=float, default=20.0)
-    parser.add_argument("--deadlines", type=float, default=2.0, help="times 40 to 600 ms")
+    parser.add_argument("--deadlines", type=float, default=8.0, help="times 40 to 600 ms")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--policy", default="rolling")
     parser.add_argument("--seed", type=int, default=0)

@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, action="append")
     parser.add_argument("--arrivals", default="poisson")
     parser.add_argument("--duration", type=float, default=20.0)
-    parser.add_argument("--deadlines", type=float, default=2.0, help="times 40 to 600 ms")
+    parser.add_argument("--deadlines", type=float, default=8.0, help="times 40 to 600 ms")
     parser.add_argument("--batch", type=int, default=16, help="of Ray Serve; 1: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write all numbers")

@@ -272,6 +272,13 @@ def test_a_client_that_does_not_read_is_cut_off(
                 assert infer(running, body())[0] == 200
 
 
+def test_workers_compute_behind_the_server(running: Running) -> None:
+    """Their processes are nicer than the one that takes requests."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for slot in running.dispatcher.fleet.slots:
+        assert os.getpriority(os.PRIO_PROCESS, slot.process.pid) > own  # type: ignore[arg-type]
+
+
 def test_bounded_queue(running: Running) -> None:
     """More rows than may wait are refused at once with 429 and Retry-After."""
     status, headers, answer = infer(running, body(rows=41))

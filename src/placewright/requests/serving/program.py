@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewright.requests.serving.families import open_session
+from placewright.requests.serving.priority import compute_behind
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
@@ -38,6 +39,7 @@ class VariantServer(WorkerProgram):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
+        compute_behind()
         self._sessions: dict[str, Any] = {}
 
     @order("loading a variant")
