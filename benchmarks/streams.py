@@ -4,10 +4,11 @@
     python benchmarks/streams.py --engine local --on edge-duo --models resnet50 bert
 
 Eight models on three testbed clusters. Each pair gives the stream of the best single device, the
-choice of ``auto``, its best plan without copies of the model, a split that knows no costs and
-copies on the two fastest devices; plans that coincide are measured once. All of a pair are measured
-in turns on the same workers. A cluster whose boards ask for more cores than this machine has is
-emulated slower, everything in proportion (`fitted`).
+choice of ``auto`` (what `place` chooses, its trial of streams included), its best plan without
+copies of the model, a split that knows no costs and copies on the two fastest devices; plans that
+coincide are measured once. All of a pair are measured in turns on the same workers, after the
+choice was made: no measurement of the trial counts. A cluster whose boards ask for more cores than
+this machine has is emulated slower, everything in proportion (`fitted`).
 
 Rows are written as soon as a pair is measured, and what the file has is not measured again:
 `--minutes` begins no pair that would not end in time, and the next call goes on. Prints every plan,

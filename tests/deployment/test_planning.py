@@ -12,18 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from placewright.deployment import planning
-from placewright.deployment.placing import deploy
+from placewright.deployment.placing import deploy, place
 from placewright.deployment.planning import judged, planned, size_limit_s, tried
+from placewright.deployment.stream_plans import MOST_KEPT
 from placewright.errors import WorkerError
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
+from placewright.operators.streaming import trials
+from placewright.operators.streaming.copies import predicted
 from placewright.planning.candidates import Status
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime.step_record import StepRecord
+from tests.operators.test_run import DUO
 
 SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
 """Alone 6 s on the first device; side by side 4 s, if company cost nothing."""
@@ -143,10 +149,10 @@ def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run() -> None:
     known = slowed(1.4)
     results = results_of(known, "auto")
     given: Any = Pressed()
-    assert tried(LOAD, known, results, given, Listener()) is results[0]
+    assert tried(LOAD, known, results, given, Listener()).result is results[0]
     second = replace(results[1], status=Status.INTERRUPTED)
     given = FakeWorkers()
-    assert tried(LOAD, known, (results[0], second), given, Listener()) is results[0]
+    assert tried(LOAD, known, (results[0], second), given, Listener()).result is results[0]
 
 
 def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
@@ -154,8 +160,33 @@ def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -
     known, workers = slowed(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
     results, given = results_of(known, "auto"), workers
     handed: Any = given
-    assert tried(LOAD, known, results, handed, Listener()) is results[0]
+    assert tried(LOAD, known, results, handed, Listener()).result is results[0]
     assert workers.discarded == 1
+
+
+def test_a_stream_that_is_taken_is_judged_by_what_it_took(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On real workers; the plans tried stand beside each other, predicted and measured."""
+    monkeypatch.setattr(trials, "TURN_S", 0.02)
+    monkeypatch.setattr(trials.StreamTrials, "budget_s", 0.2)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    options: Any = {"method": "analytic", "objective": "throughput", "time_limit_s": 0.5}
+    with place(model, torch.randn(16, 64), DUO, **options) as placed:
+        known = placed.interference
+        results = planned(known, "auto", time_limit_s=0.5, seed=0, monitor=Listener(), copies=True)
+        with caplog.at_level(logging.INFO, logger="placewright"):
+            found = tried(placed.workload, known, results, placed.workers, Listener())
+    taken = [each for each in found.tried if each.taken]
+    assert 1 < len(found.tried) <= MOST_KEPT + 1
+    assert len(taken) == 1
+    assert f"{taken[0].planner} is run" in caplog.text
+    result = found.result
+    period_s = predicted(result.problem, result.plan).period_s
+    assert period_s == pytest.approx(taken[0].measured_s, rel=0.1)
+    assert result.lower_bound <= result.value * (1 + 1e-9)
+    assert (found.known.of(result.plan).compute_s == result.problem.compute_s).all()
 
 
 def test_workers_are_closed_where_planning_fails() -> None:

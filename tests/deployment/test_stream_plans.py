@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from placewright.deployment.planning import judged, planned
+from placewright.deployment.stream_plans import CLOSE, MOST_KEPT, _kept, _Stream
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
@@ -66,3 +68,23 @@ def test_auto_copies_a_stage_where_not_every_device_can_have_the_model() -> None
     assert copied_devices(found.plan) == [0, 1]
     assert found.plan.placement.tolist() == [0, 2]
     assert predicted(found.problem, found.plan).period_s == pytest.approx(1.0, rel=0.03)
+
+
+def test_plans_of_every_kind_that_may_be_the_fastest_are_kept() -> None:
+    """Best first: the best of each kind, then others, none that is far behind."""
+    rows = [(1.0, "copies"), (1.01, "copies"), (1.05, "copies"), (1.1, "contiguous"), (1.2, "one")]
+    streams = [_Stream(f"{s}", CHAIN, best("exact").plan, s, kind) for s, kind in rows]
+    kept = _kept([*streams, replace(streams[0], period_s=1.0 + 2 * CLOSE, kind="far")])
+    assert [stream.period_s for stream in kept] == [1.0, 1.01, 1.1, 1.2]
+    assert len(kept) == MOST_KEPT
+
+
+def test_results_of_several_kinds_come_best_first() -> None:
+    """The split, copies on both devices and one device alone are within a quarter of each other."""
+    asked = tiny([[1.0, 3.2], [1.0, 1.2]], [(0, 0.1, [1])], latency_s=0.0, objective="throughput")
+    known = InterferenceProfile.alike(asked)
+    found = planned(known, "auto", time_limit_s=2.0, seed=0, monitor=Listener(), copies=True)
+    periods = [predicted(result.problem, result.plan).period_s for result in found]
+    assert periods[0] == min(periods) == pytest.approx(1.2)
+    assert "whole-copies" in [result.planner for result in found]
+    assert len({result.plan.placement.tobytes() for result in found}) > 1

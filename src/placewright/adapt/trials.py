@@ -51,6 +51,7 @@ class PlanTrials(ABC):
     turn_s: float
     """Measured steps of a turn: at least `least_steps`, then until `turn_s` seconds are measured
     or `most_steps` are done."""
+    warm_up_steps = WARM_UP_STEPS
 
     def __init__(self, count: int) -> None:
         self.current, self.round = 0, 1
@@ -59,7 +60,7 @@ class PlanTrials(ABC):
         self.left = list(self.candidates)
         self._due = self.left[1:]
         self._turn: list[float] = []
-        self._cold = WARM_UP_STEPS
+        self._cold = self.warm_up_steps
 
     def took(self, seconds: float) -> bool:
         """Add a step of the candidate in force; whether its turn is over."""
@@ -85,7 +86,7 @@ class PlanTrials(ABC):
         if not self._due:
             return None
         following = self._due.pop(0)
-        self._cold = WARM_UP_STEPS if following != self.current else 0
+        self._cold = self.warm_up_steps if following != self.current else 0
         self.current = following
         return following
 
@@ -221,7 +222,7 @@ LEAST_ROUNDS, BUDGET_S = 3, 30.0
 """Of short trials: so many rounds at least, and more of them until so much time is spent."""
 
 FAR = 0.1
-"""A candidate drops out whose turns, two or more, were all this much slower than the best one."""
+"""A candidate drops out whose turns were all this much slower than the best one."""
 
 AHEAD = 0.02
 """Lead over the first candidate, which is predicted to be the best, that another one needs."""
@@ -234,6 +235,8 @@ class ShortTrials(PlanTrials):
     """
 
     least_steps, most_steps, turn_s = 4, math.inf, 1.0
+    least_rounds, budget_s = LEAST_ROUNDS, BUDGET_S
+    lenient_rounds = 1  # in which nobody drops out
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -265,10 +268,14 @@ class ShortTrials(PlanTrials):
 
     def _survivors(self) -> list[int]:
         limit_s = (1.0 + FAR) * min(self.step_s)
-        return [k for k in self.left if self.round == 1 or self.times.least_s(k) <= limit_s]
+        return [
+            k
+            for k in self.left
+            if self.round <= self.lenient_rounds or self.times.least_s(k) <= limit_s
+        ]
 
     def _another_round(self, remaining_steps: float) -> bool:
-        return self.round < LEAST_ROUNDS or self._spent_s <= BUDGET_S
+        return self.round < self.least_rounds or self._spent_s <= self.budget_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +314,7 @@ def hold_trials(
     load: Callable[[Plan], None],
     step: Callable[[], float],
     progress: Callable[[str], None] = lambda _: None,
+    trials: ShortTrials | None = None,
 ) -> TrialOutcome[Plan]:
     """Execute plans in turns before a run, until it is known which one to take.
 
@@ -322,8 +330,10 @@ def hold_trials(
         Does a step; its seconds.
     progress
         Called with the turn that begins.
+    trials
+        Where turns are of another kind than those of `ShortTrials`.
     """
-    trials, ended = ShortTrials(len(plans)), ""
+    trials, ended = trials or ShortTrials(len(plans)), ""
     try:
         if len(plans) > 1:
             _take_turns(trials, plans, load, step, progress)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from placewright.adapt.timeline import Timeline
     from placewright.deployment.calls import Calls
+    from placewright.deployment.planning import TriedPlan
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.io.tensor_files import AnyTensor
@@ -59,6 +60,9 @@ class PlacedModel:
         What is placed, and who executes it.
     interference
         The costs of operators on devices that work alone, and on several at a time.
+    tried
+        Plans whose streams were executed for a moment before one was taken: predicted and measured
+        seconds per sample of each.
     """
 
     def __init__(
@@ -69,11 +73,12 @@ class PlacedModel:
         result: Result,
         others: tuple[Result, ...] = (),
         *,
+        tried: tuple[TriedPlan, ...] = (),
         seed: int,
         monitor: Monitor,
     ) -> None:
         self.workload, self.workers, self.interference = workload, workers, interference
-        self.result, self._others = result, others
+        self.result, self._others, self.tried = result, others, tried
         self.measurement: Measurement | None = None
         self.timeline: Timeline | None = None
         self._seed, self._monitor = seed, monitor

@@ -105,8 +105,8 @@ def place(
         ``throughput``, to measure how these slow each other.
     trials
         With ``auto``, and every engine but ``local``, execute the plans that are predicted to be
-        nearly equal and take the fastest. A run that adapts does that in its first steps, so it
-        needs none here.
+        nearly equal and take the fastest: steps, or streams for ``throughput`` (see
+        `PlacedModel.tried`). A run that adapts does that in its first steps, so it needs none here.
     progress
         Called as the work goes on. Notes on what was found go to the logger ``placewright`` at
         level INFO, or to the `note` of a `placewright.planning.monitor.Monitor`.
@@ -189,6 +189,7 @@ def deploy(
     """
     from placewright.deployment.measured import on_workers
     from placewright.deployment.planning import (
+        Choice,
         interference_of_streams,
         judged,
         measured_interference,
@@ -224,11 +225,21 @@ def deploy(
                 measure=on_workers(workload, workers),
                 copies=copies,
             )
-        result = results[0]
-        if trials and not local and not streamed and len(results) > 1:
-            result = tried(workload, known, results, workers, monitor)
-        others = tuple(other for other in results if other is not result)
-        return PlacedModel(workload, workers, known, result, others, seed=seed, monitor=monitor)
+        choice = Choice(results[0], known)
+        executable = not streamed or not workload.graph.program.training
+        if trials and not local and executable and len(results) > 1:
+            choice = tried(workload, known, results, workers, monitor, seed=seed)
+        others = tuple(other for other in results if other.plan is not choice.result.plan)
+        return PlacedModel(
+            workload,
+            workers,
+            choice.known,
+            choice.result,
+            others,
+            tried=choice.tried,
+            seed=seed,
+            monitor=monitor,
+        )
     except BaseException:
         workers.close()
         raise

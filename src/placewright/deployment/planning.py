@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from placewright.report.text import seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placewright.adapt.trials import TrialOutcome
     from placewright.deployment.measured import MeasuredPlacements
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
@@ -219,6 +220,25 @@ def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Resul
     return result if known.of(result.plan) is result.problem else judged_plan(known.alone, plan)
 
 
+@dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan that was executed before another one was taken, or it itself; seconds per sample."""
+
+    planner: str
+    predicted_s: float
+    measured_s: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The plan to take, the profile that it is judged by, and which ones were tried."""
+
+    result: Result
+    known: InterferenceProfile
+    tried: tuple[TriedPlan, ...] = ()
+
+
 def tried(
     workload: Workload,
     known: InterferenceProfile,
@@ -226,42 +246,99 @@ def tried(
     workers: Workers,
     monitor: Monitor,
     *,
-    robust: bool = True,
-) -> Result:
-    """The fastest of several plans when they are executed.
+    seed: int = 0,
+) -> Choice:
+    """The fastest of several plans when they are executed: steps, or streams for throughput.
 
-    After Ctrl-C the fastest so far; nothing is tried where planning was interrupted.
+    After Ctrl-C the fastest so far; nothing is tried where planning was interrupted. The plan of
+    `ROBUST` is one of those whose steps are tried. A stream that is taken is judged by what its
+    devices took in it.
 
     Parameters
     ----------
     results
         Best predicted first.
-    robust
-        Try the plan of `ROBUST` too.
     """
     if any(result.status is Status.INTERRUPTED for result in results):
-        return results[0]
+        return Choice(results[0], known)
+    streamed = known.together.objective is Objective.THROUGHPUT
     try:
-        return _tried(workload, known, results, workers, monitor, robust=robust)
+        if streamed:
+            return _tried_streams(workload, known, results, workers, monitor, seed)
+        return Choice(_tried_steps(workload, known, results, workers, monitor), known)
     except KeyboardInterrupt:
         monitor.note("interrupted before any plan was tried: the best predicted one is run")
-        return results[0]
+        return Choice(results[0], known)
 
 
-def _tried(
+def _tried_streams(
     workload: Workload,
     known: InterferenceProfile,
     results: Sequence[Result],
     workers: Workers,
     monitor: Monitor,
-    *,
-    robust: bool,
+    seed: int,
+) -> Choice:
+    from placewright.operators.streaming.trials import try_streams
+
+    if len(results) == 1:
+        return Choice(results[0], known)
+    with (
+        monitor.meter("trying the closest plans") as meter,
+        workers.session(workload.graph, workload.values) as session,
+    ):
+        found = try_streams(session, results, seed=seed, progress=meter.step)
+    outcome = found.outcome
+    taken = outcome.plan
+    _note_trials(outcome, workers, monitor, [p.period_s for p in found.predictions])
+    pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
+    rows = tuple(TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf)
+    problem = found.measured_problem()
+    if problem is taken.problem:
+        return Choice(taken, known, rows)
+    judged = solve(problem, FixedPlan(taken.plan, name=taken.planner))
+    # With no cost less than `least` times as high, no plan's value is less than that of its bound.
+    was_s = taken.problem.compute_s
+    some = np.isfinite(was_s) & (was_s > 0)
+    least = float((problem.compute_s[some] / was_s[some]).min(initial=1.0))
+    bound = max(judged.bound, least * taken.bound)
+    judged = replace(judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE)
+    return Choice(judged, known.measured(taken.plan, problem), rows)
+
+
+def _note_trials(
+    outcome: TrialOutcome[Result],
+    workers: Workers,
+    monitor: Monitor,
+    predicted_s: Sequence[float] = (),
+) -> None:
+    """Say what each plan took, and give workers up where the trials ended early."""
+    name = outcome.plan.planner
+    if outcome.ended:
+        workers.discard()  # one of them may be lost
+        monitor.note(f"trying plans ended early, {name} is run: {outcome.ended}")
+    lines = [
+        f"{result.planner} {seconds(step_s)}"
+        + (f" ({seconds(predicted_s[k])} predicted)" if predicted_s else "")
+        for k, (result, step_s) in enumerate(zip(outcome.plans, outcome.step_s, strict=True))
+        if step_s < inf
+    ]
+    if lines:
+        monitor.note(f"tried: {', '.join(lines)}; {name} is run")
+
+
+def _tried_steps(
+    workload: Workload,
+    known: InterferenceProfile,
+    results: Sequence[Result],
+    workers: Workers,
+    monitor: Monitor,
 ) -> Result:
+    from placewright.adapt.trials import TrialOutcome
     from placewright.operators.adaptive.trials import closest, try_plans
 
-    if robust:
-        with suppress(PlacewrightError):
-            results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
+    with suppress(PlacewrightError):
+        results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
     plans = closest(known, [result.plan for result in results])
     if len(plans) == 1:
         return results[0]
@@ -271,16 +348,10 @@ def _tried(
     ):
         found = try_plans(session, known, plans, progress=meter.step)
     of_plan = {id(result.plan): result for result in results}
-    taking_part = [of_plan[id(plan)] for plan in found.plans]
-    taken = taking_part[found.best]
-    if found.ended:
-        workers.discard()  # one of them may be lost
-        monitor.note(f"trying plans ended early, {taken.planner} is run: {found.ended}")
-    shown = zip(taking_part, found.step_s, strict=True)
-    lines = [f"{result.planner} {seconds(step_s)}" for result, step_s in shown if step_s < inf]
-    if lines:
-        monitor.note(f"tried: {', '.join(lines)}; {taken.planner} is run")
-    return taken
+    tried = tuple(of_plan[id(plan)] for plan in found.plans)
+    outcome = TrialOutcome(tried, found.step_s, found.best, found.ended)
+    _note_trials(outcome, workers, monitor)
+    return outcome.plan
 
 
 def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:

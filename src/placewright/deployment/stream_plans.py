@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,12 @@ import numpy as np
 from placewright.errors import PlacewrightError, UnsupportedError
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
-from placewright.operators.streaming.copies import DEALT, predicted, whole_copies
+from placewright.operators.streaming.copies import (
+    DEALT,
+    copied_devices,
+    predicted,
+    whole_copies,
+)
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import refuse_what_cannot_stream
 from placewright.planning.candidates import Status
@@ -44,11 +49,33 @@ COPIES, PARTS = "whole-copies", "copied-stages"
 MOST = 12
 """Plans whose streams are simulated."""
 
+CLOSE, MOST_KEPT = 0.25, 4
+"""Plans may change places whose periods are predicted to differ by less: so many are kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stream:
+    """A plan with the problem that it is judged by, and what its stream is predicted to do."""
+
+    name: str
+    problem: OperatorProblem
+    plan: OperatorPlan
+    period_s: float
+    kind: str
+
+    @property
+    def key(self) -> tuple[bytes, tuple[int, ...]]:
+        """Equal for equal streams."""
+        return self.plan.placement.tobytes(), tuple(copied_devices(self.plan))
+
 
 def by_period(
     known: InterferenceProfile, results: Sequence[Result], seed: int, *, copies: bool = False
 ) -> list[Result]:
-    """The results, and another one before them if its stream is predicted to be faster.
+    """Plans whose streams are predicted to be the fastest, then those of `results`.
+
+    The first is the best one; then come, best first, the best of each other kind and further ones
+    while they are predicted to be no slower by more than `CLOSE`, `MOST_KEPT` in all.
 
     Parameters
     ----------
@@ -64,45 +91,48 @@ def by_period(
         refuse_what_cannot_stream(problem)
     except UnsupportedError:
         return list(results)
-    found = sorted(results, key=lambda r: _period_s(known, r.plan, inf))
-    period_s = _period_s(known, found[0].plan, inf)
-    found, period_s = _with_copies(known, found, period_s, seed) if copies else (found, period_s)
-    best: tuple[str, OperatorPlan] | None = None
+    found = [_stream(r.planner, known.of(r.plan), r.plan) for r in results]
+    limit_s = (1.0 + CLOSE) * min(stream.period_s for stream in found)
+    found += _copies(known, seed) if copies else []
     for name, plan in _plans(problem, results[0], seed):
-        if (other_s := _period_s(known, plan, period_s)) < period_s:
-            best, period_s = (name, plan), other_s
-    if best is None:
-        return found
-    name, plan = best
-    judged = solve(known.of(plan), FixedPlan(plan, name=name))
+        found.append(_stream(name, known.of(plan), plan, limit_s))
+        limit_s = min(limit_s, (1.0 + CLOSE) * found[-1].period_s)
+    given = {stream.key: r for stream, r in zip(found, results, strict=False)}
+    apart: dict[object, _Stream] = {}
+    for stream in found:
+        apart.setdefault(stream.key, stream)
+    kept = _kept(sorted(apart.values(), key=lambda stream: stream.period_s))
+    first = [given.get(s.key) or _judged(s, results[0]) for s in kept]
+    return [*first, *(r for r in results if r not in first)]
+
+
+def _kept(streams: Sequence[_Stream]) -> list[_Stream]:
+    """The best one, the best of each other kind, then others; those that are close, best first."""
+    limit_s = (1.0 + CLOSE) * streams[0].period_s
+    close = [k for k, stream in enumerate(streams) if stream.period_s <= limit_s] or [0]
+    first = {streams[k].kind: k for k in reversed(close)}.values()
+    wanted = sorted(close, key=lambda k: (k not in first, k))[:MOST_KEPT]
+    return [streams[k] for k in sorted(wanted)]
+
+
+def _judged(stream: _Stream, best: Result) -> Result:
+    """Its result, with the candidates of the `best` by value."""
+    judged = solve(stream.problem, FixedPlan(stream.plan, name=stream.name))
     # Bounds of the value hold for every plan of one problem; nothing is proved of its period.
-    same = judged.problem is results[0].problem
-    bound = max(judged.bound, results[0].bound) if same else judged.bound
-    judged = replace(judged, bound=bound, candidates=results[0].candidates, status=Status.FEASIBLE)
-    return [judged, *found]
+    bound = max(judged.bound, best.bound) if judged.problem is best.problem else judged.bound
+    return replace(judged, bound=bound, candidates=best.candidates, status=Status.FEASIBLE)
 
 
-def _with_copies(
-    known: InterferenceProfile, results: list[Result], period_s: float, seed: int
-) -> tuple[list[Result], float]:
-    """A plan with copies before the results, if its stream is predicted to be faster."""
+def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:
+    """Copies of the whole model, and of parts where not every device can have all of it."""
     whole, parts = (p.replace(pipeline=DEALT) for p in (known.whole_copies, known.together))
     if whole.contiguous:
-        return results, period_s
-    best: tuple[str, OperatorProblem, OperatorPlan] | None = None
+        return []
     made = [(COPIES, whole, p) for p in whole_copies(whole) if judge(whole, p).feasible]
-    if len(made) < whole.m - 1:  # not every device can have the whole model
+    if len(made) < whole.m - 1:
         with suppress(PlacewrightError):
             made.append((PARTS, parts, solve(parts, PARTS, seed=seed).plan))
-    for name, problem, plan in made:
-        if (s := predicted(problem, plan).period_s) < period_s:
-            best, period_s = (name, problem, plan), s
-    if best is None:
-        return results, period_s
-    name, problem, plan = best
-    judged = solve(problem, FixedPlan(plan, name=name))
-    kept = replace(judged, candidates=results[0].candidates, status=Status.FEASIBLE)
-    return [kept, *results], period_s
+    return [_stream(*each) for each in made]
 
 
 def _plans(
@@ -125,11 +155,17 @@ def _plans(
     yield from list(reversed(apart.values()))[:MOST]
 
 
-def _period_s(known: InterferenceProfile, plan: OperatorPlan, limit_s: float) -> float:
-    """Predicted seconds per sample; ``inf`` if the plan does not fit or computes for `limit_s`."""
-    problem = known.of(plan)
+def _stream(
+    name: str, problem: OperatorProblem, plan: OperatorPlan, limit_s: float = inf
+) -> _Stream:
+    """With a period of ``inf`` if the plan does not fit or computes for `limit_s`."""
+    if copied_devices(plan):
+        return _Stream(name, problem, plan, predicted(problem, plan).period_s, name)
     took_s = problem.compute_s[np.arange(problem.n), plan.placement]
-    if np.bincount(plan.placement, took_s).max() >= limit_s:
-        return inf
-    judgement = judge(problem, plan)
-    return predict(judgement).period_s if judgement.feasible else inf
+    short = np.bincount(plan.placement, took_s).max() < limit_s
+    judgement = judge(problem, plan) if short else None
+    if judgement is None or not judgement.feasible:
+        return _Stream(name, problem, plan, inf, "")
+    expected, devices = predict(judgement), len(np.unique(plan.placement))
+    rest = "contiguous" if len(expected.segments.device) == devices else "back and forth"
+    return _Stream(name, problem, plan, expected.period_s, "single" if devices == 1 else rest)

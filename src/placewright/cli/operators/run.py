@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,10 +32,9 @@ from placewright.planning.fixed_plan import refuse_beside_plan
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
+    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workload import Workload
-    from placewright.graph.graph import Graph
     from placewright.operators.streaming.run import StreamMeasurement
-    from placewright.planning.result import Result
 
 EngineOption = Annotated[
     Literal["local", "testbed", "torchrun", "ray"],
@@ -212,7 +212,7 @@ def run(
     ) as placed:
         if streamed:
             found = placed.measure_stream(steps or SAMPLES, check=check)
-            _answer_stream(console, placed.result, found, workload.graph, report, trace)
+            _answer_stream(console, placed, found, report, trace)
             return
         measured = placed.run(steps or STEPS, check=check, adapt=adapt, snapshots=snapshots)
     result, timeline = placed.result, placed.timeline
@@ -237,20 +237,20 @@ def run(
 
 def _answer_stream(
     console: Console,
-    result: Result,
+    placed: PlacedModel,
     found: StreamMeasurement,
-    graph: Graph,
     report: Path | None,
     trace: Path | None,
 ) -> None:
     from placewright.operators.views import stream_text
     from placewright.report.perfetto import write_trace
 
-    data = found.as_json(result)
+    result = placed.result
+    data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
     console.show(lambda: data, lambda: stream_text(result, found))
     console.keep(lambda: data)
     if report is not None:
-        console.kept(result.report(report, found.measurement, graph))
+        console.kept(result.report(report, found.measurement, placed.workload.graph))
     if trace is not None:
         predicted, measured = found.prediction.trace, found.measurement.trace
         console.kept(write_trace(trace, predicted=predicted, measured=measured))

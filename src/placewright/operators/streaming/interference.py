@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.adapt.device_factors import device_factor, filled
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import InterferenceProfile
-from placewright.operators.simulation.loads import stage_s
 from placewright.operators.streaming.copies import predicted
 from placewright.operators.streaming.run import StreamRounds
+from placewright.operators.streaming.trials import busy_factors, busy_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
@@ -60,11 +57,11 @@ def stream_interference(
     for turn in range(TURNS if TURNS * expected_s <= LONG_S else 1):
         for k in forth if turn % 2 == 0 else reversed(forth):
             turns[k].append(_busy_s(rounds, k, samples[k]))
-    found = [_factors(known.alone, r.plan, t) for r, t in zip(plans, turns, strict=True)]
+    found = [busy_factors(known.alone, r.plan, t) for r, t in zip(plans, turns, strict=True)]
     alone = known.alone.replace(compute_s=known.alone.compute_s * found[0])
     made: dict[bool, tuple[OperatorProblem, FloatArray]] = {}
     for result, several in zip(results, found[1:], strict=True):
-        factors = np.maximum(several / found[0], 1.0)  # other load makes no device faster
+        factors = several / found[0]  # below 1 where a part of the model stays in a cache
         slower = alone.replace(compute_s=alone.compute_s * factors)
         made[len(np.unique(result.plan.placement)) == 1] = slower, factors
     together, factors = made[min(made)]  # of copies where there is no other
@@ -77,19 +74,4 @@ def _busy_s(rounds: StreamRounds, k: int, samples: int) -> dict[int, FloatArray]
     with rounds.open(k, watched=True) as stream:
         for _ in stream.run([None] * samples):
             pass
-    busy: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for spans in stream.spans:
-        for device, _, n, start_s, end_s in spans:
-            if window <= n < samples - window:
-                busy[device][n] += end_s - start_s
-    return {d: np.array(list(of_sample.values())) for d, of_sample in busy.items()}
-
-
-def _factors(
-    problem: OperatorProblem, plan: OperatorPlan, turns: Sequence[Mapping[int, FloatArray]]
-) -> FloatArray:
-    """Shape (m,): measured over predicted seconds of a sample, the median where none was done."""
-    expected_s = stage_s(problem, plan)
-    used = [d for d in range(problem.m) if expected_s[d] > 0 and all(d in t for t in turns)]
-    found = {d: device_factor([t[d] for t in turns], float(expected_s[d])) for d in used}
-    return filled(found, problem.m)
+    return busy_s(stream, window, samples - window)

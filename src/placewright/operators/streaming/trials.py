@@ -1,0 +1,248 @@
+"""Trials of streams: plans of several kinds executed in turns, and the profile that follows.
+
+The period of a split depends on what stays in the caches of its devices, that of copies on how they
+share memory: predictions of the two are wrong by different amounts, which a moment of each shows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, islice, repeat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placewright.adapt.device_factors import device_factor, filled
+from placewright.adapt.trials import ShortTrials, TrialOutcome, hold_trials
+from placewright.numerics.arrays import FloatArray
+from placewright.operators.simulation.loads import stage_s
+from placewright.operators.streaming.copies import devices_of, predicted, stages_of
+from placewright.operators.streaming.run import StreamRounds
+
+if TYPE_CHECKING:
+    from placewright.operators.plan import OperatorPlan
+    from placewright.operators.problem import OperatorProblem
+    from placewright.operators.streaming.prediction import StreamPrediction
+    from placewright.planning.result import Result
+    from placewright.runtime.session import Session
+    from placewright.runtime.stream.stream import Delivered, SampleStream
+
+TURN_S, MOST = 1.0, 100
+"""Measured in a turn: so long or so many samples, and at least as many as are in flight."""
+
+LONGEST_S = 30.0
+"""Predicted for the first turns of all plans; those that do not fit in are not tried."""
+
+CORRECTIONS = 4
+"""Of the predicted period towards the measured one, at most."""
+
+BusyTurns = Sequence[Mapping[int, FloatArray]]
+"""By turn and device, seconds of each sample."""
+
+
+class StreamTrials(ShortTrials):
+    """Trials of streams: a turn is one long step, of a pipeline that is full already."""
+
+    least_steps, most_steps, turn_s, warm_up_steps = 1, 1.0, 0.0, 0
+    least_rounds, budget_s, lenient_rounds = 1, 12.0, 0
+
+
+@dataclass(slots=True, eq=False)
+class TriedStreams:
+    """Streams that were executed in turns.
+
+    Attributes
+    ----------
+    outcome
+        With the seconds per sample of each result.
+    predictions
+        From before.
+    busy
+        By result, what its devices took in each of its turns.
+    """
+
+    outcome: TrialOutcome[Result]
+    predictions: Sequence[StreamPrediction]
+    busy: Sequence[BusyTurns]
+
+    def measured_problem(self) -> OperatorProblem:
+        """The problem of the result that is taken, its costs as they were measured.
+
+        Each device's factor is what it took; what is left of the period, between samples, is
+        shared by all.
+        """
+        taken = self.outcome.best
+        result, period_s = self.outcome.plan, self.outcome.step_s[taken]
+        problem: OperatorProblem = result.problem
+        if not self.busy[taken] or math.isinf(period_s):
+            return problem
+        factors = busy_factors(problem, result.plan, self.busy[taken])
+        return _with_period(result, factors, period_s)
+
+
+def _with_period(result: Result, factors: FloatArray, period_s: float) -> OperatorProblem:
+    """The problem with such factors, scaled until its stream has that period."""
+
+    def scaled(factor: float) -> tuple[OperatorProblem, float]:
+        made = result.problem.replace(compute_s=result.problem.compute_s * (factor * factors))
+        return made, period_s / predicted(made, result.plan).period_s
+
+    scale, (best, ratio) = 1.0, scaled(1.0)
+    for _ in range(CORRECTIONS):
+        made, other = scaled(scale * ratio)
+        if abs(math.log(other)) >= abs(math.log(ratio)):  # links take the rest
+            break
+        scale, best, ratio = scale * ratio, made, other
+    return best
+
+
+def try_streams(
+    session: Session,
+    results: Sequence[Result],
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> TriedStreams:
+    """Execute streams of several plans in turns, and say which one to take.
+
+    After Ctrl-C, and where a worker dies, what was measured until then counts.
+
+    Parameters
+    ----------
+    results
+        The one predicted to be the fastest first; see `LONGEST_S`.
+    progress
+        Called with the turn that begins.
+    """
+    predictions = [predicted(r.problem, r.plan) for r in results]
+    taking_s = accumulate((2 * p.window + _samples(p)) * p.period_s for p in predictions)
+    count = max(1, sum(s <= LONGEST_S for s in taking_s))
+    rounds = StreamRounds(session, results[:count], predictions[:count], seed)
+    trials, turns = StreamTrials(count), _Turns(rounds)
+    index = {id(result): k for k, result in enumerate(rounds.results)}
+
+    def step() -> float:
+        began = time.perf_counter()
+        sample_s = turns.step()
+        trials.moved(time.perf_counter() - began)
+        return sample_s
+
+    outcome = hold_trials(
+        rounds.results, lambda r: turns.load(index[id(r)]), step, progress, trials
+    )
+    if not outcome.ended:  # else workers are not used again
+        turns.close()
+    return TriedStreams(outcome, rounds.predictions, turns.busy)
+
+
+def _samples(prediction: StreamPrediction) -> int:
+    """Of a turn, with a full pipeline."""
+    return max(prediction.window, math.ceil(min(MOST, TURN_S / max(prediction.period_s, 1e-9))))
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The stream that is open, and what devices took in those that were.
+
+    Attributes
+    ----------
+    delivered
+        Of the open stream, by it and how many so far.
+    ended
+        By device, how many samples were done there before the next step.
+    """
+
+    rounds: StreamRounds
+    k: int = -1
+    stream: SampleStream | None = None
+    delivered: Iterator[Delivered] = field(init=False)
+    taken: int = 0
+    ended: dict[int, int] = field(default_factory=dict)
+    busy: list[list[dict[int, FloatArray]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.busy, self.delivered = [[] for _ in self.rounds.results], iter(())
+
+    def load(self, k: int) -> None:
+        """Open the stream of a plan and fill its pipeline."""
+        self.close()
+        self.k, self.taken = k, 0
+        self.stream = self.rounds.open(k, watched=True).__enter__()
+        self.delivered = self.stream.run(repeat(None))
+        self._take(self.rounds.predictions[k].window)
+        self.ended = {d: len(s) for d, s in ends_s(self.stream).items()}
+
+    def step(self) -> float:
+        """Seconds per sample."""
+        assert self.stream is not None
+        began = time.perf_counter()
+        count = _samples(self.rounds.predictions[self.k])
+        self._take(count)
+        took_s = time.perf_counter() - began
+        before, ends = self.ended, ends_s(self.stream)
+        self.ended = {d: len(s) for d, s in ends.items()}
+        apart_s = {d: _apart_s(s, before.get(d, 0)) for d, s in ends.items()}
+        return stage_period_s(self.rounds.results[self.k], apart_s) or took_s / count
+
+    def _take(self, count: int) -> None:
+        for _ in islice(self.delivered, count):
+            self.taken += 1
+
+    def close(self) -> None:
+        """Let the pipeline run empty."""
+        if self.stream is not None:
+            stream, self.stream = self.stream, None
+            stream.__exit__(None)
+            window = self.rounds.predictions[self.k].window
+            self.busy[self.k].append(busy_s(stream, window, self.taken))
+
+
+def stage_period_s(result: Result, apart_s: Mapping[int, float]) -> float:
+    """Seconds per sample of the slowest stage, from those between two samples of each device.
+
+    Samples are delivered in order, so those of copies come in bursts, which a short turn would
+    mistake for another rate; what each device does is regular. 0 where a device has done too few.
+    """
+    stages = stages_of(result.problem, result.plan)
+    devices = [[copy.device for copy in s] for s in stages] or [
+        [d] for d in devices_of(result.plan)
+    ]
+    rates = [[1.0 / apart_s[d] if apart_s.get(d) else 0.0 for d in own] for own in devices]
+    return 0.0 if 0.0 in chain(*rates) else max(1.0 / sum(own) for own in rates)
+
+
+def ends_s(stream: SampleStream) -> dict[int, list[float]]:
+    """By device, when its samples were done there; on its own clock."""
+    found: dict[int, dict[int, float]] = defaultdict(dict)
+    for spans in stream.spans:
+        for device, _, n, _, end_s in spans:
+            found[device][n] = max(end_s, found[device].get(n, end_s))
+    return {d: sorted(of_sample.values()) for d, of_sample in found.items()}
+
+
+def _apart_s(ends: Sequence[float], before: int) -> float:
+    """Mean seconds between samples from the last of those `before` on; 0 without any."""
+    first = max(before, 1) - 1
+    return (ends[-1] - ends[first]) / max(1, len(ends) - 1 - first)
+
+
+def busy_s(stream: SampleStream, first: int, last: int) -> dict[int, FloatArray]:
+    """By device, seconds that it computed for each of its samples from `first` up to `last`."""
+    busy: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for spans in stream.spans:
+        for device, _, n, start_s, end_s in spans:
+            if first <= n < last:
+                busy[device][n] += end_s - start_s
+    return {d: np.array(list(of_sample.values())) for d, of_sample in busy.items()}
+
+
+def busy_factors(problem: OperatorProblem, plan: OperatorPlan, turns: BusyTurns) -> FloatArray:
+    """Shape (m,): measured over predicted seconds of a sample, the median where none was done."""
+    expected_s = stage_s(problem, plan)
+    used = [d for d in range(problem.m) if expected_s[d] > 0 and all(d in t for t in turns)]
+    found = {d: device_factor([t[d] for t in turns], float(expected_s[d])) for d in used}
+    return filled(found, problem.m)

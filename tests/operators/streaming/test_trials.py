@@ -1,0 +1,109 @@
+"""Streams of several plans, executed in turns: which one is taken, and what is learned of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.errors import WorkerError
+from placewright.operators.instances import tiny
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.streaming import trials
+from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
+from placewright.operators.streaming.run import StreamRounds
+from placewright.operators.streaming.trials import (
+    TriedStreams,
+    busy_factors,
+    stage_period_s,
+    try_streams,
+)
+from placewright.planning.fixed_plan import judged_plan
+from placewright.planning.result import Result
+from placewright.profiling.build import profile
+from placewright.runtime.session import Session
+from placewright.testing.small_zoo import small
+from tests.operators.test_run import DUO
+
+
+def tried() -> TriedStreams:
+    """Of a model whose costs are said to be a hundredth: a split, copies and one device."""
+    source = small("alexnet")
+    graph = capture_source(source)
+    problem = profile(graph, DUO, method="analytic").replace(objective="throughput")
+    problem = problem.replace(compute_s=0.01 * problem.compute_s)
+    half = (np.arange(problem.n) >= problem.n // 2).astype(np.int64)
+    dealt = problem.replace(pipeline=DEALT)
+    results = [
+        judged_plan(problem, OperatorPlan(half)),
+        judged_plan(dealt, next(whole_copies(dealt))),
+        judged_plan(problem, OperatorPlan(np.zeros(problem.n, dtype=np.int64))),
+    ]
+    with Session(graph, DUO, initial_state(source, graph.program)) as session:
+        found = try_streams(session, results)
+        assert not session.streaming
+    return found
+
+
+def test_the_stream_that_is_taken_is_predicted_as_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its costs were said to be."""
+    monkeypatch.setattr(trials, "TURN_S", 0.02)
+    monkeypatch.setattr(trials.StreamTrials, "budget_s", 0.3)
+    found = tried()
+    outcome, problem = found.outcome, found.measured_problem()
+    assert not outcome.ended
+    assert max(outcome.step_s) < np.inf
+    assert all(turns and all(len(s) for s in turns[0].values()) for turns in found.busy)
+    assert len(found.busy[1][0]) == len(copied_devices(outcome.plans[1].plan)) == 2
+    expected = predicted(problem, outcome.plan.plan)
+    assert expected.period_s == pytest.approx(outcome.step_s[outcome.best], rel=0.05)
+    assert expected.period_s > found.predictions[outcome.best].period_s
+
+
+def test_a_stream_that_loses_a_worker_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of the others does not change."""
+
+    def lost(rounds: StreamRounds, k: int, **options: Any) -> None:
+        raise WorkerError("died", where="device 'a'")
+
+    monkeypatch.setattr(StreamRounds, "open", lost)
+    found = tried()
+    assert found.outcome.best == 1
+    assert "died" in found.outcome.ended
+    assert found.measured_problem() is found.outcome.plan.problem
+
+
+def test_streams_that_take_too_long_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is taken without a turn."""
+    monkeypatch.setattr(trials, "LONGEST_S", 0.0)
+    assert tried().outcome.step_s == (float("inf"),)
+
+
+def result(placement: list[int], replica_of: list[int] | None = None) -> Result:
+    """Of two operators on three devices."""
+    copied = None if replica_of is None else np.array(replica_of)
+    problem = tiny([[1.0] * 3] * 2, [(0, 0.0, [1])], objective="throughput", pipeline=DEALT)
+    return judged_plan(problem, OperatorPlan(np.array(placement), replica_of=copied))
+
+
+def test_a_period_is_that_of_the_slowest_stage() -> None:
+    """Devices of one stage add their rates; one that has done nothing leaves it open."""
+    split, copies, parts = result([0, 1]), result([0, 0], [0, 0, 2]), result([0, 2], [0, 0, 2])
+    assert stage_period_s(split, {0: 2.0, 1: 3.0}) == 3.0
+    assert stage_period_s(copies, {0: 2.0, 1: 4.0}) == pytest.approx(4 / 3)
+    assert stage_period_s(parts, {0: 2.0, 1: 2.0, 2: 0.5}) == pytest.approx(1.0)
+    assert stage_period_s(copies, {0: 2.0, 1: 0.0}) == 0.0
+    assert stage_period_s(copies, {0: 2.0}) == 0.0
+
+
+def test_factors_are_of_the_quieter_turn_and_of_others_where_nothing_ran() -> None:
+    """Device 0 takes 3 s where 2 were predicted, its copy 8 for 4, and device 2 is unused."""
+    problem = tiny([[2.0, 4.0, 4.0]], [], objective="throughput", pipeline=DEALT)
+    plan = OperatorPlan(np.zeros(1, dtype=np.int64), replica_of=np.array([0, 0, 2]))
+    busy = [{0: np.array([9.0, 9.0]), 1: np.array([8.0])}, {0: np.array([3.0]), 1: np.array([9.0])}]
+    assert busy_factors(problem, plan, busy) == pytest.approx([1.5, 2.0, 1.75])
