@@ -18,6 +18,7 @@ from placewright.errors import InputError, RunError, WorkerError
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import copied_devices
+from placewright.testbed.requirements import missing
 from tests.deployment.test_calls import starve
 from tests.operators.adaptive.jobs import TRIO
 
@@ -92,11 +93,9 @@ def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
     """Devices of three speeds have the whole model each; one that is killed loses no batch."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    model, batches = tower()
     devices = [replace(d, speed=1.0 / (k + 1)) for k, d in enumerate(TRIO.devices)]
     cluster = replace(TRIO, devices=tuple(devices))
-    batches, found = [torch.randn(16, 64) for _ in range(30)], []
     with placewright.place(
         model, batches[0], cluster, method="analytic", objective="throughput", time_limit_s=0.5
     ) as placed:
@@ -104,47 +103,73 @@ def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
         assert copied_devices(placed.plan) == [0, 1, 2]
         told = placement_summary(placed.result.judgement).module_map
         assert told == "a copy of the whole model on each of a, b, c"
-        for output in placed.stream(iter([*batches, batches[0][:3]])):
-            found.append(output)
-            if len(found) == 9 and lost is not None:
-                session = placed.workers.up
-                assert session is not None
-                os.kill(session.group.processes[lost].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert_equal_to_eager(placed, model, batches, lost)
         if lost is None:
             measured = placed.measure_stream(3, check=True)
             assert measured.measurement.max_abs_error == 0
             assert measured.measurement.baseline is not None
-    assert len(found) == 31
-    wanted = [model(x) for x in [*batches, batches[0][:3]]]
-    assert all(torch.equal(y, w) for y, w in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("lost", [None, 0, 1, 2])
-def test_copies_of_a_part_lose_no_batch(lost: int | None) -> None:
+@pytest.mark.parametrize(
+    ("engine", "lost"),
+    [
+        *(("local", lost) for lost in (None, 0, 1, 2)),
+        pytest.param(
+            "testbed",
+            1,
+            marks=pytest.mark.skipif(missing() is not None, reason="no testbed here"),
+        ),
+    ],
+)
+def test_copies_of_a_part_lose_no_batch(engine: str, lost: int | None) -> None:
     """The first half is on two devices; one of them, or the one with the rest, is killed."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
-    batches, found = [torch.randn(16, 64) for _ in range(30)], []
-    count = len(placewright.capture(model, batches[0]).operators)
-    half = (np.arange(count) * 2 // count) * 2
-    plan = OperatorPlan(half, replica_of=np.array([0, 0, 2]))
+    model, batches = tower()
+    cluster = replace(TRIO, name=f"copies {os.getpid()}")
     with placewright.place(
-        model, batches[0], TRIO, plan=plan, method="analytic", objective="throughput"
+        model,
+        batches[0],
+        cluster,
+        engine=engine,
+        plan=shared_half(model, batches[0]),
+        method="analytic",
+        objective="throughput",
+        calibrate=False,
     ) as placed:
         told = placement_summary(placed.result.judgement).module_map
         assert "copies on b" in told
-        for output in placed.stream(iter([*batches, batches[0][:3]])):
-            found.append(output)
-            if len(found) == 9 and lost is not None:
-                session = placed.workers.up
-                assert session is not None
-                os.kill(session.group.processes[lost].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert_equal_to_eager(placed, model, batches, lost)
         if lost is None:
             measured = placed.measure_stream(3, check=True)
             assert measured.measurement.max_abs_error == 0
-    wanted = [model(x) for x in [*batches, batches[0][:3]]]
-    assert len(found) == 31
-    assert all(torch.equal(y, w) for y, w in zip(found, wanted, strict=True))
+
+
+def tower() -> tuple[nn.Sequential, list[torch.Tensor]]:
+    """Four layers, and thirty batches for them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    return model, [torch.randn(16, 64) for _ in range(30)]
+
+
+def shared_half(model: nn.Module, x: torch.Tensor) -> OperatorPlan:
+    """The first half on two devices, the rest on the third."""
+    count = len(placewright.capture(model, x).operators)
+    half = (np.arange(count) * 2 // count) * 2
+    return OperatorPlan(half, replica_of=np.array([0, 0, 2]))
+
+
+def assert_equal_to_eager(
+    placed: PlacedModel, model: nn.Module, batches: list[torch.Tensor], lost: int | None = None
+) -> None:
+    """Every batch and an odd last one once, in order; a worker is killed after the ninth."""
+    batches, found = [*batches, batches[0][:3]], []
+    for output in placed.stream(iter(batches)):
+        found.append(output)
+        if len(found) == 9 and lost is not None:
+            session = placed.workers.up
+            assert session is not None
+            os.kill(session.group.processes[lost].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert len(found) == len(batches)
+    assert all(torch.equal(y, model(x)) for x, y in zip(batches, found, strict=True))
 
 
 def test_models_that_keep_state_are_not_copied() -> None:

@@ -67,6 +67,14 @@ def test_a_plan_of_several_says_what_company_costs() -> None:
     assert str(found) == "dev0 1.50x, dev1 1.00x, dev2 1.15x"
 
 
+def test_where_no_device_has_the_model_the_plan_of_several_corrects_both() -> None:
+    """Devices take 3 and 2 times what the profile says."""
+    session: Any = Slowed(1.0, (3.0, 2.0, 9.0))
+    found = interference(PROBLEM, session, plan(0, 1, 1), None)
+    assert found.together is found.alone
+    assert np.allclose(found.alone.compute_s, PROBLEM.compute_s * [3.0, 2.0, 2.5])
+
+
 def test_a_burst_in_every_step_counts() -> None:
     """Each step has one, each time elsewhere: no operator's median shows it, the steps do."""
     session = Slowed(1.0, (1.0, 1.0, 1.0))

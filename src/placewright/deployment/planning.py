@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import PlacewrightError
+from placewright.adapt.trials import AHEAD
+from placewright.errors import InfeasibleError, PlacewrightError
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
@@ -78,11 +79,13 @@ def measured_interference(
     ):
         found = calibrated(workload.problem.replace(**_OF_STEPS), session)
         known = InterferenceProfile.alike(found.problem)
-        single = None if streamed else best_single(found.problem)
-        if single is not None:
+        if not streamed:
             meter.step("calibrating: devices side by side")
-            first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
-            known = interference(found.problem, session, first, single.plan)
+            single = best_single(found.problem)
+            with suppress(InfeasibleError):  # planning says why
+                first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
+                alone = None if single is None else single.plan
+                known = interference(found.problem, session, first, alone)
     if found.measured:
         monitor.note(f"whole steps take, beside the profile: {found}")
     if known.together is not known.alone:
@@ -118,7 +121,7 @@ def interference_of_streams(
         several += fastest_copies(known.alone) if copies else []
     except PlacewrightError:
         return known  # planning says why
-    if single is None or not several:
+    if not several:
         return known
     with (
         monitor.meter("calibrating: a stream through several devices"),
@@ -279,10 +282,39 @@ def _tried_streams(
     monitor: Monitor,
     seed: int,
 ) -> Choice:
+    """A split that is taken is planned again with what its devices took, and tried once more."""
+    choice, ended = _stream_trial(workload, known, results, workers, monitor, seed)
+    split = len(np.unique(choice.result.plan.placement)) > 1
+    if ended or not split or copied_devices(choice.result.plan):
+        return choice
+    with suppress(KeyboardInterrupt):
+        again, *_ = planned(
+            choice.known, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor
+        )
+        periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
+        if again.status is Status.INTERRUPTED or periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
+            return choice
+        both, before = (choice.result, again), choice.tried
+        choice, _ = _stream_trial(workload, choice.known, both, workers, monitor, seed)
+        return replace(
+            choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
+        )
+    return choice
+
+
+def _stream_trial(
+    workload: Workload,
+    known: InterferenceProfile,
+    results: Sequence[Result],
+    workers: Workers,
+    monitor: Monitor,
+    seed: int,
+) -> tuple[Choice, str]:
+    """The fastest stream, and what ended the trial early."""
     from placewright.operators.streaming.trials import try_streams
 
     if len(results) == 1:
-        return Choice(results[0], known)
+        return Choice(results[0], known), ""
     with (
         monitor.meter("trying the closest plans") as meter,
         workers.session(workload.graph, workload.values) as session,
@@ -295,7 +327,7 @@ def _tried_streams(
     rows = tuple(TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf)
     problem = found.measured_problem()
     if problem is taken.problem:
-        return Choice(taken, known, rows)
+        return Choice(taken, known, rows), outcome.ended
     judged = solve(problem, FixedPlan(taken.plan, name=taken.planner))
     # With no cost less than `least` times as high, no plan's value is less than that of its bound.
     was_s = taken.problem.compute_s
@@ -303,7 +335,7 @@ def _tried_streams(
     least = float((problem.compute_s[some] / was_s[some]).min(initial=1.0))
     bound = max(judged.bound, least * taken.bound)
     judged = replace(judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE)
-    return Choice(judged, known.measured(taken.plan, problem), rows)
+    return Choice(judged, known.measured(taken.plan, problem), rows), outcome.ended
 
 
 def _note_trials(

@@ -63,14 +63,19 @@ class InterferenceProfile:
 
     def measured(self, plan: OperatorPlan, problem: OperatorProblem) -> Self:
         """With the costs of `problem` for plans of this kind: one was measured."""
-        costs = self.alone.replace(compute_s=problem.compute_s)
         if len(np.unique(plan.placement)) > 1:
-            finite = np.isfinite(costs.compute_s)
-            sums = [np.where(finite, c.compute_s, 0.0).sum(axis=0) for c in (costs, self.alone)]
-            return replace(self, together=costs, factors=sums[0] / np.maximum(sums[1], 1e-300))
+            return self.with_together(problem)
+        costs = self.alone.replace(compute_s=problem.compute_s)
         if copies_something(plan):
             return replace(self, copied=costs)
         return replace(self, alone=costs)
+
+    def with_together(self, problem: OperatorProblem) -> Self:
+        """With the costs of `problem` for devices that compute at the same time."""
+        costs = self.alone.replace(compute_s=problem.compute_s)
+        finite = np.isfinite(costs.compute_s)
+        sums = [np.where(finite, c.compute_s, 0.0).sum(axis=0) for c in (costs, self.alone)]
+        return replace(self, together=costs, factors=sums[0] / np.maximum(sums[1], 1e-300))
 
     def with_options(self, problem: OperatorProblem) -> Self:
         """The same costs with the objective and the other options of `problem`."""

@@ -29,7 +29,7 @@ ENOUGH = 0.05
 
 
 def interference(
-    problem: OperatorProblem, session: Session, plan: OperatorPlan, single: OperatorPlan
+    problem: OperatorProblem, session: Session, plan: OperatorPlan, single: OperatorPlan | None
 ) -> InterferenceProfile:
     """Measure both problems, by a few watched steps of each plan in turns.
 
@@ -53,18 +53,23 @@ def interference(
         A good one; where it uses one device, or one of the two takes more than `LONGEST_S`, nothing
         is executed and both problems are equal.
     single
-        A good one of one device.
+        A good one of one device; ``None`` where no device can have the whole model: devices are
+        then assumed to be as slow alone.
     """
-    longest_s = max(judge(problem, each).value for each in (plan, single))
+    plans = (plan,) if single is None else (plan, single)
+    longest_s = max(judge(problem, each).value for each in plans)
     if len(np.unique(plan.placement)) == 1 or longest_s > LONGEST_S:
         return InterferenceProfile.alike(problem)
-    both: tuple[tuple[OperatorPlan, list[FloatArray]], ...] = (plan, []), (single, [])
+    both: list[tuple[OperatorPlan, list[FloatArray]]] = [(each, []) for each in plans]
     for turn in range(TURNS):
         for each, turns in both if turn % 2 == 0 else reversed(both):
             turns.append(_busy_s(problem, session, each))
-    several, one = (_factors(problem, each, min(turns, key=_total_s)) for each, turns in both)
-    factors = np.maximum(several / one, 1.0)  # other load makes no device faster
+    found = [_factors(problem, each, min(turns, key=_total_s)) for each, turns in both]
+    several, one = found[0], found[-1]
     alone = problem.replace(compute_s=problem.compute_s * one)
+    if single is None:
+        return InterferenceProfile.alike(alone)
+    factors = np.maximum(several / one, 1.0)  # other load makes no device faster
     return InterferenceProfile(alone, alone.replace(compute_s=alone.compute_s * factors), factors)
 
 

@@ -21,12 +21,14 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.deployment.placing import place
 from placewright.deployment.trainer import Trainer
 from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.runtime.engines import ray_engine
 from placewright.runtime.engines.ray_engine import Ray
 from placewright.runtime.engines.ray_group import actor_options, served_devices
 from placewright.runtime.session import Session
+from tests.deployment.test_streams import assert_equal_to_eager, shared_half, tower
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster(
@@ -45,7 +47,7 @@ def ray() -> Iterator[Any]:
     )
     from ray.cluster_utils import Cluster as Machines
 
-    head = {"num_cpus": 1, "resources": {"near": 1}, "include_dashboard": False}
+    head = {"num_cpus": 2, "resources": {"near": 1}, "include_dashboard": False}
     machines = Machines(initialize_head=True, head_node_args=head)
     machines.add_node(num_cpus=1, resources={"far": 1})
     found.init(address=machines.address, log_to_driver=False, logging_level="ERROR")
@@ -105,6 +107,27 @@ def test_training_goes_on_without_a_killed_actor(ray: Any) -> None:
         optimizer.step()
         assert found == loss.item()
     assert all(map(torch.equal, model.parameters(), alone.parameters()))
+
+
+def test_a_stream_through_copies_of_a_part_is_that_of_eager(ray: Any) -> None:
+    """The first half on two nodes, the rest on the first one; in order, and an odd last batch."""
+    model, batches = tower()
+    cluster = Cluster(
+        (*DUO.devices, Device("c", node="near")),
+        tuple(Link(s, t, 1e9, 1e-5) for s in "abc" for t in "abc" if s != t),
+        name="trio",
+    )
+    with place(
+        model,
+        batches[0],
+        cluster,
+        engine="ray",
+        plan=shared_half(model, batches[0]),
+        method="analytic",
+        objective="throughput",
+        calibrate=False,
+    ) as placed:
+        assert_equal_to_eager(placed, model, batches)
 
 
 def test_actors_compute_what_one_process_computes(session: Session) -> None:

@@ -13,7 +13,8 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.planners.whole_copies import WholeCopies
+from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 
 Groups = tuple[tuple[int, ...], ...]
@@ -51,13 +52,8 @@ class CopiedStages:
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where copies may be on devices that differ, over links, and nothing is pinned."""
-        if not problem.pipeline.by_speed:
-            return "copies stages to devices that differ (--replication --by-speed)"
-        if problem.communication is not Communication.PAIRWISE:
-            return "shares by speed are for links"
-        if (problem.pinned >= 0).any():
-            return "operators are pinned to devices"
-        return "plans are contiguous" if problem.contiguous else None
+        pinned = "operators are pinned to devices" if (problem.pinned >= 0).any() else None
+        return WholeCopies().unsupported_reason(problem) or pinned
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: none of those that were judged fits."""

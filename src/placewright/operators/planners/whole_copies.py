@@ -29,7 +29,7 @@ class WholeCopies:
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Where copies may be on devices that differ, over links."""
         if not problem.pipeline.by_speed:
-            return "copies whole models to devices that differ (--replication --by-speed)"
+            return "copies to devices that differ (--replication --by-speed)"
         if problem.communication is not Communication.PAIRWISE:
             return "shares by speed are for links"
         return "plans are contiguous" if problem.contiguous else None

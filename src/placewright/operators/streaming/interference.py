@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.streaming.copies import predicted
 from placewright.operators.streaming.run import StreamRounds
-from placewright.operators.streaming.trials import busy_factors, busy_s
+from placewright.operators.streaming.trials import StreamTurns, measured_problem, turn_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placewright.operators.problem import OperatorProblem
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
 
-SAMPLES = 6
-"""Of a turn, after those that fill the pipeline."""
-
 TURNS = 2
-"""Of each of the two plans, the second ones in the opposite order; the shortest turn counts."""
+"""Of each plan, the second ones in the opposite order; the shortest turn counts."""
 
 LONG_S = 20.0
 """Predicted for two turns; where they take longer there is one."""
 
 
 def stream_interference(
-    known: InterferenceProfile, session: Session, results: Sequence[Result], single: Result
+    known: InterferenceProfile, session: Session, results: Sequence[Result], single: Result | None
 ) -> InterferenceProfile:
     """Execute streams of several plans for a moment and correct the profile by what they take.
 
@@ -46,32 +40,22 @@ def stream_interference(
     results
         A plan with operators on several devices, one with copies of the whole model, or both.
     single
-        A plan of one device.
+        A plan of one device; ``None`` where no device can have the whole model: the first of
+        `results` stands in.
     """
-    plans = (single, *results)
+    plans = results if single is None else (single, *results)
     rounds = StreamRounds(session, plans, [predicted(r.problem, r.plan) for r in plans])
-    samples = [2 * p.window + SAMPLES for p in rounds.predictions]
-    expected_s = sum(n * p.period_s for n, p in zip(samples, rounds.predictions, strict=True))
-    forth = range(len(plans))
-    turns: list[list[dict[int, FloatArray]]] = [[] for _ in plans]
+    expected_s = sum(map(turn_s, rounds.predictions))
+    forth, turns = range(len(plans)), StreamTurns(rounds)
+    period_s = [inf for _ in plans]
     for turn in range(TURNS if TURNS * expected_s <= LONG_S else 1):
         for k in forth if turn % 2 == 0 else reversed(forth):
-            turns[k].append(_busy_s(rounds, k, samples[k]))
-    found = [busy_factors(known.alone, r.plan, t) for r, t in zip(plans, turns, strict=True)]
-    alone = known.alone.replace(compute_s=known.alone.compute_s * found[0])
-    made: dict[bool, tuple[OperatorProblem, FloatArray]] = {}
-    for result, several in zip(results, found[1:], strict=True):
-        factors = several / found[0]  # below 1 where a part of the model stays in a cache
-        slower = alone.replace(compute_s=alone.compute_s * factors)
-        made[len(np.unique(result.plan.placement)) == 1] = slower, factors
-    together, factors = made[min(made)]  # of copies where there is no other
-    return InterferenceProfile(alone, together, factors, made[True][0] if True in made else None)
-
-
-def _busy_s(rounds: StreamRounds, k: int, samples: int) -> dict[int, FloatArray]:
-    """By device, seconds that it computes for each of some samples of a full pipeline."""
-    window = rounds.predictions[k].window
-    with rounds.open(k, watched=True) as stream:
-        for _ in stream.run([None] * samples):
-            pass
-    return busy_s(stream, window, samples - window)
+            turns.load(k)
+            period_s[k] = min(period_s[k], turns.step())
+    turns.close()
+    problems = list(map(measured_problem, plans, turns.busy, period_s))
+    found = InterferenceProfile.alike(known.alone.replace(compute_s=problems[0].compute_s))
+    for result, problem in zip(results, problems[-len(results) :], strict=True):
+        found = found.measured(result.plan, problem)
+    # Splits are judged as copies are where none was executed.
+    return found if found.together is not found.alone else found.with_together(problems[-1])

@@ -70,18 +70,21 @@ class TriedStreams:
     busy: Sequence[BusyTurns]
 
     def measured_problem(self) -> OperatorProblem:
-        """The problem of the result that is taken, its costs as they were measured.
-
-        Each device's factor is what it took; what is left of the period, between samples, is
-        shared by all.
-        """
+        """`measured_problem` of the result that is taken."""
         taken = self.outcome.best
-        result, period_s = self.outcome.plan, self.outcome.step_s[taken]
-        problem: OperatorProblem = result.problem
-        if not self.busy[taken] or math.isinf(period_s):
-            return problem
-        factors = busy_factors(problem, result.plan, self.busy[taken])
-        return _with_period(result, factors, period_s)
+        return measured_problem(self.outcome.plan, self.busy[taken], self.outcome.step_s[taken])
+
+
+def measured_problem(result: Result, busy: BusyTurns, period_s: float) -> OperatorProblem:
+    """The problem of a result, its costs as the stream of its plan was measured.
+
+    Each device's factor is what it took; what is left of the period, between samples, is shared by
+    all.
+    """
+    problem: OperatorProblem = result.problem
+    if not busy or math.isinf(period_s):
+        return problem
+    return _with_period(result, busy_factors(problem, result.plan, busy), period_s)
 
 
 def _with_period(result: Result, factors: FloatArray, period_s: float) -> OperatorProblem:
@@ -119,10 +122,9 @@ def try_streams(
         Called with the turn that begins.
     """
     predictions = [predicted(r.problem, r.plan) for r in results]
-    taking_s = accumulate((2 * p.window + _samples(p)) * p.period_s for p in predictions)
-    count = max(1, sum(s <= LONGEST_S for s in taking_s))
+    count = max(1, sum(s <= LONGEST_S for s in accumulate(map(turn_s, predictions))))
     rounds = StreamRounds(session, results[:count], predictions[:count], seed)
-    trials, turns = StreamTrials(count), _Turns(rounds)
+    trials, turns = StreamTrials(count), StreamTurns(rounds)
     index = {id(result): k for k, result in enumerate(rounds.results)}
 
     def step() -> float:
@@ -139,14 +141,19 @@ def try_streams(
     return TriedStreams(outcome, rounds.predictions, turns.busy)
 
 
+def turn_s(prediction: StreamPrediction) -> float:
+    """Predicted seconds of a turn: the pipeline is filled, measured, and runs empty."""
+    return (2 * prediction.window + _samples(prediction)) * prediction.period_s
+
+
 def _samples(prediction: StreamPrediction) -> int:
     """Of a turn, with a full pipeline."""
     return max(prediction.window, math.ceil(min(MOST, TURN_S / max(prediction.period_s, 1e-9))))
 
 
 @dataclass(slots=True)
-class _Turns:
-    """The stream that is open, and what devices took in those that were.
+class StreamTurns:
+    """The stream that is open, and what was measured of those that were.
 
     Attributes
     ----------
@@ -154,6 +161,8 @@ class _Turns:
         Of the open stream, by it and how many so far.
     ended
         By device, how many samples were done there before the next step.
+    busy
+        By plan and turn, what its devices took.
     """
 
     rounds: StreamRounds
