@@ -100,7 +100,9 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
 
 
 def placed(error: Error, where: str) -> Error:
-    """The same error with the file name prepended to its location."""
+    """The same error with the file name prepended to its location, if it does not stand there."""
+    if error.where.startswith(where):
+        return error
     made = type(error).__new__(type(error))
     place = f"{where}: {error.where}" if error.where else where
     PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)

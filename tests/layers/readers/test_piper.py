@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,15 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({k: v for k, v in small().items() if k != "bandwidth"}))
     with pytest.raises(InputError, match="'bandwidth' is missing"):
         read_piper(path)
+    for key, value, says in (
+        ("maxDevices", 10**18, "at most 65536"),  # not that many names
+        ("maxDevices", math.inf, "whole number"),
+        ("bandwidth", None, f"^{path}: bandwidth: must be a number"),
+        ("nodes", [small()["nodes"][0]] * 2, "node 0 is there twice"),
+    ):
+        path.write_text(json.dumps(small() | {key: value}))
+        with pytest.raises(InputError, match=says):
+            read_piper(path)
     with pytest.raises(InputError, match="cycle"):
         topological([0, 1], [(0, 1), (1, 0)], "x")
     assert topological([2, 0, 1], [(0, 1), (1, 2)], "x") == [0, 1, 2]

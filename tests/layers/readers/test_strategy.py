@@ -152,3 +152,20 @@ def test_entries_of_another_kind_are_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(InputError, match="a field has a value that cannot be read"):
         read_strategy(path)
+
+
+@pytest.mark.parametrize("devices", [-1, 0.5, math.inf, 10**18])
+def test_counts_that_are_none_are_refused(devices: float, tmp_path: Path) -> None:
+    """Devices of a node, and which of them a replica has: none is counted from the end."""
+    text = published("strategies/amp/het_model/mbs1_tp2_dp2_pp4.json").read_text()
+    path = tmp_path / "x.json"
+    data = json.loads(text)
+    data["cluster"]["nodes"][0]["count"] = devices
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"nodes\[0\].count: must be"):
+        read_strategy(path)
+    data = json.loads(text)
+    data["plan"]["stages"][1]["replicas"][0]["devices"][0] = devices
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"plan.stages\[1\]"):
+        read_strategy(path)

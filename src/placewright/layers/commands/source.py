@@ -49,12 +49,12 @@ def _piper(rest: str) -> LayerProblem:
     from placewright.layers.readers.piper import read_piper
 
     path, _, query = rest.partition("?")
-    given = dict(parse_qsl(query))
+    given = dict(parse_qsl(query, keep_blank_values=True))
     for key in given:
         if key not in ("devices", "memory"):
             raise UnknownNameError("option", key, ("devices", "memory"), where=rest)
     devices, memory = given.get("devices"), given.get("memory")
-    if devices is not None and not devices.isdigit():
+    if devices is not None and not devices.isdecimal():
         raise InputError("devices must be a whole number", where=rest, by=f"got {devices!r}")
     return read_piper(
         path,

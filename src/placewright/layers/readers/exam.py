@@ -44,18 +44,24 @@ def rows(table: Any, where: str, needed: Sequence[str] = ()) -> list[Row]:
     return [dict(zip(columns, entry, strict=True)) for entry in entries]
 
 
-def count(value: Any, where: str, least: int = 0) -> int:
-    """A whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise InputError("must be a whole number", where=where, by=f"got {value!r}")
-    if value < least:
-        raise InputError(f"must be at least {least}", where=where, by=f"got {value!r}")
+MOST_WORKERS = 65_536
+"""Workers have names, memories and places in a plan: of more the problem itself takes gigabytes."""
+
+
+def count(value: Any, where: str, least: int = 0, most: int = 1_000_000) -> int:
+    """A whole number of at least `least` and at most `most`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value % 1 != 0:  # so are infinity and NaN
+        raise InputError("must be a whole number", where=where, by=f"got {value!r}"[:40])
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"must be {limit}", where=where, by=f"got {value!r}"[:40])
     return int(value)
 
 
-def amount(value: Any, where: str) -> float:
-    """A number of at least 0; NaN for null."""
-    if value is None:
+def amount(value: Any, where: str, *, needed: bool = False) -> float:
+    """A number of at least 0; NaN for null, which is refused where a number is `needed`."""
+    if value is None and not needed:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InputError("must be a number >= 0", where=where, by=f"got {value!r}")

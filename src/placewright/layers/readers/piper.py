@@ -8,6 +8,7 @@ tensor degree and variant), ``edges``, ``maxDevices``, ``maxMemoryPerDevice``, `
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from placewright.io.boundary import placed
 from placewright.io.stored import read_data, stem
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Objective, Variants
-from placewright.layers.readers.exam import amount, count, field
+from placewright.layers.readers.exam import MOST_WORKERS, amount, count, field
 
 
 def read_piper(
@@ -35,7 +36,7 @@ def read_piper(
     data, _ = read_data(path)
     try:
         return _problem(data, devices, memory_bytes, where, stem(path))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         text = f"a field has a value that cannot be read: {error!r}"
         raise InputError(text, where=where) from None
     except PlacewrightError as error:
@@ -45,9 +46,13 @@ def read_piper(
 def _problem(
     data: Any, devices: int | None, memory_bytes: float | None, where: str, name: str
 ) -> LayerProblem:
-    nodes = {int(node["id"]): node for node in field(data, "nodes", where)}
+    listed = field(data, "nodes", where)
+    nodes = {int(node["id"]): node for node in listed}
+    if len(nodes) < len(listed):
+        twice = Counter(int(node["id"]) for node in listed).most_common(1)[0][0]
+        raise InputError(f"node {twice} is there twice", where=where)
     edges = [
-        (int(e["sourceId"]), int(e["destId"]), amount(e["communicationCost"], "communicationCost"))
+        (int(e["sourceId"]), int(e["destId"]), _number(e, "communicationCost", where))
         for e in field(data, "edges", where)
     ]
     order = topological(list(nodes), [(a, b) for a, b, _ in edges], where)
@@ -72,21 +77,26 @@ def _problem(
             for v in variants:
                 cell = (at[node_id], t, names.index(str(v["id"])))
                 for key, table in columns.items():
-                    table[cell] = amount(v[key], f"{where}: node {node_id}: {key}")
-                for other, value in v["syncTimeFw"].items():
-                    sync_in[into[int(other), node_id], t, cell[2]] = value
-                for other, value in v["syncTimeBw"].items():
-                    sync_out[into[node_id, int(other)], t, cell[2]] = value
-    k = count(devices if devices is not None else field(data, "maxDevices", where), "devices", 1)
+                    table[cell] = _number(v, key, f"{where}: node {node_id}")
+                for other in (sync := v["syncTimeFw"]):
+                    at_edge = into[int(other), node_id], t, cell[2]
+                    sync_in[at_edge] = _number(sync, other, f"{where}: node {node_id}: syncTimeFw")
+                for other in (sync := v["syncTimeBw"]):
+                    at_edge = into[node_id, int(other)], t, cell[2]
+                    sync_out[at_edge] = _number(sync, other, f"{where}: node {node_id}: syncTimeBw")
+    given = devices if devices is not None else field(data, "maxDevices", where)
+    k = count(given, "devices", 1, MOST_WORKERS)
     room = memory_bytes
     if room is None:
-        room = amount(field(data, "maxMemoryPerDevice", where), "maxMemoryPerDevice")
+        field(data, "maxMemoryPerDevice", where)
+        room = _number(data, "maxMemoryPerDevice", where)
     parameters = np.where(np.isfinite(columns["parameterSize"]), columns["parameterSize"], np.inf)
     parameters = parameters.min(axis=2) / 4.0
     if not np.isfinite(parameters[:, 0]).all():
         raise InputError("a node has no costs at tensor degree 1", where=where)
     tables = np.zeros((1, len(degrees), 1, len(order)))
-    bandwidth = amount(field(data, "bandwidth", where), "bandwidth")
+    field(data, "bandwidth", where)
+    bandwidth = _number(data, "bandwidth", where)
     outputs = np.zeros((len(order), len(degrees)))
     for a, _, sent in edges:
         outputs[at[a]] = np.maximum(outputs[at[a]], sent)
@@ -119,6 +129,11 @@ def _problem(
         objective=Objective.THROUGHPUT,
         name=name,
     )
+
+
+def _number(entry: Any, key: str, where: str) -> float:
+    """A field that is a number of at least 0."""
+    return amount(entry[key], f"{where}: {key}", needed=True)
 
 
 def topological(ids: list[int], edges: list[tuple[int, int]], where: str) -> list[int]:

@@ -29,7 +29,15 @@ from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.readers.datasheets import adam_s_per_parameter, pack_s_per_parameter
-from placewright.layers.readers.exam import Row, amount, count, field, optional, rows
+from placewright.layers.readers.exam import (
+    MOST_WORKERS,
+    Row,
+    amount,
+    count,
+    field,
+    optional,
+    rows,
+)
 from placewright.layers.readers.extension import Shape, SinglePass
 from placewright.numerics.arrays import FloatArray, IntArray
 
@@ -56,7 +64,7 @@ def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
         problem = _problem(data, where)
         plan = _plan(data, problem, where)
         check_plan(problem, plan)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         text = f"a field has a value that cannot be read: {error!r}"
         raise InputError(text, where=where) from None
     except InputError as error:
@@ -118,9 +126,8 @@ def _problem(data: Any, where: str) -> LayerProblem:
             raise InputError(
                 f"unknown device {node.get('device')!r}", where=f"{where}: cluster.nodes[{i}]"
             )
-    worker = [
-        (i, node["device"]) for i, node in enumerate(nodes) for _ in range(int(node["count"]))
-    ]
+    per_node = zip(nodes, _devices_of(nodes, where), strict=True)
+    worker = [(i, node["device"]) for i, (node, k) in enumerate(per_node) for _ in range(k)]
     plan_sizes = sorted({count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)})
     shape = _shape(data, layers)
     sizes, forward, backward = _times(data, layers, kinds, shape, plan_sizes, where)
@@ -156,6 +163,16 @@ def _problem(data: Any, where: str) -> LayerProblem:
         training=_training(data, shape),
         name=str(optional(data, "name", "strategy")),
     )
+
+
+def _devices_of(nodes: Any, where: str) -> list[int]:
+    """How many devices every node has."""
+    at = f"{where}: cluster.nodes"
+    found = [
+        count(node["count"], f"{at}[{i}].count", 0, MOST_WORKERS) for i, node in enumerate(nodes)
+    ]
+    count(sum(found), at, 1, MOST_WORKERS)
+    return found
 
 
 def _worker_names(worker: list[tuple[int, str]]) -> tuple[str, ...]:
@@ -431,7 +448,8 @@ def _curve_s(row: Any, size: float, pairs: int) -> float:
 
 def _plan(data: Any, p: LayerProblem, where: str) -> LayerPlan:
     nodes = field(data, "cluster.nodes", where)
-    first_of = np.cumsum([0, *(int(node["count"]) for node in nodes)])
+    devices_of = _devices_of(nodes, where)
+    first_of = np.cumsum([0, *devices_of])
     stages = []
     micro = count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)
     for s, entry in enumerate(field(data, "plan.stages", where)):
@@ -439,9 +457,10 @@ def _plan(data: Any, p: LayerProblem, where: str) -> LayerPlan:
         replicas = []
         for replica in field(entry, "replicas", at):
             node = count(replica["node"], f"{at}: node")
-            if node >= len(nodes) or max(replica["devices"]) >= int(nodes[node]["count"]):
+            local = [count(d, f"{at}: devices") for d in replica["devices"]]
+            if node >= len(nodes) or max(local) >= devices_of[node]:
                 raise InputError("names a device that does not exist", where=at)
-            workers = tuple(int(first_of[node]) + int(d) for d in replica["devices"])
+            workers = tuple(int(first_of[node]) + d for d in local)
             replicas.append(Replica(workers, micro))
         degree = max((len(r.workers) for r in replicas), default=1)
         stages.append(
