@@ -49,12 +49,8 @@ class DeviceFactor:
 def device_factor(turns: Sequence[ArrayLike], predicted_s: float = 1.0) -> DeviceFactor:
     """Estimate one device's factor.
 
-    Parameters
-    ----------
-    turns
-        Seconds of every sample, turn by turn; each turn has at least one.
-    predicted_s
-        Prediction of a sample, seconds; above 0.
+    `turns`: seconds of every sample, turn by turn; each turn has at least one.
+    `predicted_s`: prediction of a sample, seconds; above 0.
     """
     samples = min((np.asarray(t, dtype=np.float64) for t in turns), key=np.median)
     middle = float(np.median(samples))

@@ -32,12 +32,8 @@ class Drift:
     A change counts when it exceeds the tolerance and three standard deviations of such a median,
     as the steps themselves scatter.
 
-    Attributes
-    ----------
-    tolerance
-        Least relative change that counts, in both directions.
-    window
-        Steps of the running median: a burst shorter than half of it is not seen.
+    `tolerance`: least relative change that counts, in both directions.
+    `window`: steps of the running median: a burst shorter than half of it is not seen.
     """
 
     tolerance: float = 0.1

@@ -126,12 +126,9 @@ class ReplayLog:
     def save(self, running: RunningJob, step: int) -> None:
         """Write a snapshot; the batches before the oldest snapshot are forgotten.
 
-        Raises
-        ------
-        OSError
-            The disk does not take it; nothing of it is left, and nothing is forgotten.
-        WorkerError
-            A worker was lost meanwhile.
+        Raises `OSError`: the disk does not take it; nothing of it is left, and nothing is
+        forgotten.
+        Raises `WorkerError`: a worker was lost meanwhile.
         """
         try:
             folder = self.snapshots.begin(step, self.job.state_bytes)

@@ -125,14 +125,9 @@ class FaultTolerantRun(ABC):
 
         A Ctrl-C takes effect when the step is done, a second one at once.
 
-        Raises
-        ------
-        InfeasibleError
-            The model does not fit on the nodes that are left.
-        RunError
-            The run is closed.
-        WorkerError
-            The step fails although no node is gone.
+        Raises `InfeasibleError`: the model does not fit on the nodes that are left.
+        Raises `RunError`: the run is closed.
+        Raises `WorkerError`: the step fails although no node is gone.
         """
         goal = self.done + 1
         self.log.take(goal, batch)

@@ -193,12 +193,8 @@ def check_same_model(
 
     Raises `InputError`: the first tensor that only one of them has, or that differs.
 
-    Parameters
-    ----------
-    state
-        Of the snapshot.
-    changing
-        Of the model: parameters, buffers and optimizer state by program input.
+    `state`: of the snapshot.
+    `changing`: of the model: parameters, buffers and optimizer state by program input.
     """
     for name in sorted(state.keys() | changing.keys()):
         theirs, ours = _described(state.get(name)), _described(changing.get(name))

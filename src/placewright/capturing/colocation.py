@@ -28,12 +28,8 @@ from placewright.capturing.program_calls import RECURRENT
 class Groups:
     """Colocation groups, each named after its first operator.
 
-    Attributes
-    ----------
-    operators
-        Group of every operator, ``""`` for operators alone.
-    inputs
-        Resident program input -> group.
+    `operators`: group of every operator, ``""`` for operators alone.
+    `inputs`: resident program input -> group.
     """
 
     operators: Sequence[str]

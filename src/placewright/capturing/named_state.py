@@ -22,12 +22,8 @@ Loss = Callable[[Any, Any], Any]
 class Member(NamedTuple):
     """A parameter or buffer.
 
-    Attributes
-    ----------
-    key
-        Its name in a program: that in the model, after ``loss_fn.`` that in the loss.
-    path
-        Its name in `ModelAndLoss`.
+    `key`: its name in a program: that in the model, after ``loss_fn.`` that in the loss.
+    `path`: its name in `ModelAndLoss`.
     """
 
     key: str

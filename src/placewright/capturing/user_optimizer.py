@@ -44,12 +44,8 @@ _ROWS = 4
 class ParameterRule:
     """How one parameter is updated.
 
-    Attributes
-    ----------
-    group
-        Its group's position.
-    state
-        Specs of the tensors in its state, by `UpdateRule.tensors`.
+    `group`: its group's position.
+    `state`: specs of the tensors in its state, by `UpdateRule.tensors`.
     """
 
     group: int
@@ -64,12 +60,9 @@ def parameter_rules(
 
     `parameters`: those of the model, by key.
 
-    Raises
-    ------
-    UnsupportedError
-        The optimizer does not work tensor by tensor, or workers cannot make one of its class.
-    InputError
-        It has parameters of another model, or settings that cannot be sent.
+    Raises `UnsupportedError`: the optimizer does not work tensor by tensor, or workers cannot make
+    one of its class.
+    Raises `InputError`: it has parameters of another model, or settings that cannot be sent.
     """
     name = optimizer_name(optimizer)
     kind, attributes = importable(type(optimizer)), _plain_attributes(optimizer)

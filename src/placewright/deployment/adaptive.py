@@ -193,12 +193,8 @@ def run_adaptively(
     Ctrl-C ends the run after the step it is in, with a last snapshot where they are kept; a second
     one ends it at once, with the snapshots that there are.
 
-    Parameters
-    ----------
-    snapshots
-        Where they are kept, and continued from; ``None``: in a temporary folder.
-    check
-        Repeat all steps in eager PyTorch and compare.
+    `snapshots`: where they are kept, and continued from; ``None``: in a temporary folder.
+    `check`: repeat all steps in eager PyTorch and compare.
     """
     with Scratch() as passing:
         folder = snapshots or Path(passing)

@@ -65,12 +65,9 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
     A tied weight is written under the first of its names. Weights in files are copied from file to
     file: this process holds none of them.
 
-    Raises
-    ------
-    InputError
-        The folder is the one that the weights are read from.
-    RunError
-        The disk does not take them; files of that name that were there before are left.
+    Raises `InputError`: the folder is the one that the weights are read from.
+    Raises `RunError`: the disk does not take them; files of that name that were there before are
+    left.
     """
     _check_apart(weights, folder)
     tied = {name for names in aliases(workload.source).values() for name in names[1:]}

@@ -30,12 +30,8 @@ def measured_steps(
 ) -> Measurement:
     """Measure steps of a plan and of the best single device that fits, on the same workers.
 
-    Parameters
-    ----------
-    single
-        ``None`` where the model fits on no device.
-    settings
-        Further ones of `placewright.operators.run.Runner.measure`.
+    `single`: ``None`` where the model fits on no device.
+    `settings`: further ones of `placewright.operators.run.Runner.measure`.
     """
     with _up(workload, workers, monitor) as session:
         what = f"running the plan{_beside(single)}"

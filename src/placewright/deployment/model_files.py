@@ -69,14 +69,9 @@ def default_cluster(source: str) -> Cluster | None:
 def capture_model_file(source: str | Path, batch: int | None = None) -> ModelFile:
     """Capture ``model.onnx``, ``ir.xml`` or ``openvino:MODEL``; see `capture_openvino`.
 
-    Raises
-    ------
-    InputError
-        The file is missing, damaged, or needs `batch`.
-    UnsupportedError
-        Dynamic shapes or control flow.
-    MissingDependencyError
-        The package that reads the format is not installed.
+    Raises `InputError`: the file is missing, damaged, or needs `batch`.
+    Raises `UnsupportedError`: dynamic shapes or control flow.
+    Raises `MissingDependencyError`: the package that reads the format is not installed.
     """
     if for_openvino(str(source)):
         from placewright.capturing.files.openvino_graph import capture_openvino
@@ -166,6 +161,9 @@ class FileWorkload:
     ) -> Measurement:
         """Run a plan, and another one in turns with it.
 
+        Raises `UnsupportedError`: the runtime does not take the plan.
+        Raises `RunError`: it failed while it ran.
+
         Parameters
         ----------
         beside
@@ -173,13 +171,6 @@ class FileWorkload:
         check
             Compare the outputs with those of the unplaced model; `Measurement.check.demand`
             raises where they differ.
-
-        Raises
-        ------
-        UnsupportedError
-            The runtime does not take the plan.
-        RunError
-            It failed while it ran.
         """
         inputs = self.file.random_inputs(seed)
         alike = beside is not None and np.array_equal(beside.plan.placement, result.plan.placement)

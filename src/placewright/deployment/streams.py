@@ -78,12 +78,9 @@ class PlacedStream:
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """What the model returns for each batch.
 
-        Raises
-        ------
-        RunError
-            The placed model was closed meanwhile.
-        WorkerError
-            A worker was lost, and the others cannot go on; what was delivered before is valid.
+        Raises `RunError`: the placed model was closed meanwhile.
+        Raises `WorkerError`: a worker was lost, and the others cannot go on; what was delivered
+        before is valid.
         """
         source, lost = iter(batches), set[str]()
         while True:

@@ -160,6 +160,10 @@ class TensorFlowWorkload:
     ) -> TensorFlowMeasurement:
         """Run a plan, the unplaced graph and another plan in turns.
 
+        Raises `InputError`: the plan is for another graph, or the cluster has devices that are not
+        here.
+        Raises `WorkerError`: TensorFlow cannot run the placement.
+
         Parameters
         ----------
         beside
@@ -170,13 +174,6 @@ class TensorFlowWorkload:
             Compare outputs and variables with those of the unplaced graph over three steps.
         emulate
             Not used: TensorFlow cannot be slowed device by device, so nothing is emulated.
-
-        Raises
-        ------
-        InputError
-            The plan is for another graph, or the cluster has devices that are not here.
-        WorkerError
-            TensorFlow cannot run the placement.
         """
         _same_graph(result.problem, self.model)
         checked = self.check(result.plan) if check else None

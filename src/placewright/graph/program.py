@@ -100,12 +100,8 @@ class ProgramOutput:
 class Program:
     """Instructions in a valid order, one per operator of the Graph and in the same order.
 
-    Attributes
-    ----------
-    optimizer
-        ``{"name": "adam", "lr": 0.001, ...}``; empty for inference.
-    constants
-        Base64 of the raw row-major bytes of every input whose role is ``constant``.
+    `optimizer`: ``{"name": "adam", "lr": 0.001, ...}``; empty for inference.
+    `constants`: Base64 of the raw row-major bytes of every input whose role is ``constant``.
     """
 
     inputs: tuple[ProgramInput, ...]

@@ -74,12 +74,8 @@ def parse_yaml(text: str, *, where: str) -> Any:
 def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Model:
     """`data` as `model`.
 
-    Parameters
-    ----------
-    where
-        The file.
-    text
-        Its YAML source, to name the line of what is wrong.
+    `where`: the file.
+    `text`: its YAML source, to name the line of what is wrong.
     """
     if not isinstance(data, dict):
         raise InputError(

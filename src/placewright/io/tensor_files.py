@@ -54,12 +54,8 @@ _LONGEST_HEADER = 100_000_000
 class StoredTensor:
     """A tensor in a file.
 
-    Attributes
-    ----------
-    dtype
-        Its name in the file: ``F32``.
-    offset, size
-        Its bytes in the file.
+    `dtype`: its name in the file: ``F32``.
+    `offset`, `size`: its bytes in the file.
     """
 
     path: str

@@ -91,12 +91,8 @@ def parse(value: object, quantity: Quantity, *, where: str = "") -> float:
 
     Raises `InputError`: not a number, NaN, negative, or an unknown unit.
 
-    Parameters
-    ----------
-    value
-        A text such as ``"10GiB"``, or a number in the base unit.
-    where
-        File and field, for the message.
+    `value`: a text such as ``"10GiB"``, or a number in the base unit.
+    `where`: file and field, for the message.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _checked(float(Decimal(value)), value, quantity, where)  # of any size

@@ -17,12 +17,8 @@ from placewright.report.text import plain_table, seconds, size
 class LayerExplanation:
     """A layer's stage and strategy, what it costs there, and neighbouring plans.
 
-    Attributes
-    ----------
-    facts
-        Name -> value with its unit.
-    changes
-        What could be done instead -> step time, or why it is not possible.
+    `facts`: name -> value with its unit.
+    `changes`: what could be done instead -> step time, or why it is not possible.
     """
 
     name: str

@@ -44,14 +44,9 @@ def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
 def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     """Read the plan of a plan file for `problem`; names are what counts, not positions.
 
-    Raises
-    ------
-    UnknownNameError
-        An operator, a device or a key that does not exist.
-    InputError
-        An operator without a device, or a plan that breaks a rule of the problem.
-    InfeasibleError
-        An operator on a device that cannot run it.
+    Raises `UnknownNameError`: an operator, a device or a key that does not exist.
+    Raises `InputError`: an operator without a device, or a plan that breaks a rule of the problem.
+    Raises `InfeasibleError`: an operator on a device that cannot run it.
     """
     return read_proposal(path, problem).plan
 

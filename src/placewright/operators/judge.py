@@ -198,12 +198,8 @@ def evaluate_many(
     Groups and pins are not checked. A search that comes back often keeps a `Judge` and calls
     its `many`.
 
-    Parameters
-    ----------
-    placements
-        Shape (k, n), device indices.
-    order
-        Shape (n,), for all of them; by default the upward rank under each placement.
+    `placements`: Shape (k, n), device indices.
+    `order`: Shape (n,), for all of them; by default the upward rank under each placement.
 
     Returns
     -------

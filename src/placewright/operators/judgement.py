@@ -147,12 +147,8 @@ def _memory_curves(
 ) -> tuple[MemoryCurve, ...]:
     """One curve per device.
 
-    Parameters
-    ----------
-    ends
-        Start and end seconds of every operator.
-    moves
-        Tensor, target and end seconds of every transfer.
+    `ends`: start and end seconds of every operator.
+    `moves`: tensor, target and end seconds of every transfer.
     """
     device, from_s, until_s, held = _lives(problem, placement, ends, moves)
     resident = np.bincount(placement, np.ceil(problem.resident_bytes), minlength=problem.m)

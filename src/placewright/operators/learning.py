@@ -81,12 +81,8 @@ class Row:
 class LearnedComparison:
     """Planners beside each other at equal budgets.
 
-    Attributes
-    ----------
-    evaluations, seconds, seeds
-        The budgets of each run, and its seeds.
-    bound
-        No plan takes less.
+    `evaluations`, `seconds`, `seeds`: the budgets of each run, and its seeds.
+    `bound`: no plan takes less.
     """
 
     problem: str
@@ -168,6 +164,9 @@ def compare_learned(
 ) -> LearnedComparison:
     """Run planners that learn, and their baselines, at equal budgets; Ctrl-C ends it early.
 
+    Raises `InputError`: no such planner or parameter; no evaluations or seeds.
+    Raises `UnsupportedError`: a named planner cannot take the problem.
+
     Parameters
     ----------
     choices
@@ -176,13 +175,6 @@ def compare_learned(
         Placements that each run may have judged, the trivial ones included.
     seconds
         Of a second run of each seed, limited by time; 0 for none.
-
-    Raises
-    ------
-    InputError
-        No such planner or parameter; no evaluations or seeds.
-    UnsupportedError
-        A named planner cannot take the problem.
     """
     if evaluations < 1 or not seeds or not seconds >= 0:
         raise InputError(
@@ -376,6 +368,9 @@ def train(
 
     ``solve(problem, 'post(checkpoint="FILE")')`` starts from them.
 
+    Raises `InputError`: the checkpoint is damaged or of something else, or cannot be written.
+    Raises `UnsupportedError`: the planner has no parameters, or cannot take the problem.
+
     Parameters
     ----------
     checkpoint
@@ -386,13 +381,6 @@ def train(
         By default the planner's own number of samples.
     measure
         Executes plans, for planners with ``reward="measured"``.
-
-    Raises
-    ------
-    InputError
-        The checkpoint is damaged or of something else, or cannot be written.
-    UnsupportedError
-        The planner has no parameters, or cannot take the problem.
     """
     label, chosen = choose(planners(problem), planner)
     able = [n for n, p in planners(problem).items() if hasattr(p, "learn")]

@@ -36,12 +36,8 @@ MOST_PARTS = 8
 class DeviceSummary:
     """What one device has and does in a step, as predicted.
 
-    Attributes
-    ----------
-    peak_bytes
-        Resident bytes and tensors at the worst moment.
-    modules
-        That run here, whole or mostly; consecutive ones as a range.
+    `peak_bytes`: resident bytes and tensors at the worst moment.
+    `modules`: that run here, whole or mostly; consecutive ones as a range.
     """
 
     device: str

@@ -64,12 +64,9 @@ class OperatorPlan:
 def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
     """Raise where a plan breaks a rule that no schedule can repair (the judge checks memory).
 
-    Raises
-    ------
-    InputError
-        Wrong length, a device or an order that does not exist, a group that is split.
-    InfeasibleError
-        An operator on a device that cannot run it.
+    Raises `InputError`: wrong length, a device or an order that does not exist, a group that is
+    split.
+    Raises `InfeasibleError`: an operator on a device that cannot run it.
     """
     where = f"plan for {problem.name}"
     place = plan.placement

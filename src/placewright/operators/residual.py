@@ -251,12 +251,8 @@ def _link_share(judged: OperatorJudgement) -> float:
 def measured_run(judged: OperatorJudgement, measured_s: float, model: str = "") -> MeasuredRun:
     """The record of a plan that was executed.
 
-    Parameters
-    ----------
-    measured_s
-        Seconds of its step.
-    model
-        The problem's name without it.
+    `measured_s`: seconds of its step.
+    `model`: the problem's name without it.
     """
     p = judged.problem
     if not (0 < measured_s < math.inf):

@@ -89,12 +89,8 @@ def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str,
 
     `planners`: those of the wing, by name, with their default parameters.
 
-    Raises
-    ------
-    UnknownNameError
-        No planner, or no parameter, of this name.
-    InputError
-        A text that is no call with literals, or a value of another type.
+    Raises `UnknownNameError`: no planner, or no parameter, of this name.
+    Raises `InputError`: a text that is no call with literals, or a value of another type.
     """
     choice = opened(choice)
     if isinstance(choice, Mapping):

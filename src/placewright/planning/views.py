@@ -115,12 +115,8 @@ def result_page(
 ) -> str:
     """The page of a result: the wing's parts, then candidates and provenance.
 
-    Parameters
-    ----------
-    headline
-        In the title after the problem's name; the value by default.
-    more
-        What the wing adds to the provenance.
+    `headline`: in the title after the problem's name; the value by default.
+    `more`: what the wing adds to the provenance.
     """
     return html_page(
         f"{result.problem.name}: {headline or amount(result.value, unit)}",
@@ -141,12 +137,8 @@ def plain_saved_page(
 ) -> str:
     """The page of a problem or a plan file, as it is written.
 
-    Parameters
-    ----------
-    title
-        Of the section with the plan.
-    most
-        Characters of a problem that are shown.
+    `title`: of the section with the plan.
+    `most`: characters of a problem that are shown.
     """
     if "plan" not in data:
         return text_page(path.stem, kind, path, json.dumps(data, indent=2)[:most])

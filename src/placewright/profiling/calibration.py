@@ -35,12 +35,8 @@ TURNS = 2
 class Calibration:
     """The calibrated problem, and how many times as long as profiled each device takes.
 
-    Attributes
-    ----------
-    factors
-        Shape (m,), measured over profiled seconds (`placewright.adapt.device_factors`).
-    measured
-        Names of the devices that were measured; the others have the median factor.
+    `factors`: Shape (m,), measured over profiled seconds (`placewright.adapt.device_factors`).
+    `measured`: names of the devices that were measured; the others have the median factor.
     """
 
     problem: OperatorProblem

@@ -48,12 +48,8 @@ def isolated_seconds(
     Inputs are synthetic: positive numbers for floats, zeros for indices. A GPU is timed by events
     around several calls in a row, as in a step: one alone would be mostly its launch.
 
-    Parameters
-    ----------
-    torch_device
-        ``cpu`` or ``cuda:0``.
-    repeats
-        Measurements per signature, fewer if they take more than `budget_s` seconds.
+    `torch_device`: ``cpu`` or ``cuda:0``.
+    `repeats`: measurements per signature, fewer if they take more than `budget_s` seconds.
 
     Returns
     -------

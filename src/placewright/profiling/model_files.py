@@ -48,6 +48,9 @@ def profile_onnx(
 ) -> OperatorProblem:
     """The problem of placing an ONNX model on CPUs (measured by ONNX Runtime) and other devices.
 
+    Raises `UnsupportedError`: ONNX Runtime has no implementation of an operator.
+    Raises `MissingDependencyError`: `method` measures, and ONNX Runtime is not installed.
+
     Parameters
     ----------
     method
@@ -55,13 +58,6 @@ def profile_onnx(
         profiler, scaled by their ``speed``. ``auto`` computes where it is not installed.
     table
         Kept profile: its entries are not measured again.
-
-    Raises
-    ------
-    UnsupportedError
-        ONNX Runtime has no implementation of an operator.
-    MissingDependencyError
-        `method` measures, and ONNX Runtime is not installed.
     """
     measures = method != "analytic" and _installed(file, method)
     graph = file.graph
@@ -93,12 +89,8 @@ def profile_openvino(
 
     Raises `UnsupportedError`: no device has an operator.
 
-    Parameters
-    ----------
-    method
-        ``analytic`` computes from FLOPs and bytes, all others measure.
-    table
-        Kept profile: its entries are not measured again.
+    `method`: ``analytic`` computes from FLOPs and bytes, all others measure.
+    `table`: kept profile: its entries are not measured again.
     """
     from placewright.runtime.model_files.hetero import described
     from placewright.runtime.model_files.hetero_timing import (

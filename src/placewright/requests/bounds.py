@@ -88,12 +88,8 @@ def fluid(problem: RequestProblem, window: float | None = None, *, success: bool
 
     Raises `MissingDependencyError`: HiGHS is not installed.
 
-    Parameters
-    ----------
-    window
-        Seconds; `window_s` by default.
-    success
-        Bound the success rate in place of the effective accuracy.
+    `window`: seconds; `window_s` by default.
+    `success`: bound the success rate in place of the effective accuracy.
     """
     return _Program(problem, window or window_s(problem), success).solve()
 

@@ -330,12 +330,8 @@ def lagrangian_bounds(
 ) -> Iterator[float]:
     """Upper bounds on the effective accuracy, each tighter; none where a step would take too long.
 
-    Parameters
-    ----------
-    alone
-        Shape (requests,): the best accuracy that an idle server gives each request.
-    deadline_s
-        ``time.perf_counter()`` value after which no step begins.
+    `alone`: Shape (requests,): the best accuracy that an idle server gives each request.
+    `deadline_s`: ``time.perf_counter()`` value after which no step begins.
     """
     relaxed = _Relaxation(problem)
     if relaxed.work > MOST_WORK or time.perf_counter() > deadline_s:

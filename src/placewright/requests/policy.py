@@ -45,12 +45,8 @@ NONE: IntArray = np.zeros(0, dtype=np.int64)
 class Dispatch:
     """A batch that starts now.
 
-    Attributes
-    ----------
-    server, variant
-        Indices of the service; the server is idle.
-    slots
-        Shape (batch,): slots of the queue, all of the variant's family.
+    `server`, `variant`: indices of the service; the server is idle.
+    `slots`: Shape (batch,): slots of the queue, all of the variant's family.
     """
 
     server: int

@@ -131,12 +131,8 @@ class Queue:
     ) -> int:
         """Add a request; the slot that it gets.
 
-        Parameters
-        ----------
-        deadline_s
-            Point in time.
-        again
-            It was dispatched before and its server failed: it does not count as an arrival.
+        `deadline_s`: point in time.
+        `again`: it was dispatched before and its server failed: it does not count as an arrival.
         """
         if not self._free:
             self._grow()

@@ -98,12 +98,8 @@ class RequestColumns(FileModel):
 class RequestFile(FileModel):
     """A problem of wing 4 as a file: servers, variants, and arrivals or requests.
 
-    Attributes
-    ----------
-    noise
-        Relative standard deviation of service times.
-    seed
-        Of arrivals and of noise.
+    `noise`: relative standard deviation of service times.
+    `seed`: of arrivals and of noise.
     """
 
     schema_version: Literal[1] = 1

@@ -143,12 +143,8 @@ class StepExecutor(WorkerProgram):
     def feed(self, batch: bytes, specs: Mapping[str, TensorSpec]) -> None:
         """Replace inputs and targets from the next step on.
 
-        Parameters
-        ----------
-        batch
-            Tensors by program input as safetensors.
-        specs
-            Their layouts.
+        `batch`: tensors by program input as safetensors.
+        `specs`: their layouts.
         """
         self.devices.feed(load(batch), specs)
 

@@ -58,12 +58,8 @@ def busy_seconds(cores: Collection[int]) -> float | None:
 class LoadMeter:
     """Adds up what others did while rounds of steps were measured.
 
-    Attributes
-    ----------
-    other_s, wall_s
-        By machine, over all rounds.
-    peak
-        By machine, CPUs in the worst round.
+    `other_s`, `wall_s`: by machine, over all rounds.
+    `peak`: by machine, CPUs in the worst round.
     """
 
     session: Session

@@ -15,12 +15,8 @@ from placewright.runtime.host import Host
 class StepLog:
     """What one device saw of one step, ``time.perf_counter()`` seconds of its machine.
 
-    Attributes
-    ----------
-    transfers
-        Tensor (its position in the graph), target device, start and end.
-    scalars
-        Outputs of one element that were made here: the loss.
+    `transfers`: tensor (its position in the graph), target device, start and end.
+    `scalars`: outputs of one element that were made here: the loss.
     """
 
     start_s: float
@@ -42,12 +38,8 @@ class StepLog:
 class StepRecord:
     """One step as all workers saw it, times from the step's start.
 
-    Attributes
-    ----------
-    duration_s
-        From the first start to the last end.
-    logs
-        One per device, times still on a clock: that of the first device's machine.
+    `duration_s`: from the first start to the last end.
+    `logs`: one per device, times still on a clock: that of the first device's machine.
     """
 
     origin_s: float

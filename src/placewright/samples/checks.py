@@ -34,12 +34,9 @@ def check_size(nodes: int, where: str) -> None:
 def check_problem(p: SampleProblem) -> None:
     """Raise where the problem is none.
 
-    Raises
-    ------
-    InputError
-        Shapes, negative numbers, a node that no link reaches, contradictory protections.
-    InfeasibleError
-        The samples do not fit all nodes together; says by how many.
+    Raises `InputError`: shapes, negative numbers, a node that no link reaches, contradictory
+    protections.
+    Raises `InfeasibleError`: the samples do not fit all nodes together; says by how many.
     """
     _check_shapes(p)
     _check_values(p)

@@ -27,12 +27,8 @@ plan_document = Document("samples-plan", ("plan.moves",), SamplePlanFile)
 def read_problem(path: str | Path) -> SampleProblem:
     """Read nodes and links.
 
-    Raises
-    ------
-    InputError
-        Names the file, the line or the field, and what is wrong.
-    InfeasibleError
-        The samples do not fit; says by how many.
+    Raises `InputError`, which names the file, the line or the field, and what is wrong.
+    Raises `InfeasibleError`: the samples do not fit; says by how many.
     """
     data, text = read_data(path)
     return problem_from(data, where=str(path), name=stem(path), text=text)

@@ -24,12 +24,8 @@ LATENCY_S = 1e-3
 class Regime:
     """One kind of edge cloud.
 
-    Attributes
-    ----------
-    data_sigma
-        Of the logarithm of the samples per node.
-    compute_spread, bandwidth_spread
-        Largest divided by smallest.
+    `data_sigma`: of the logarithm of the samples per node.
+    `compute_spread`, `bandwidth_spread`: largest divided by smallest.
     """
 
     name: str
@@ -54,12 +50,8 @@ REGIMES = {
 def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
     """A problem of the regime; the same seed gives the same problem.
 
-    Raises
-    ------
-    UnknownNameError
-        No regime of this name.
-    InputError
-        More nodes than fit in memory, pair by pair.
+    Raises `UnknownNameError`: no regime of this name.
+    Raises `InputError`: more nodes than fit in memory, pair by pair.
     """
     check_size(nodes, where=f"{regime} cloud")
     if regime not in REGIMES:

@@ -44,12 +44,8 @@ class NodeWorkers:
 
     `handles`: by node, where the nodes are up as a testbed; elsewhere slowness is emulated.
 
-    Attributes
-    ----------
-    real
-        Whether nodes and links are as slow as they are by themselves.
-    secret
-        By which these nodes know each other.
+    `real`: whether nodes and links are as slow as they are by themselves.
+    `secret`: by which these nodes know each other.
     """
 
     def __init__(self, handles: Mapping[str, NodeHandle] | None = None) -> None:
@@ -68,12 +64,8 @@ class NodeWorkers:
     def group(self, names: Sequence[str]) -> Iterator[LocalGroup]:
         """The workers of these nodes, in this order; the same ones as before where that can be.
 
-        Raises
-        ------
-        NodeLeft
-            Some were killed or stopped (`ranks` in `names`).
-        WorkerError
-            One raised an error, cannot be started, or did not answer in time.
+        Raises `NodeLeft`: some were killed or stopped (`ranks` in `names`).
+        Raises `WorkerError`: one raised an error, cannot be started, or did not answer in time.
         """
         try:
             yield self._started(tuple(names))
@@ -128,12 +120,8 @@ class Nodes:
 def nodes_up(problem: SampleProblem) -> Iterator[Nodes]:
     """Make the nodes of `problem` real for the length of a ``with`` block.
 
-    Raises
-    ------
-    UnsupportedError
-        No testbed can be made here; the message names what is missing.
-    InputError
-        The problem has no size of a file, or two nodes are not joined.
+    Raises `UnsupportedError`: no testbed can be made here; the message names what is missing.
+    Raises `InputError`: the problem has no size of a file, or two nodes are not joined.
     """
     with Testbed.up(cluster_of(problem, len(os.sched_getaffinity(0)))) as bed:
         handles = {name: bed.handle(name) for name in problem.node_names}

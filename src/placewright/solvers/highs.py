@@ -28,12 +28,8 @@ class HighsSolver:
     Ctrl-C ends a run with what was found, and `interrupted` says so: it is up to the caller to pass
     it on.
 
-    Parameters
-    ----------
-    stoppable
-        Whether Ctrl-C reaches it; it costs a thread per run.
-    options
-        HiGHS's own.
+    `stoppable`: whether Ctrl-C reaches it; it costs a thread per run.
+    `options`: HiGHS's own.
     """
 
     def __init__(self, *, stoppable: bool = True, **options: Any) -> None:

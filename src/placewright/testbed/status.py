@@ -13,12 +13,8 @@ from placewright.testbed.testbed import Testbed
 class DeviceStatus:
     """One device now.
 
-    Attributes
-    ----------
-    cpu_share
-        Cores' worth of CPU time.
-    processes
-        Number of processes inside.
+    `cpu_share`: cores' worth of CPU time.
+    `processes`: number of processes inside.
     """
 
     name: str

@@ -17,14 +17,11 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
 
     `batch`: takes the place of a first dimension that the file leaves open.
 
-    Raises
-    ------
-    InputError
-        The file is missing or damaged, a file with its weights is missing, or it needs `batch`.
-    UnsupportedError
-        Dynamic shapes, control flow, or a value whose shape cannot be inferred.
-    MissingDependencyError
-        The package ``onnx`` is not installed.
+    Raises `InputError`: the file is missing or damaged, a file with its weights is missing, or it
+    needs `batch`.
+    Raises `UnsupportedError`: dynamic shapes, control flow, or a value whose shape cannot be
+    inferred.
+    Raises `MissingDependencyError`: the package ``onnx`` is not installed.
     """
     if importlib.util.find_spec("onnx") is None:
         raise MissingDependencyError("onnx", extra="onnx", purpose=f"reading {path}")

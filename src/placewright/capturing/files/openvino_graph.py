@@ -33,6 +33,11 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
     Operators keep their friendly names and come in the order of ``get_ordered_ops()``. Constants,
     and operators that depend on constants alone, follow what reads them.
 
+    Raises `InputError`: the file is missing or damaged, or the model cannot be converted.
+    Raises `UnsupportedError`: dynamic shapes, control flow, or variables that live from one
+    inference to the next.
+    Raises `MissingDependencyError`: OpenVINO is not installed.
+
     Parameters
     ----------
     source
@@ -40,15 +45,6 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
         (``openvino:zoo:resnet50``, ``openvino:package.module:factory``).
     batch
         Takes the place of a first dimension that the file leaves open; samples of a PyTorch model.
-
-    Raises
-    ------
-    InputError
-        The file is missing or damaged, or the model cannot be converted.
-    UnsupportedError
-        Dynamic shapes, control flow, or variables that live from one inference to the next.
-    MissingDependencyError
-        OpenVINO is not installed.
     """
     if importlib.util.find_spec("openvino") is None:
         raise MissingDependencyError("openvino", extra="openvino", purpose=f"reading {source}")

@@ -142,6 +142,11 @@ def capture_tensorflow(
 ) -> TensorFlowModel:
     """Capture a step of a TensorFlow model.
 
+    Raises `UnsupportedError`: control flow, dynamic shapes, a SavedModel without a signature,
+    unknown operators.
+    Raises `InputError`: a file that is missing or damaged.
+    Raises `MissingDependencyError`: TensorFlow is not installed.
+
     Parameters
     ----------
     source
@@ -155,15 +160,6 @@ def capture_tensorflow(
         The step with gradients and the optimizer, of a Keras model.
     process
         That has imported TensorFlow; a new one by default.
-
-    Raises
-    ------
-    UnsupportedError
-        Control flow, dynamic shapes, a SavedModel without a signature, unknown operators.
-    InputError
-        A file that is missing or damaged.
-    MissingDependencyError
-        TensorFlow is not installed.
     """
     asked = _asked(source, batch, training)
     process = process or TensorFlowProcess()

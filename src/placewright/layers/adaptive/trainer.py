@@ -138,12 +138,8 @@ class LayerTrainer:
 
         A Ctrl-C takes effect when the step is done, a second one at once.
 
-        Raises
-        ------
-        InputError
-            The batch has another size or other tensors.
-        InfeasibleError
-            The model does not fit on the workers that are left.
+        Raises `InputError`: the batch has another size or other tensors.
+        Raises `InfeasibleError`: the model does not fit on the workers that are left.
         """
         model = self.run.job.model
         batch = model.feeds(replace(model.source, inputs=inputs, targets=targets))

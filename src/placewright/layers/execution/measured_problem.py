@@ -58,12 +58,8 @@ def measured_problem(
 
     All workers measure at once, as they will train at once.
 
-    Parameters
-    ----------
-    exact
-        Layers with dropout or batch norm have to see the whole batch.
-    sizes
-        Of micro-batches to measure, ascending; a few up to the batch by default.
+    `exact`: layers with dropout or batch norm have to see the whole batch.
+    `sizes`: of micro-batches to measure, ascending; a few up to the batch by default.
     """
     model, cluster = session.model, session.cluster
     devices = cluster.devices

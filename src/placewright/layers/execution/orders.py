@@ -43,12 +43,8 @@ class LayerProgram:
 class LayerOrder:
     """One layer on one worker.
 
-    Attributes
-    ----------
-    strategy
-        A value of `placewright.layers.plan.Strategy`.
-    program
-        On the samples that this worker takes of a micro-batch.
+    `strategy`: a value of `placewright.layers.plan.Strategy`.
+    `program`: on the samples that this worker takes of a micro-batch.
     """
 
     name: str

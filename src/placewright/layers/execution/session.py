@@ -110,12 +110,8 @@ class LayerSession:
     ) -> list[tuple[StepTimes, ...]]:
         """Train so many steps; times by step and worker.
 
-        Parameters
-        ----------
-        update
-            Let the optimizer change the parameters.
-        limit_s
-            Seconds after which a worker is stuck.
+        `update`: let the optimizer change the parameters.
+        `limit_s`: seconds after which a worker is stuck.
         """
         if limit_s is None:
             limit_s = limits.patience(limits.FIRST_STEPS_S * steps)

@@ -201,12 +201,8 @@ class StageStep:
     ) -> dict[str, Tensor]:
         """All workers of the stage take part where tensors are divided among them.
 
-        Parameters
-        ----------
-        names
-            Of the parameters as which the tensors are divided; their own by default.
-        ours
-            Whether this worker hands them in; the first of the stage by default.
+        `names`: of the parameters as which the tensors are divided; their own by default.
+        `ours`: whether this worker hands them in; the first of the stage by default.
         """
         whole, cuts = {}, self._cuts()
         for name, value in tensors.items():

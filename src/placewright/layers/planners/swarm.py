@@ -256,12 +256,8 @@ class Pso:
 class Mutation:
     """Keep changing the best plan's position at random: a (1 + 1) evolution strategy.
 
-    Parameters
-    ----------
-    tries
-        Plans that are judged at most.
-    rate
-        Entries of a position that change at once, on average.
+    `tries`: plans that are judged at most.
+    `rate`: entries of a position that change at once, on average.
     """
 
     tries: int = 1500

@@ -66,12 +66,8 @@ class Observed:
 class OnlineProfile:
     """Refreshes a problem's costs from what was measured.
 
-    Attributes
-    ----------
-    base
-        The problem as it was profiled, for the devices that take part.
-    observed
-        What was measured so far, also under workers before these.
+    `base`: the problem as it was profiled, for the devices that take part.
+    `observed`: what was measured so far, also under workers before these.
     """
 
     base: OperatorProblem

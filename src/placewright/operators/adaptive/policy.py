@@ -46,12 +46,8 @@ class Policy:
 class Offer:
     """A new plan compared with the one in force.
 
-    Attributes
-    ----------
-    current_s, new_s
-        Predicted step times of both at the refreshed costs.
-    move_s
-        Seconds that the migration takes.
+    `current_s`, `new_s`: predicted step times of both at the refreshed costs.
+    `move_s`: seconds that the migration takes.
     """
 
     plan: OperatorPlan

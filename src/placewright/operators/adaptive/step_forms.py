@@ -30,12 +30,8 @@ BATCH = ("input", "target")
 class StepForm:
     """A captured step for batches of one shape.
 
-    Attributes
-    ----------
-    structure
-        What the model returns, with empty tensors.
-    constants
-        Of the program, by its inputs.
+    `structure`: what the model returns, with empty tensors.
+    `constants`: of the program, by its inputs.
     """
 
     graph: Graph
@@ -102,12 +98,8 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
 class StepForms:
     """Captures steps for batches of other shapes when they first come, and keeps them.
 
-    Parameters
-    ----------
-    source
-        The model with its example and its recipe.
-    graph
-        The training step that is placed: for batches like the example.
+    `source`: the model with its example and its recipe.
+    `graph`: the training step that is placed: for batches like the example.
     """
 
     source: ModelSource

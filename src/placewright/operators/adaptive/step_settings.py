@@ -41,12 +41,8 @@ class StepSettings:
     def before(self, step: int, program: Program | None = None) -> dict[str, torch.Tensor]:
         """What a step is fed with beside its batch, by program input.
 
-        Parameters
-        ----------
-        step
-            Its number, from 1.
-        program
-            For a batch of another shape, the one that was captured for it.
+        `step`: its number, from 1.
+        `program`: for a batch of another shape, the one that was captured for it.
         """
         if self.optimizer is None:
             return {}

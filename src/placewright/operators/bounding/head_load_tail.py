@@ -16,12 +16,8 @@ STEPS = 512
 class Windows:
     """Pairs of a head a and a tail b, and what must be done between them.
 
-    Attributes
-    ----------
-    around
-        Shape (heads, tails): a + b.
-    at, to
-        Shape (n,): the last head and tail that are no more than an operator's own.
+    `around`: Shape (heads, tails): a + b.
+    `at`, `to`: Shape (n,): the last head and tail that are no more than an operator's own.
     """
 
     around: FloatArray

@@ -32,12 +32,8 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
 
     `where`: the file, for errors.
 
-    Raises
-    ------
-    UnknownNameError
-        An operator or a device that does not exist.
-    InputError
-        An operator without a device, or a plan for another cluster.
+    Raises `UnknownNameError`: an operator or a device that does not exist.
+    Raises `InputError`: an operator without a device, or a plan for another cluster.
     """
     operator = {name: i for i, name in enumerate(problem.operator_names)}
     device = {name: d for d, name in enumerate(problem.device_names)}

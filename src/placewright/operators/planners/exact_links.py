@@ -60,12 +60,8 @@ class ExactLinks:
     Where the judged peaks do not fit, the program is solved again with that much less
     memory; the bound is always that of the first program, which every plan that fits obeys.
 
-    Parameters
-    ----------
-    moves
-        Of annealing, per node.
-    engine
-        What solves the program: SCIP or HiGHS.
+    `moves`: of annealing, per node.
+    `engine`: what solves the program: SCIP or HiGHS.
     """
 
     name: ClassVar[str] = "exact-links"

@@ -47,12 +47,8 @@ class ExactSchedule:
     Exponential. Deterministic where it ends before the deadline. With a plan at hand (in ``auto``)
     it takes at most half of the time that is left.
 
-    Parameters
-    ----------
-    operators
-        Larger problems are not taken.
-    workers
-        Strategies of the solver, which take turns.
+    `operators`: larger problems are not taken.
+    `workers`: strategies of the solver, which take turns.
     """
 
     name: ClassVar[str] = "exact-schedule"

@@ -32,12 +32,8 @@ def check_stream(
 ) -> Check:
     """Run samples that differ, several at a time and eagerly one after the other.
 
-    Parameters
-    ----------
-    run
-        Streams feeds.
-    devices
-        That the placement uses.
+    `run`: streams feeds.
+    `devices`: that the placement uses.
     """
     program = graph.program
     assert isinstance(program, Program)

@@ -143,12 +143,8 @@ class _Leaving:
 class _Pipeline:
     """Segments with their durations by device, and what they send.
 
-    Attributes
-    ----------
-    stages
-        Devices of every stage, at least one each.
-    leader
-        Shape (m,), the device in the placement whose stage each device has.
+    `stages`: devices of every stage, at least one each.
+    `leader`: Shape (m,), the device in the placement whose stage each device has.
     """
 
     problem: OperatorProblem
@@ -252,12 +248,8 @@ _ARRIVES, _LEAVES, _ENDS = range(3)
 class Simulation:
     """One simulation; times in seconds from the first sample.
 
-    Attributes
-    ----------
-    taken_s, done_s
-        By sample: when it is taken in, and when it and all before it are done.
-    spans
-        Device, or `m` and channel; sample; start and end.
+    `taken_s`, `done_s`: by sample: when it is taken in, and when it and all before it are done.
+    `spans`: device, or `m` and channel; sample; start and end.
     """
 
     pipeline: _Pipeline

@@ -339,6 +339,9 @@ def measure_stream(
 ) -> StreamMeasurement:
     """Execute the stream of a plan, and that of another one `beside` it in turns.
 
+    Raises `UnsupportedError`: see `refuse_what_cannot_stream`.
+    Raises `WorkerError`: a worker died or raised.
+
     Parameters
     ----------
     samples
@@ -346,13 +349,6 @@ def measure_stream(
     check
         The model to compare with: samples that differ, in flight at a time, against eager
         PyTorch one after the other.
-
-    Raises
-    ------
-    UnsupportedError
-        See `refuse_what_cannot_stream`.
-    WorkerError
-        A worker died or raised.
     """
     refuse_what_cannot_stream(result.problem)
     refuse_training(session.graph)

@@ -37,12 +37,8 @@ def adjust_prices(
 ) -> None:
     """Change `prices` in place.
 
-    Parameters
-    ----------
-    prices, servers, bought_s
-        Shape (kinds,): accuracies per second; how many; scratch.
-    cost_s
-        Shape (deadline buckets, kinds, variants): seconds per request; ``inf``: too late.
+    `prices`, `servers`, `bought_s`: Shape (kinds,): accuracies per second; how many; scratch.
+    `cost_s`: Shape (deadline buckets, kinds, variants): seconds per request; ``inf``: too late.
     """
     samples, (_, kinds, variants) = len(request_family), cost_s.shape
     if samples == 0:

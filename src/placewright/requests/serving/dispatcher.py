@@ -59,12 +59,8 @@ SILENT_TIMES = 20.0
 class Row:
     """One row of a request: what waits in the queue and goes to a server.
 
-    Attributes
-    ----------
-    inputs
-        One array per input of the family, of one row.
-    arrival_s, deadline_s
-        Points on the monotonic clock.
+    `inputs`: one array per input of the family, of one row.
+    `arrival_s`, `deadline_s`: points on the monotonic clock.
     """
 
     family: int

@@ -77,12 +77,8 @@ class TestbedServers:
 class RayServers:
     """Actors of Ray.
 
-    Attributes
-    ----------
-    ray
-        The module, connected.
-    options
-        By server, of those that the cluster names: see `ray_group.actor_options`.
+    `ray`: the module, connected.
+    `options`: by server, of those that the cluster names: see `ray_group.actor_options`.
     """
 
     ray: Any

@@ -51,12 +51,8 @@ class FamilyModel(FileModel):
 class Variant:
     """One model of a family.
 
-    Attributes
-    ----------
-    accuracy
-        Share of right answers on data that it was not trained on.
-    model
-        The ONNX file.
+    `accuracy`: share of right answers on data that it was not trained on.
+    `model`: the ONNX file.
     """
 
     name: str
@@ -80,13 +76,9 @@ class Family:
 def make_family(name: str, variants: Sequence[Variant]) -> Family:
     """The family of these variants.
 
-    Raises
-    ------
-    InputError
-        No variants, two of one name, no ONNX file, a tensor that cannot be served, or variants
-        whose inputs or outputs differ.
-    MissingDependencyError
-        ONNX Runtime is not installed.
+    Raises `InputError`: no variants, two of one name, no ONNX file, a tensor that cannot be served,
+    or variants whose inputs or outputs differ.
+    Raises `MissingDependencyError`: ONNX Runtime is not installed.
     """
     if not variants:
         raise InputError("a family needs a variant", where=f"family {name!r}")

@@ -142,19 +142,10 @@ def run_server_scenario(
 ) -> Verdict:
     """Run LoadGen's Server scenario for at least `duration_s`, with at least 1,000 queries.
 
-    Parameters
-    ----------
-    latency_s
-        99 % of the queries must be answered within it.
-    logs
-        Folder of LoadGen's own files.
-
-    Raises
-    ------
-    MissingDependencyError
-        ``mlcommons-loadgen`` is not installed.
-    RunError
-        LoadGen wrote no verdict.
+    `latency_s`: 99 % of the queries must be answered within it.
+    `logs`: folder of LoadGen's own files.
+    Raises `MissingDependencyError`: ``mlcommons-loadgen`` is not installed.
+    Raises `RunError`: LoadGen wrote no verdict.
     """
     try:
         import mlperf_loadgen as lg

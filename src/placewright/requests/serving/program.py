@@ -18,12 +18,8 @@ VARIANT_SERVER = "placewright.requests.serving.program:VariantServer"
 class Computed:
     """The answer to a batch.
 
-    Attributes
-    ----------
-    outputs
-        One array per output of the variant; empty where `error` says why there is none.
-    compute_s
-        Seconds in this process.
+    `outputs`: one array per output of the variant; empty where `error` says why there is none.
+    `compute_s`: seconds in this process.
     """
 
     outputs: tuple[Any, ...]

@@ -54,12 +54,8 @@ _DEADLINE_HEADERS = (
 class Needs:
     """What a request asks for.
 
-    Attributes
-    ----------
-    deadline_s
-        Seconds after its arrival.
-    min_accuracy, time_sensitivity, accuracy_sensitivity
-        In [0, 1].
+    `deadline_s`: seconds after its arrival.
+    `min_accuracy`, `time_sensitivity`, `accuracy_sensitivity`: in [0, 1].
     """
 
     deadline_s: float
@@ -72,12 +68,8 @@ class Needs:
 class InferRequest:
     """A request that was read.
 
-    Attributes
-    ----------
-    inputs
-        One array per input of the family, all with the same number of rows.
-    outputs
-        Name of each output that is wanted, and whether as binary data.
+    `inputs`: one array per input of the family, all with the same number of rows.
+    `outputs`: name of each output that is wanted, and whether as binary data.
     """
 
     id: str
@@ -136,12 +128,8 @@ def write_answer(
 ) -> tuple[bytes, int | None]:
     """The body of an answer, and the length of its JSON where binary data follow.
 
-    Parameters
-    ----------
-    head
-        Everything but ``outputs``.
-    values
-        One array per output of the family.
+    `head`: everything but ``outputs``.
+    `values`: one array per output of the family.
     """
     found = {spec.name: (spec, value) for spec, value in zip(specs, values, strict=True)}
     entries, binary = [], []

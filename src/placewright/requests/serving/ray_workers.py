@@ -49,12 +49,8 @@ class ServerActor(RayWorker):
 class RayProcess(ServerProcess):
     """A server's process as an actor.
 
-    Parameters
-    ----------
-    ray
-        The module, connected.
-    options
-        Ray's options of the actor: CPUs, and the resource that names its machine.
+    `ray`: the module, connected.
+    `options`: ray's options of the actor: CPUs, and the resource that names its machine.
     """
 
     def __init__(

@@ -37,12 +37,8 @@ NUMPY = {
 class TensorSpec:
     """An input or output of a family.
 
-    Attributes
-    ----------
-    datatype
-        A key of `NUMPY`.
-    shape
-        The first dimension is the number of rows and is -1.
+    `datatype`: a key of `NUMPY`.
+    `shape`: the first dimension is the number of rows and is -1.
     """
 
     name: str

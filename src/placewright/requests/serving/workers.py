@@ -44,12 +44,8 @@ _STARTING = ThreadPoolExecutor(1, thread_name_prefix="placewright-start")
 class ServerProcess(ABC):
     """One server's process.
 
-    Parameters
-    ----------
-    speed
-        Relative to this machine.
-    on_loss
-        Called with the reason when the process is gone or was given up.
+    `speed`: relative to this machine.
+    `on_loss`: called with the reason when the process is gone or was given up.
     """
 
     def __init__(self, name: str, speed: float, on_loss: Callable[[str], None]) -> None:

@@ -65,12 +65,9 @@ def connect(
 ) -> Channel:
     """Call a listener that knows the secret and tell it `hello`.
 
-    Raises
-    ------
-    OSError, EOFError
-        Nothing listens there, the end that does is none of ours, or it takes longer than `limit_s`.
-    AuthenticationError
-        It does not know the secret.
+    Raises `OSError`, `EOFError`: nothing listens there, the end that does is none of ours, or it
+    takes longer than `limit_s`.
+    Raises `AuthenticationError`: it does not know the secret.
     """
     with socket.create_connection(address, timeout=limit_s) as end:
         _send_at_once(end)
@@ -94,12 +91,8 @@ def connect(
 class Listener:
     """Accepts connections whose other end proves that it knows the secret.
 
-    Parameters
-    ----------
-    listening
-        A TCP socket that listens.
-    codec
-        What messages may hold.
+    `listening`: a TCP socket that listens.
+    `codec`: what messages may hold.
     """
 
     def __init__(self, listening: socket.socket, secret: bytes, codec: Codec = PLAIN) -> None:

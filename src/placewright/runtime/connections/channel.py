@@ -52,14 +52,9 @@ class Channel:
 
         `most_bytes`: a longer one is an error, found before any of it is read.
 
-        Raises
-        ------
-        EOFError
-            The other end is closed.
-        OSError
-            The connection is broken, or the message too long.
-        RunError
-            It is none that this codec knows.
+        Raises `EOFError`: the other end is closed.
+        Raises `OSError`: the connection is broken, or the message too long.
+        Raises `RunError`: it is none that this codec knows.
         """
         return self.codec.unpack(self.connection.recv_bytes(most_bytes))
 

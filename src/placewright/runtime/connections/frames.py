@@ -31,12 +31,8 @@ class FrameReader:
     def read(self) -> bytes | None:
         """The next message; ``None`` where it is not complete yet.
 
-        Raises
-        ------
-        EOFError
-            The other end is closed.
-        OSError
-            The connection is broken.
+        Raises `EOFError`: the other end is closed.
+        Raises `OSError`: the connection is broken.
         """
         while (size := self._frame_size()) is None or len(self._data) < size[0] + size[1]:
             try:

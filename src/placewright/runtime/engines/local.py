@@ -130,12 +130,8 @@ class LocalGroup(PipedGroup):
     is started again. On a testbed each node has a network of its own, where its worker opens the
     port.
 
-    Parameters
-    ----------
-    specs
-        By rank; the rendezvous is filled in here.
-    caller
-        See `Local`.
+    `specs`: by rank; the rendezvous is filled in here.
+    `caller`: see `Local`.
     """
 
     def __init__(

@@ -135,12 +135,8 @@ class ChildProcess:
 class WorkerProcess(ChildProcess):
     """The process of one worker.
 
-    Parameters
-    ----------
-    orders
-        The worker's end of the connection that its orders come through; closed here.
-    listening
-        See `placewright.runtime.worker.Worker`; it stays open here.
+    `orders`: the worker's end of the connection that its orders come through; closed here.
+    `listening`: see `placewright.runtime.worker.Worker`; it stays open here.
     """
 
     def __init__(

@@ -197,12 +197,8 @@ def _leave(number: int, frame: FrameType | None) -> Any:
 class TorchrunGroup(PipedGroup):
     """One worker per device, a child of the device's agent.
 
-    Parameters
-    ----------
-    agents
-        By rank, connections to the processes that start the workers.
-    listener
-        Where workers connect to.
+    `agents`: by rank, connections to the processes that start the workers.
+    `listener`: where workers connect to.
     """
 
     def __init__(

@@ -176,12 +176,8 @@ def known_secret() -> bytes | None:
 def call_coordinator(port: int, secret: bytes, hello: Any) -> Channel:
     """A channel to the coordinator; both ends prove that they know the secret.
 
-    Raises
-    ------
-    OSError, EOFError
-        The coordinator is gone.
-    InputError
-        It has another secret.
+    Raises `OSError`, `EOFError`: the coordinator is gone.
+    Raises `InputError`: it has another secret.
     """
     coordinator = LOOPBACK if on_one_machine() else os.environ["MASTER_ADDR"]
     deadline = time.monotonic() + _CALL_S

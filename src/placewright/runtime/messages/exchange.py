@@ -20,12 +20,8 @@ from placewright.runtime.timers import Timer
 class Exchange:
     """Copies between the process's devices, NCCL between GPUs, gloo for the rest.
 
-    Parameters
-    ----------
-    links
-        Emulated links by target device.
-    group
-        The processes with GPUs; ``None`` where NCCL joins none of this one's.
+    `links`: emulated links by target device.
+    `group`: the processes with GPUs; ``None`` where NCCL joins none of this one's.
     """
 
     def __init__(

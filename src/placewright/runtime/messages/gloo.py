@@ -65,12 +65,8 @@ class GlooReceiver:
     once no tensor refers to the buffer. Small messages, and what a GPU copies from, have buffers
     that stay.
 
-    Parameters
-    ----------
-    devices
-        All devices of the cluster.
-    lasting
-        Let all buffers stay: for streams, where the next sample needs them at once.
+    `devices`: all devices of the cluster.
+    `lasting`: let all buffers stay: for streams, where the next sample needs them at once.
     """
 
     def __init__(
@@ -130,12 +126,8 @@ class GlooReceiver:
 class GlooSender:
     """Sends: small tensors at once, others by a thread per channel, first come, first served.
 
-    Attributes
-    ----------
-    links
-        Emulated links by target device.
-    devices
-        All devices of the cluster.
+    `links`: emulated links by target device.
+    `devices`: all devices of the cluster.
     """
 
     links: Mapping[int, ShapedLink]
@@ -259,12 +251,8 @@ class GlooSender:
 class _Outgoing:
     """What is the same of a message in every step.
 
-    Attributes
-    ----------
-    at_once
-        Its maker's thread sends it, if it is in host memory.
-    timed
-        Memory in which it travels with the moment at which it is due.
+    `at_once`: its maker's thread sends it, if it is in host memory.
+    `timed`: memory in which it travels with the moment at which it is due.
     """
 
     message: Message

@@ -65,12 +65,8 @@ def backend_of(source: Driven, target: Driven, *, nccl: bool = True) -> Way:
 class Layout:
     """All devices of a cluster, and the way between any two: what both ends must agree on.
 
-    Attributes
-    ----------
-    ways
-        By source and target device.
-    direct
-        Backend of the messages whose way is ``nccl``.
+    `ways`: by source and target device.
+    `direct`: backend of the messages whose way is ``nccl``.
     """
 
     devices: tuple[Driven, ...]

@@ -22,12 +22,8 @@ from placewright.runtime.messages.wire import Message, message_key, tensor_of, w
 class Moved:
     """A tensor on its way: its place at the target, and what happens when it is there.
 
-    Attributes
-    ----------
-    arrived
-        ``None`` where it is there already.
-    span
-        When the copy began and ended, as marks of the source's timer.
+    `arrived`: ``None`` where it is there already.
+    `span`: when the copy began and ended, as marks of the source's timer.
     """
 
     tensor: torch.Tensor

@@ -50,19 +50,11 @@ def open_session(
 ) -> Any:
     """An ``onnxruntime.InferenceSession``.
 
-    Parameters
-    ----------
-    where
-        The model, for messages.
-    profile
-        Prefix of the file of ONNX Runtime's own profiler; empty for none.
-
-    Raises
-    ------
-    MissingDependencyError
-        ONNX Runtime is not installed.
-    UnsupportedError
-        It has no implementation of an operator, or no provider for the kind of device.
+    `where`: the model, for messages.
+    `profile`: prefix of the file of ONNX Runtime's own profiler; empty for none.
+    Raises `MissingDependencyError`: ONNX Runtime is not installed.
+    Raises `UnsupportedError`: it has no implementation of an operator, or no provider for the kind
+    of device.
     """
     if not onnxruntime_installed():
         raise MissingDependencyError("onnxruntime", extra="onnx", purpose=f"running {where}")

@@ -57,12 +57,8 @@ class PlacedDevices:
     def load(self, share: Share, state_file: str, weights: Mapping[str, StoredTensor]) -> None:
         """Take parts and the initial state that lives here; other programs are forgotten.
 
-        Parameters
-        ----------
-        state_file
-            Initial values by program input; what it has none of starts from zeros.
-        weights
-            Values in other files.
+        `state_file`: initial values by program input; what it has none of starts from zeros.
+        `weights`: values in other files.
         """
         self._stored, self._fed = {**stored_tensors(state_file), **weights}, {}
         self._programs, self._selected = {}, 0

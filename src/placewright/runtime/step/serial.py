@@ -64,12 +64,8 @@ def serial_actions(
 ) -> list[tuple[Action, ...]]:
     """What each process does, in the order of the one sequence.
 
-    Parameters
-    ----------
-    order
-        Every operator of the graph once, producers before consumers.
-    processes
-        The rank of every device's process.
+    `order`: every operator of the graph once, producers before consumers.
+    `processes`: the rank of every device's process.
     """
     actions: list[list[Action]] = [[] for _ in range(max(processes) + 1)]
     steps = {step.operator: (part.device, step) for part in parts for step in part.steps}
@@ -116,12 +112,8 @@ def compile_actions(
 ) -> tuple[CompiledAction, ...]:
     """Look everything up.
 
-    Parameters
-    ----------
-    slots
-        By operator.
-    registers, index
-        By part.
+    `slots`: by operator.
+    `registers`, `index`: by part.
     """
     place = {part.device: k for k, part in enumerate(parts)}
     found = []

@@ -13,12 +13,8 @@ UNBOUNDED = 1 << 10
 class Copy:
     """A device that has a stage: the whole model, or a part of it.
 
-    Attributes
-    ----------
-    seconds
-        That it is expected to take for a sample.
-    window
-        Most samples that it has and has not done.
+    `seconds`: that it is expected to take for a sample.
+    `window`: most samples that it has and has not done.
     """
 
     device: int

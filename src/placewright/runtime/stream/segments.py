@@ -87,12 +87,8 @@ def segments_of(
 ) -> list[Segment]:
     """Cut the compiled parts of a process into segments.
 
-    Parameters
-    ----------
-    lengths
-        By part, how many operators each segment has, in the part's order.
-    window
-        Most samples in flight.
+    `lengths`: by part, how many operators each segment has, in the part's order.
+    `window`: most samples in flight.
     """
     found: list[Segment] = []
     made: dict[tuple[int, int], int] = {}

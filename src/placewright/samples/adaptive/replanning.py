@@ -165,12 +165,8 @@ class Adaptive:
     def steps(self) -> Iterator[Step]:
         """All epochs, one after another.
 
-        Raises
-        ------
-        InfeasibleError, InputError
-            There is no first plan.
-        RunError
-            No node is left, or a sample was lost in a move.
+        Raises `InfeasibleError`, `InputError`: there is no first plan.
+        Raises `RunError`: no node is left, or a sample was lost in a move.
         """
         with workers_or_own(self._workers) as self._workers:
             yield from self._steps()

@@ -85,12 +85,8 @@ def pictures(problem: SampleProblem, kind: str = "auto", seed: int = 0) -> tuple
     `kind`: ``digits``: handwritten ones; ``synthetic``: made from `seed`; ``auto``: digits where
     scikit-learn is installed and has enough of each class.
 
-    Raises
-    ------
-    UnknownNameError
-        Another kind.
-    MissingDependencyError
-        Digits without scikit-learn.
+    Raises `UnknownNameError`: another kind.
+    Raises `MissingDependencyError`: digits without scikit-learn.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of images", kind, KINDS)

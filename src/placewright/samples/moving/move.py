@@ -205,12 +205,8 @@ def transfers_of(
     Without them it sends what it held at the start, and all classes for a neighbour over one
     connection.
 
-    Parameters
-    ----------
-    speed
-        How many times faster than in the problem links are emulated; ``inf``: not at all.
-    held
-        Samples by node and class; as they were dealt by default.
+    `speed`: how many times faster than in the problem links are emulated; ``inf``: not at all.
+    `held`: samples by node and class; as they were dealt by default.
     """
     played = simulate_transfers(problem, plan)
     here = [[list(samples) for samples in node] for node in held or numbered(problem)]

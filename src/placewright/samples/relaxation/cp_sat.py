@@ -36,12 +36,8 @@ SUMMED = 1e-9
 class WholeRows:
     """``low <= matrix @ x <= high`` and ``cost @ x`` in 64-bit numbers, a row's entries together.
 
-    Attributes
-    ----------
-    top
-        Largest value of each column.
-    scale
-        Ticks of a second.
+    `top`: largest value of each column.
+    `scale`: ticks of a second.
     """
 
     start: IntArray

@@ -156,12 +156,8 @@ SUMMED = 1e-9
 class Generated:
     """A master with as many columns as it took, or as there was time for.
 
-    Attributes
-    ----------
-    bound
-        Of the program's value, in its unit of time; true at every moment.
-    finished
-        Whether value and bound have met.
+    `bound`: of the program's value, in its unit of time; true at every moment.
+    `finished`: whether value and bound have met.
     """
 
     master: Master

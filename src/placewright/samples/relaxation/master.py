@@ -65,12 +65,8 @@ class Master:
     Columns: the times, then (equal batches) the steps of each rank, then the moves. Where they are
     whole, Ctrl-C ends a solve with what was found, and `interrupted` says so.
 
-    Parameters
-    ----------
-    slack
-        Samples by which a label mix may be missed; without it `WHOLE_SLACK`, or `SLACK`.
-    most_missing
-        Samples by which storage and label mix may be missed at most, at a price.
+    `slack`: samples by which a label mix may be missed; without it `WHOLE_SLACK`, or `SLACK`.
+    `most_missing`: samples by which storage and label mix may be missed at most, at a price.
     """
 
     def __init__(

@@ -64,19 +64,10 @@ def train(
 ) -> Trained:
     """Train on what the shards hold; nodes are as slow as in the problem, divided by `speed`.
 
-    Parameters
-    ----------
-    workers
-        The nodes' processes; others for the length of this call where none are given.
-    dying
-        Nodes that are killed on purpose, in the middle of the first epoch.
-
-    Raises
-    ------
-    NodeLeft
-        Which nodes' processes were killed.
-    WorkerError
-        A process died, or did not answer for `LONGEST_S`.
+    `workers`: the nodes' processes; others for the length of this call where none are given.
+    `dying`: nodes that are killed on purpose, in the middle of the first epoch.
+    Raises `NodeLeft`: which nodes' processes were killed.
+    Raises `WorkerError`: a process died, or did not answer for `LONGEST_S`.
     """
     begun, limit_s = since or Since(), limits.patience(LONGEST_S)
     with (

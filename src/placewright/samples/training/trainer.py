@@ -64,12 +64,8 @@ class TrainingOrder:
 class Epoch:
     """One epoch.
 
-    Attributes
-    ----------
-    loss
-        Mean over the samples that were visited.
-    test_loss, accuracy
-        On the test images, after the epoch.
+    `loss`: mean over the samples that were visited.
+    `test_loss`, `accuracy`: on the test images, after the epoch.
     """
 
     seconds: float

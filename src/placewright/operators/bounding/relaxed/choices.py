@@ -33,12 +33,8 @@ class Choices:
     def by_price(self, value: float, price: FloatArray) -> BoolArray:
         """What is forbidden from now on, shape (groups, m).
 
-        Parameters
-        ----------
-        value
-            A bound on the end.
-        price
-            Shape (groups, m): how much higher it is with the group on the device.
+        `value`: a bound on the end.
+        `price`: Shape (groups, m): how much higher it is with the group on the device.
         """
         return self._forbid(self.allowed & (value + price > self.most))
 

@@ -45,12 +45,8 @@ def save_parameters(
 ) -> Path:
     """Write parameters, their schema and `facts` (JSON data) to one safetensors file, atomically.
 
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    MissingDependencyError
-        safetensors is not installed.
+    Raises `InputError`: the file cannot be written.
+    Raises `MissingDependencyError`: safetensors is not installed.
     """
     save = _safetensors().save
     arrays = {name: np.array(value, order="C") for name, value in parameters.items()}
@@ -61,13 +57,9 @@ def save_parameters(
 def load_parameters(path: str | Path, schema: Schema) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and facts of a checkpoint.
 
-    Raises
-    ------
-    InputError
-        No file, no safetensors file, a damaged one, or one of another planner, other features,
-        sizes or another problem.
-    MissingDependencyError
-        safetensors is not installed.
+    Raises `InputError`: no file, no safetensors file, a damaged one, or one of another planner,
+    other features, sizes or another problem.
+    Raises `MissingDependencyError`: safetensors is not installed.
     """
     load, where = _safetensors().load, str(path)
     data = _bytes(path)

@@ -70,12 +70,8 @@ class Measured(Protocol):
 class MeasuredRun:
     """What a planner found by measured runs.
 
-    Attributes
-    ----------
-    evaluations
-        The measured ones, with the parameters that were learned.
-    proposal
-        The plan that was fastest when the finalists ran in turns.
+    `evaluations`: the measured ones, with the parameters that were learned.
+    `proposal`: the plan that was fastest when the finalists ran in turns.
     """
 
     evaluations: Evaluations

@@ -33,12 +33,8 @@ class SequencePlacer(nn.Module):
     def logits(self, features: Tensor, devices: Tensor) -> Tensor:
         """Shape (k, groups, m): of each device, given those of the groups before.
 
-        Parameters
-        ----------
-        features
-            Shape (k, groups, width).
-        devices
-            Shape (k, groups).
+        `features`: Shape (k, groups, width).
+        `devices`: Shape (k, groups).
         """
         encoded, _ = self.encoder(features)
         none = torch.full_like(devices[:, :1], self.devices)

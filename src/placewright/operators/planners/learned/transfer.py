@@ -193,12 +193,8 @@ def proposals(
 class Decoder:
     """Decodes list schedules of one problem, judges them and keeps the best plan.
 
-    Attributes
-    ----------
-    best, score
-        The best plan so far and its score.
-    chosen
-        Setting and noise of the best decoding so far.
+    `best`, `score`: the best plan so far and its score.
+    `chosen`: setting and noise of the best decoding so far.
     """
 
     def __init__(self, problem: OperatorProblem) -> None:

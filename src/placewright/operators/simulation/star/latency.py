@@ -173,12 +173,8 @@ def serialised(
 ) -> HostTransfers:
     """Transfers one after another, in the order given.
 
-    Parameters
-    ----------
-    clock_s
-        When each sequence of transfers may go on; moved on by this function.
-    turn
-        Index into `clock_s` of each transfer: its device by default.
+    `clock_s`: when each sequence of transfers may go on; moved on by this function.
+    `turn`: index into `clock_s` of each transfer: its device by default.
     """
     start, end = np.empty(len(tensor)), np.empty(len(tensor))
     clocks = (device if clock is None else clock).tolist()

@@ -21,12 +21,8 @@ from placewright.operators.planners.pipelines.slots.program import slot_kinds
 class LoadInstance(NamedTuple):
     """A contraction as the kernel reads it, a column per slot.
 
-    Attributes
-    ----------
-    touch_offsets, touched
-        CSR: the hyperedges of each node.
-    member_offsets, member
-        CSR: the nodes of each hyperedge.
+    `touch_offsets`, `touched`: CSR: the hyperedges of each node.
+    `member_offsets`, `member`: CSR: the nodes of each hyperedge.
     """
 
     work: FloatArray
