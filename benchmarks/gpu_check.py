@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from link_speeds import measure_links
 from placewright import (
     Cluster,
     Device,
@@ -39,7 +40,6 @@ from placewright import (
     solve,
 )
 from placewright.cluster.detect import gpu_texts
-from placewright.profiling.links import measure_links
 from placewright.runtime.engines.local import Local
 from placewright.testing.small_zoo import small
 

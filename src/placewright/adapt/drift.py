@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewright.adapt.device_factors import MEDIAN_ERROR, SIGMA_PER_MAD
 from placewright.numerics.arrays import BoolArray, FloatArray
 
 SETTLING = 5
@@ -84,8 +85,8 @@ class Drift:
         """Three relative standard deviations of a running median, from the steps' own spread."""
         past = np.asarray(self._past)
         middle = np.median(past)
-        deviation = 1.4826 * np.median(np.abs(past - middle)) / middle
-        return float(3.0 * 1.2533 * deviation / np.sqrt(self.window))
+        deviation = SIGMA_PER_MAD * np.median(np.abs(past - middle)) / middle
+        return float(3.0 * MEDIAN_ERROR * deviation / np.sqrt(self.window))
 
     @property
     def settled(self) -> bool:

@@ -113,13 +113,7 @@ class Timeline:
             "plan": self.plan,
             "check": None if self.check is None else self.check.as_json(),
             "events": [
-                {
-                    "step": e.step,
-                    "at_s": e.at_s,
-                    "kind": str(e.kind),
-                    "text": e.text,
-                    **e.numbers,
-                }
+                {"step": e.step, "at_s": e.at_s, "kind": str(e.kind), "text": e.text, **e.numbers}
                 for e in self.events
             ],
         }

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from placewright.capturing.update_rule import is_number
 from placewright.errors import InputError, UnknownNameError
 
 BUILT_IN = ("adam", "sgd")
@@ -80,15 +81,15 @@ class TrainingRecipe:
                 by=f"got {type(self.optimizer).__name__}",
                 hint="give an object such as torch.optim.AdamW(model.parameters())",
             )
-        if not (_number(self.lr) and 0 <= self.lr < math.inf):
+        if not (is_number(self.lr) and 0 <= self.lr < math.inf):
             raise _unfit("lr", "a finite number of at least 0", self.lr, "give lr=1e-3, say")
         for name in ("clip_norm", "clip_value"):
             limit = getattr(self, name)
-            if limit is not None and not (_number(limit) and limit > 0):
+            if limit is not None and not (is_number(limit) and limit > 0):
                 raise _unfit(name, "above 0", limit, "give a number, or None to clip nothing")
         for name in ("accumulate", "micro_batches"):
             count = getattr(self, name)
-            if not (isinstance(count, int) and _number(count) and count >= 1):
+            if not (isinstance(count, int) and is_number(count) and count >= 1):
                 raise _unfit(name, "at least 1", count, "give a whole number; 1 for none")
         if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
             raise _unfit(
@@ -135,10 +136,6 @@ class TrainingRecipe:
         if self.optimizer == "sgd":
             return replace(self, optimizer=torch.optim.SGD(parameters(), lr=self.lr))
         return replace(self, optimizer=torch.optim.Adam(parameters(), lr=self.lr, fused=True))
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _unfit(name: str, what: str, value: object, hint: str) -> InputError:

@@ -141,7 +141,7 @@ def numbered(group: Mapping[str, Any], where: str) -> tuple[list[str], list[str]
         parts = {name: value}
         if isinstance(value, tuple | list) and value:
             parts = {f"{name}.{k}": part for k, part in enumerate(value)}
-        if all(_is_number(part) for part in parts.values()):
+        if all(is_number(part) for part in parts.values()):
             numbers += parts
             whole += [part for part, number in parts.items() if isinstance(number, int)]
         elif isinstance(value, PLAIN):
@@ -158,7 +158,8 @@ def numbered(group: Mapping[str, Any], where: str) -> tuple[list[str], list[str]
     return numbers, whole, fixed
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
+    """Whether it is an integer or a float, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -14,15 +14,61 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import documents, machine, models, pbqp, quickstart, testbed
+from placewright.cli import documents, machine, models, pbqp, testbed
 from placewright.cli.command import console_command
+from placewright.cli.console import Console
+from placewright.cli.options import BatchOption, QuietOption
 from placewright.errors import InputError, PlacewrightError, RunError
+
+OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
+OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
+StepsOption = Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Measured steps.")]
+
+
+def quickstart(
+    on: OnOption = "edge-duo",
+    out: OutOption = Path("quickstart"),
+    steps: StepsOption = 10,
+    batch: BatchOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Place, run, compare and report real models on this machine.
+
+    A stream of samples through Inception-v3 beside the fastest board, AlexNet's training step,
+    which fits on neither of the two boards alone, a small language model that both boards train
+    together, each with its share of the batch, and a model of your own in five lines. Worker
+    processes of this machine stand in for the boards. Ends with a table of what was measured.
+
+    [bold]Example:[/bold]  placewright quickstart --on edge-duo --out demo
+    """
+    from placewright.cluster.files import load_cluster
+    from placewright.deployment import demonstration
+    from placewright.profiling.profile_warnings import ProfileWarning
+
+    console = Console(quiet=quiet)
+    cluster = load_cluster(on)
+    print(cluster)
+    outcomes = []
+    with console.noted(ProfileWarning):
+        for outcome in demonstration.demonstrate(
+            cluster, out, jobs=demonstration.JOBS, steps=steps, batch=batch, monitor=console
+        ):
+            print(f"\n{outcome.title}\n{outcome.text}")
+            for path in outcome.files:
+                console.kept(path)
+            outcomes.append(outcome)
+    print(f"\n{demonstration.outcome_table(outcomes)}")
+    for outcome in outcomes:
+        if outcome.check is not None:
+            outcome.check.demand()
+
 
 INTERRUPTED = 130
 
@@ -97,7 +143,7 @@ def _root(
 AFTER_WINGS = "pbqp"
 """The first of the verbs that are listed after those of the wings."""
 
-app.command()(quickstart.quickstart)
+app.command()(quickstart)
 app.command("devices")(console_command(machine.devices))
 app.command("doctor")(console_command(machine.doctor))
 app.command("capture")(console_command(models.capture))

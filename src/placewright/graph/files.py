@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placewright.errors import InputError
-from placewright.graph.check import check_program
-from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.errors import InputError, UnknownNameError
+from placewright.graph.graph import INPUT_MARK, NO_DTYPE, Graph, Operator, Tensor, TensorSpec
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
+from placewright.graph.program import ORDER_ONLY, Instruction, Program, Ref
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
 from placewright.io.boundary import FileModel, parse_json, placed, read_text, validate
 from placewright.io.stored import write_file
@@ -189,3 +190,81 @@ def _unpacked(path: Path) -> str:
         return gzip.decompress(path.read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
+
+
+def check_program(graph: Graph) -> None:
+    """Raise `InputError` where the graph's program contradicts itself or the graph.
+
+    That is an instruction without its operator, or with more or fewer results than that has
+    outputs; a value without a dtype, used before it is made or made twice; a tensor of the
+    graph that is no value of the program.
+    """
+    program: Program = graph.program
+    where = f"{graph.name}: program"
+    names = tuple(call.name for call in program.instructions)
+    if names != graph.operator_names:
+        raise InputError(
+            "its instructions must be the graph's operators in the same order",
+            where=where,
+            by=f"{len(names)} instructions, {len(graph.operators)} operators",
+        )
+    for operator, call in zip(graph.operators, program.instructions, strict=True):
+        _check_outputs(operator, call, f"{where}: instruction {call.name!r}")
+    known = _values(program, where)
+    inputs = [entry.name for entry in program.inputs]
+    for tensor in graph.tensors:
+        if INPUT_MARK in tensor.view_of and tensor.view_of not in inputs:
+            raise UnknownNameError("input", tensor.view_of, inputs, where=f"{graph.name}: view_of")
+        if not tensor.name.startswith(ORDER_ONLY) and tensor.name not in known:
+            raise UnknownNameError("value", tensor.name, known, where=f"{graph.name}: tensors")
+
+
+def _check_outputs(operator: Operator, call: Instruction, where: str) -> None:
+    if len(call.results) != len(operator.outputs):
+        raise InputError(
+            "its results must be the outputs of its operator, one each",
+            where=where,
+            by=f"{len(call.results)} results, {len(operator.outputs)} outputs",
+            hint='name a result that is None or that nobody reads ""',
+        )
+    for name, spec in zip(call.results, operator.outputs, strict=True):
+        if name:
+            _check_dtype(name, spec, where)
+
+
+def _check_dtype(name: str, spec: TensorSpec, where: str) -> None:
+    if spec.dtype == NO_DTYPE:
+        raise InputError(f"the value {name!r} has no dtype", where=where)
+
+
+def _values(program: Program, where: str) -> set[str]:
+    """Names of all values, after a walk from top to bottom."""
+    known: set[str] = set()
+    for entry in program.inputs:
+        _check_dtype(entry.name, entry.spec, f"{where}: inputs")
+        _make(known, entry.name, f"{where}: inputs")
+    for call in program.instructions:
+        place = f"{where}: instruction {call.name!r}"
+        for name in (*_refs((call.args, tuple(call.kwargs.values()))), *call.mutates):
+            if name not in known:
+                raise UnknownNameError("value", name, known, where=place)
+        for name in filter(None, call.results):
+            _make(known, name, place)
+    for output in program.outputs:
+        if output.value not in known:
+            raise UnknownNameError("value", output.value, known, where=f"{where}: outputs")
+    return known
+
+
+def _make(known: set[str], name: str, where: str) -> None:
+    if name in known:
+        raise InputError(f"the value {name!r} is made twice", where=where)
+    known.add(name)
+
+
+def _refs(argument: Any) -> Iterator[str]:
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _refs(part)

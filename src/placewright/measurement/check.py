@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from placewright.errors import CheckError
@@ -69,14 +69,7 @@ class Difference:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "step": self.step,
-            "role": self.role,
-            "tensor": self.tensor,
-            "max_abs_error": self.max_abs_error,
-            "tolerance": self.tolerance,
-            "passed": self.passed,
-        }
+        return asdict(self) | {"passed": self.passed}
 
     def __str__(self) -> str:
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -38,13 +38,7 @@ class SpeedUp:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high,
-            "rounds": self.rounds,
-            "decided": self.decided,
-        }
+        return asdict(self) | {"decided": self.decided}
 
 
 def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> SpeedUp:

@@ -172,7 +172,7 @@ def _check_views(p: OperatorProblem) -> None:
         raise InputError("alias_of names a tensor that does not exist", where=p.name)
     for k in np.flatnonzero(alias >= 0).tolist():
         base = int(alias[k])
-        readers = p.consumers[p.consumer_offsets[base] : p.consumer_offsets[base + 1]]
+        readers = p.readers(base)
         if p.tensor_producer[k] not in readers:
             raise InputError(
                 "a view must be made by an operator that reads what it is a view of",

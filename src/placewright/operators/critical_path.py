@@ -114,7 +114,7 @@ def _causes(judged: OperatorJudgement) -> list[set[int]]:
     found: list[set[int]] = []
     for op in range(p.n):
         device = int(judged.placement[op])
-        read = _read(judged, op)
+        read = p.topology.read_by(op).tolist()
         found.append({arrival.get((k, device), int(p.tensor_producer[k])) for k in read})
     return found + [{int(p.tensor_producer[k])} for k in moves.tensor.tolist()]
 
@@ -132,14 +132,6 @@ def _turns(judged: OperatorJudgement, track: IntArray) -> IntArray:
     return np.where(free, -1 - np.arange(len(track)), device)
 
 
-def _read(judged: OperatorJudgement, op: int) -> list[int]:
-    topology = judged.problem.topology
-    read: list[int] = topology.in_tensors[
-        topology.in_offsets[op] : topology.in_offsets[op + 1]
-    ].tolist()
-    return read
-
-
 def _through_host(judged: OperatorJudgement) -> list[set[int]]:
     """A call waits for all that it takes in, and what it makes is there when it has ended."""
     p, moves, place = judged.problem, judged.transfers, judged.placement
@@ -155,6 +147,6 @@ def _through_host(judged: OperatorJudgement) -> list[set[int]]:
         needs[d] |= made[k]
     found: list[set[int]] = []
     for op in range(p.n):
-        waits = set() if pays[place[op]] else {x for k in _read(judged, op) for x in made[k]}
+        waits = set() if pays[place[op]] else {x for k in p.topology.read_by(op) for x in made[k]}
         found.append(waits)
     return found + [needs[d] if d != HOST else set() for d in moves.target.tolist()]

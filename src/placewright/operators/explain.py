@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placewright.errors import UnknownNameError
-from placewright.operators.alternatives import Alternative, moved
 from placewright.operators.critical_path import Limit, critical_spans, limits
 from placewright.operators.explain_module import (
+    Alternative,
     ModuleExplanation,
     explain_module,
     module_names,
+    moved,
 )
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
@@ -129,8 +130,8 @@ def _binding(
 
 def _received(problem: OperatorProblem, judged: OperatorJudgement, op: int) -> dict[str, str]:
     """Tensors that it waits for from other devices: name -> sending device."""
-    topology, place = problem.topology, judged.placement
-    read = topology.in_tensors[topology.in_offsets[op] : topology.in_offsets[op + 1]].tolist()
+    place = judged.placement
+    read = problem.topology.read_by(op).tolist()
     source = {k: int(place[problem.tensor_producer[k]]) for k in read}
     return {
         problem.tensor_names[k]: problem.device_names[d]
@@ -142,12 +143,9 @@ def _received(problem: OperatorProblem, judged: OperatorJudgement, op: int) -> d
 def _sent(
     problem: OperatorProblem, judged: OperatorJudgement, op: int
 ) -> dict[str, tuple[str, ...]]:
-    topology, place = problem.topology, judged.placement
-    made = topology.out_tensors[topology.out_offsets[op] : topology.out_offsets[op + 1]].tolist()
-    sent = {}
-    for k in made:
-        readers = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
-        targets = sorted(set(place[readers].tolist()) - {int(place[op])})
+    place, sent = judged.placement, {}
+    for k in problem.topology.made_by(op).tolist():
+        targets = sorted(set(place[problem.readers(k)].tolist()) - {int(place[op])})
         if targets:
             sent[problem.tensor_names[k]] = tuple(problem.device_names[d] for d in targets)
     return sent

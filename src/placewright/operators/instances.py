@@ -169,7 +169,7 @@ def with_random_views(problem: OperatorProblem, seed: int) -> OperatorProblem:
     alias = np.full(problem.t, -1)
     for k in np.flatnonzero(rng.random(problem.t) < 0.5):
         i = problem.tensor_producer[k]
-        read = topology.in_tensors[topology.in_offsets[i] : topology.in_offsets[i + 1]]
+        read = topology.read_by(i)
         alias[k] = rng.choice([*read.tolist(), -2])
     return problem.replace(alias_of=alias)
 

@@ -41,8 +41,7 @@ from placewright.operators.simulation.inputs import (
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.queued_judge import judge_queues, queue_values
-from placewright.operators.simulation.star.judge import judge_star
-from placewright.operators.simulation.star.scores import star_scores
+from placewright.operators.simulation.star.judge import judge_star, star_scores
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.operators.structure.costs import kernel_costs
 

@@ -210,11 +210,13 @@ def compare_learned(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
+    """One seed; `within`: its value within the seconds allowed, where some were."""
+
     value: float
-    within: float | None
     evaluations: int
     seconds: float
     curve: tuple[Point, ...]
+    within: float | None = None
 
 
 def _row(label: str, runs: Sequence[_Outcome]) -> Row:
@@ -259,13 +261,13 @@ def _run(
     bound: float,
 ) -> _Outcome:
     """One seed: until the evaluations are spent, and until the seconds are."""
-    value, count, took, curve = _within(problem, planner, seed, bound, limit=evaluations)
-    within: float | None = None
-    if seconds and took >= seconds and curve:
-        within = min((p.value_s for p in curve if p.seconds <= seconds), default=value)
-    elif seconds:
-        within = _within(problem, planner, seed, bound, seconds=seconds)[0]
-    return _Outcome(value, within, count, took, curve)
+    run = _within(problem, planner, seed, bound, limit=evaluations)
+    if seconds and run.seconds >= seconds and run.curve:
+        values = (p.value_s for p in run.curve if p.seconds <= seconds)
+        return replace(run, within=min(values, default=run.value))
+    if seconds:
+        return replace(run, within=_within(problem, planner, seed, bound, seconds=seconds).value)
+    return run
 
 
 def _within(
@@ -276,8 +278,8 @@ def _within(
     *,
     limit: float = math.inf,
     seconds: float = math.inf,
-) -> tuple[float, int, float, tuple[Point, ...]]:
-    """Best value, evaluations, seconds and curve within a budget."""
+) -> _Outcome:
+    """What one seed finds within a budget."""
     began = time.perf_counter()
     context = Context(seed=seed, deadline_s=began + seconds, bound=bound, judge=judge)
     if hasattr(planner, "learn"):
@@ -292,7 +294,8 @@ def _within(
         raise KeyboardInterrupt
     took = time.perf_counter() - began
     judgement = judge(problem, proposal.plan)
-    return judgement.value if judgement.feasible else math.inf, count, took, curve
+    value = judgement.value if judgement.feasible else math.inf
+    return _Outcome(value, count, took, curve)
 
 
 def _limited(planner: Planner, limit: float) -> Planner:

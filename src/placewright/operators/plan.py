@@ -50,13 +50,9 @@ class OperatorPlan:
     replica_of: IntArray | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "placement", frozen_int(self.placement))
-        if self.order is not None:
-            object.__setattr__(self, "order", frozen_int(self.order))
-        if self.call is not None:
-            object.__setattr__(self, "call", frozen_int(self.call))
-        if self.replica_of is not None:
-            object.__setattr__(self, "replica_of", frozen_int(self.replica_of))
+        for key in ("placement", "order", "call", "replica_of"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, frozen_int(getattr(self, key)))
         if self.order is None and self.dispatch is Dispatch.IN_ORDER:
             raise InputError("an in-order plan needs an order", where="plan")
 

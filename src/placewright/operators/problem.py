@@ -89,6 +89,14 @@ class Topology:
     out_offsets: IntArray
     out_tensors: IntArray
 
+    def read_by(self, operator: int) -> IntArray:
+        """Tensors that an operator reads."""
+        return self.in_tensors[self.in_offsets[operator] : self.in_offsets[operator + 1]]
+
+    def made_by(self, operator: int) -> IntArray:
+        """Tensors that an operator makes."""
+        return self.out_tensors[self.out_offsets[operator] : self.out_offsets[operator + 1]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorProblem:
@@ -234,6 +242,10 @@ class OperatorProblem:
     def t(self) -> int:
         """Number of tensors."""
         return len(self.tensor_names)
+
+    def readers(self, tensor: int) -> IntArray:
+        """Operators that read a tensor."""
+        return self.consumers[self.consumer_offsets[tensor] : self.consumer_offsets[tensor + 1]]
 
     def allowed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Shape (n, m): whether the device can run the operator, its whole group and its pin."""

@@ -19,7 +19,7 @@ from placewright.report.text import (
 
 if TYPE_CHECKING:
     from placewright.operators.explain import Explanation
-    from placewright.operators.explain_module import ModuleExplanation
+    from placewright.operators.explain_module import Alternative, ModuleExplanation
     from placewright.operators.placement_summary import PlacementSummary, Split
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.trace import Trace
@@ -117,18 +117,21 @@ def module_explanation_text(e: ModuleExplanation) -> str:
         *_traffic("in", "from", e.bytes_in),
         *_traffic("out", "to", e.bytes_out),
     ]
-    moves = [
-        (
-            a.device,
-            seconds(a.compute_s),
-            seconds(a.value_s),
-            relative_change(a.value_s, e.value_s),
-            a.note,
-        )
-        for a in e.alternatives
+    moves = [_moves("moved whole to", e.alternatives, e.value_s)] if e.alternatives else []
+    return "\n".join([*lines, *moves])
+
+
+def _moves(title: str, alternatives: Sequence[Alternative], value_s: float) -> str:
+    """A row per other device."""
+    rows = [
+        (a.device, seconds(a.compute_s), seconds(a.value_s), _change(a, value_s), a.note)
+        for a in alternatives
     ]
-    header = ("moved whole to", "runs", "value then", "change", "note")
-    return "\n".join([*lines, *([plain_table(header, moves, " rrr")] if moves else [])])
+    return plain_table((title, "runs", "value then", "change", "note"), rows, " rrr")
+
+
+def _change(alternative: Alternative, value_s: float) -> str:
+    return relative_change(alternative.value_s, value_s)
 
 
 def _traffic(way: str, preposition: str, amounts: Mapping[str, float]) -> list[str]:
@@ -144,17 +147,6 @@ def explanation_text(explanation: Explanation) -> str:
     mates = f", with {e.group - 1} that move with it" if e.group > 1 else ""
     crossing = [f"  receives {name} from {device}" for name, device in e.received.items()]
     crossing += [f"  sends {name} to {', '.join(to)}" for name, to in e.sent.items()]
-    header = ("moved to", "runs", "value then", "change", "note")
-    rows = [
-        (
-            a.device,
-            seconds(a.compute_s),
-            seconds(a.value_s),
-            relative_change(a.value_s, e.value_s),
-            a.note,
-        )
-        for a in e.alternatives
-    ]
     return "\n".join(
         [
             f"{e.operator} runs on {e.device} for {seconds(e.compute_s)}{mates}",
@@ -163,7 +155,7 @@ def explanation_text(explanation: Explanation) -> str:
             *([f"  held here by {e.binding}"] if e.binding else []),
             *crossing,
             *(f"  the plan: {limit}" for limit in e.limits[:4]),
-            plain_table(header, rows, " rrr"),
+            _moves("moved to", e.alternatives, e.value_s),
         ]
     )
 

@@ -19,6 +19,7 @@ from placewright.samples.problem import Ports, SampleProblem
 from placewright.samples.simulation import (
     PortTimes,
     node_end_s,
+    port_seconds,
     simulate_transfers,
     timeline,
     training_s,
@@ -113,8 +114,8 @@ def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
     """
     check_plan(problem, plan)
     at = (plan.source, plan.target)
-    out_s = _sums(plan.source, plan.count * problem.send_s[at], problem.n)
-    in_s = _sums(plan.target, plan.count * problem.receive_s[at], problem.n)
+    out_s = port_seconds(plan.source, plan.count * problem.send_s[at], problem.n)
+    in_s = port_seconds(plan.target, plan.count * problem.receive_s[at], problem.n)
     held = held_after(problem, plan)
     moved_s, stuck = transfer_s(problem, out_s, in_s), 0
     if problem.ports is Ports.QUEUED or problem.relay:
@@ -147,11 +148,6 @@ def violation(problem: SampleProblem, plan: SamplePlan, held: IntArray) -> Viola
         if check[1] > 0:
             return check
     return _mix_missed(problem, held)
-
-
-def _sums(node: IntArray, port_s: FloatArray, n: int) -> FloatArray:
-    """Seconds by node; an empty bincount would be of whole numbers."""
-    return np.bincount(node, port_s, minlength=n).astype(np.float64)
 
 
 def _value(problem: SampleProblem, end_s: FloatArray, price_s: float) -> float:

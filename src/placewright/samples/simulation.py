@@ -29,6 +29,11 @@ MOST_SPANS = 4000
 """Epochs of all nodes above which a node's epochs are one span."""
 
 
+def port_seconds(node: IntArray, port_s: FloatArray, n: int) -> FloatArray:
+    """Shape (n,): seconds by node; an empty bincount would be of whole numbers."""
+    return np.bincount(node, port_s, minlength=n).astype(np.float64)
+
+
 def transfer_s(problem: SampleProblem, out_s: FloatArray, in_s: FloatArray) -> FloatArray:
     """Shape (n,): when each node's transfers have ended, with ideal ports."""
     if problem.duplex is Duplex.HALF:

@@ -14,10 +14,9 @@ from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.greedy import Greedy
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import SampleRun
-from placewright.samples.run_trace import run_trace
 from placewright.samples.training.train import Trained
 from placewright.samples.training.trainer import Epoch
-from placewright.samples.views.run_pages import samples_epochs_page, samples_run_page
+from placewright.samples.views.run_pages import run_trace, samples_epochs_page, samples_run_page
 from tests.operators.test_views import check
 from tests.report.examples import HOSTILE
 from tests.samples.tiny import tiny

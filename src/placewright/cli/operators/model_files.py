@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,26 +25,19 @@ FolderOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of ``run`` that models of other runtimes have."""
-
-    steps: int
-    check: bool
-    emulate: bool
-    planner: str
-    time_limit_s: float | None
-    seed: int
-    report: Path | None
-    trace: Path | None
-
-
 def run_model_file(
     console: Console,
     loaded: Loaded,
     plan: Path | None,
-    options: RunOptions,
     *,
+    steps: int,
+    check: bool,
+    emulate: bool,
+    planner: str,
+    time_limit: float | None,
+    seed: int,
+    report: Path | None,
+    trace: Path | None,
     refused: Mapping[str, bool],
 ) -> None:
     """Run a plan beside the best single device; planned first without one."""
@@ -61,13 +53,13 @@ def run_model_file(
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
-        limit_s = LIMIT_S if options.time_limit_s is None else options.time_limit_s
+        limit_s = LIMIT_S if time_limit is None else time_limit
         with console.meter(f"planning {problem.name}") as meter, loaded.measuring() as measure:
             result = solve(
                 problem,
-                options.planner,
+                planner,
                 time_limit_s=limit_s,
-                seed=options.seed,
+                seed=seed,
                 progress=meter,
                 measure=measure,
             )
@@ -75,10 +67,10 @@ def run_model_file(
         measured = workload.measure(
             result,
             beside=best_single(problem),
-            steps=options.steps,
-            seed=options.seed,
-            check=options.check,
-            emulate=options.emulate,
+            steps=steps,
+            seed=seed,
+            check=check,
+            emulate=emulate,
             progress=meter,
         )
     data, lines = as_json(measured, result), [run_table(result, measured)]
@@ -87,14 +79,8 @@ def run_model_file(
         lines.append(measured.unplaced_text())
     console.show(lambda: data, lambda: "\n".join(lines))
     console.keep(lambda: data)
-    keep_pictures(
-        console,
-        result,
-        report=options.report,
-        trace=options.trace,
-        graph=loaded.graph,
-        measurement=measured,
-    )
+    graph = loaded.graph
+    keep_pictures(console, result, report=report, trace=trace, graph=graph, measurement=measured)
     if measured.check is not None:
         measured.check.demand()
 

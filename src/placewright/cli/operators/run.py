@@ -136,7 +136,7 @@ def run(
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.operators.model_files import RunOptions, run_model_file
+    from placewright.cli.operators.model_files import run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file
     from placewright.deployment.placing import deploy
@@ -176,16 +176,14 @@ def run(
             console,
             load(options, console),
             plan,
-            RunOptions(
-                steps=steps or STEPS,
-                check=check,
-                emulate=emulate,
-                planner=planner or "auto",
-                time_limit_s=time_limit,
-                seed=seed,
-                report=report,
-                trace=trace,
-            ),
+            steps=steps or STEPS,
+            check=check,
+            emulate=emulate,
+            planner=planner or "auto",
+            time_limit=time_limit,
+            seed=seed,
+            report=report,
+            trace=trace,
             refused={
                 "--engine": engine != "local",
                 "--adapt": adapt,

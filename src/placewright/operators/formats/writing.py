@@ -42,10 +42,7 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
                 "name": p.tensor_names[k],
                 "producer": operators[p.tensor_producer[k]],
                 "bytes": float(p.tensor_bytes[k]),
-                "consumers": [
-                    operators[j]
-                    for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
-                ],
+                "consumers": [operators[j] for j in p.readers(k)],
                 **_view_json(p, k),
             }
             for k in range(p.t)

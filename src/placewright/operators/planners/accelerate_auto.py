@@ -154,7 +154,7 @@ def _held(
 
 def _producers_device(p: OperatorProblem, groups: Groups, device: IntArray, i: int) -> int:
     top = p.topology
-    for k in top.in_tensors[top.in_offsets[i] : top.in_offsets[i + 1]].tolist():
+    for k in top.read_by(i).tolist():
         d = int(device[groups.group[p.tensor_producer[k]]])
         if d >= 0:
             return d
@@ -163,8 +163,8 @@ def _producers_device(p: OperatorProblem, groups: Groups, device: IntArray, i: i
 
 def _readers_device(p: OperatorProblem, groups: Groups, device: IntArray, i: int) -> int:
     top = p.topology
-    for k in top.out_tensors[top.out_offsets[i] : top.out_offsets[i + 1]].tolist():
-        for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist():
+    for k in top.made_by(i).tolist():
+        for j in p.readers(k).tolist():
             d = int(device[groups.group[j]])
             if d >= 0:
                 return d

@@ -177,8 +177,8 @@ def topological(p: OperatorProblem, key: FloatArray) -> IntArray:
     while ready:
         _, i = heapq.heappop(ready)
         order.append(i)
-        for k in top.out_tensors[top.out_offsets[i] : top.out_offsets[i + 1]].tolist():
-            for c in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist():
+        for k in top.made_by(i).tolist():
+            for c in p.readers(k).tolist():
                 waiting[c] -= 1
                 if waiting[c] == 0:
                     heapq.heappush(ready, (float(key[c]), c))

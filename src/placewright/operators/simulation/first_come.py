@@ -83,7 +83,7 @@ def make_queue_state(problem: OperatorProblem) -> QueueState:
     p, topology = problem, problem.topology
     tensors, counts = topology.out_tensors, np.diff(p.consumer_offsets)
     edge_tensor = np.repeat(tensors, counts[tensors])
-    readers = [p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]] for k in tensors]
+    readers = [p.readers(k) for k in tensors]
     target = np.concatenate([np.zeros(0, dtype=np.int64), *readers])
     made = np.bincount(p.tensor_producer, counts, p.n).astype(np.int64)
     n, edges, ticks = p.n, len(target), p.ticks_per_s

@@ -13,7 +13,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.samples.balance.kernel import BalanceInstance, Flows, balance
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.simulation import waits_for_all
+from placewright.samples.simulation import port_seconds, waits_for_all
 
 AT_ONCE = 1_000
 """Moves between two looks at the time: a few hundredths of a second among 2,000 nodes."""
@@ -77,8 +77,8 @@ class State:
             flow.copy(),
             problem.held - sent + flow.sum(axis=0),
             sent,
-            _sums(source, count * problem.send_s[source, target], n),
-            _sums(target, count * problem.receive_s[source, target], n),
+            port_seconds(source, count * problem.send_s[source, target], n),
+            port_seconds(target, count * problem.receive_s[source, target], n),
         )
 
     def balance(
@@ -129,11 +129,6 @@ class State:
         if self.problem.k == 1:
             return plan_of(self.problem, self.flow)
         return plan_of(self.problem, with_classes(self.problem, self.flow))
-
-
-def _sums(node: IntArray, port_s: FloatArray, n: int) -> FloatArray:
-    """Seconds by node; an empty bincount would be of whole numbers."""
-    return np.bincount(node, port_s, minlength=n).astype(np.float64)
 
 
 def with_classes(problem: SampleProblem, flow: IntArray) -> IntArray:

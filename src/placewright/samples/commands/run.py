@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.samples.commands.options import EpochsOption, NodesFile, RelayOption, read_changed
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.contract import Progress
-    from placewright.samples.adaptive.replanning import Step
+    from placewright.samples.adaptive.replanning import Step, Trouble
+    from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
+
 
 AUTO = "auto"
 
@@ -110,7 +113,6 @@ def run(
     Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
     from placewright.planning.fixed_plan import refuse_beside_plan
-    from placewright.samples.commands.trouble import troubles
     from placewright.samples.placed_samples import TIME_LIMIT_S, place_samples
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.training.recipe import Recipe
@@ -254,3 +256,52 @@ class PartialRun:
         """Raise the error that was held back, if there was one."""
         if self._error is not None:
             raise self._error
+
+
+def troubles(
+    problem: SampleProblem, slow: Sequence[str], kill: Sequence[str]
+) -> tuple[Trouble, ...]:
+    """``NODE:EPOCH:TIMES`` and ``NODE:EPOCH``, epochs counted from 1.
+
+    Raises
+    ------
+    InputError
+        Something else, or an epoch that the run does not have.
+    UnknownNameError
+        No node of this name.
+    """
+    return (
+        *(_trouble(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
+        *(_trouble(problem, written, "--kill", ("EPOCH",)) for written in kill),
+    )
+
+
+def _trouble(problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]) -> Trouble:
+    from placewright.samples.adaptive.replanning import Trouble
+
+    name, *given = written.rsplit(":", len(parts))
+    numbers = [_number(part) for part in given]
+    if len(numbers) < len(parts) or not all(x > 0 for x in numbers) or numbers[0] % 1:
+        form = ":".join(("NODE", *parts))
+        hint = "epochs count from 1; TIMES is a number above 0"
+        raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
+    if name not in problem.node_names:
+        raise UnknownNameError("node", name, problem.node_names, where=option)
+    epoch, times = (*numbers, math.inf)[:2]
+    if epoch > problem.epochs:
+        raise InputError(
+            f"{written!r} is after the last epoch",
+            where=option,
+            by=f"the run has {problem.epochs}",
+            hint="name an earlier epoch, or raise --epochs",
+        )
+    return Trouble(int(epoch) - 1, problem.node_names.index(name), times)
+
+
+def _number(written: str) -> float:
+    """A number that has an end, ``nan`` for everything else."""
+    try:
+        number = float(written)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.bounding.relaxed.bound import relaxed_bounds
-from placewright.operators.bounding.relaxed.choices import Choices
+from placewright.operators.bounding.relaxed.bound import Solver, relaxed_bounds
 from placewright.operators.bounding.relaxed.cuts import cuts_of
-from placewright.operators.bounding.relaxed.program import END, WHOLE, Program
-from placewright.operators.bounding.relaxed.solver import Solver
+from placewright.operators.bounding.relaxed.program import END, WHOLE, Choices, Program
 from placewright.operators.bounds import bounds, refined_bounds, refined_s
 from placewright.operators.instances import random_problem
 from placewright.operators.judge import judge

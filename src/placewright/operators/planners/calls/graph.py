@@ -117,14 +117,14 @@ def _whole(problem: OperatorProblem, label: IntArray) -> bool:
 def _followed(p: OperatorProblem, label: IntArray, idle: BoolArray, i: int) -> int:
     """The operator that i, which takes no time, may follow; -1 if that is not known."""
     t = p.topology
-    inputs = t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]
-    made = t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]
+    inputs = t.read_by(i)
+    made = t.made_by(i)
     if len(inputs) == 0 and len(made) == 1:
-        readers = p.consumers[p.consumer_offsets[made[0]] : p.consumer_offsets[made[0] + 1]]
+        readers = p.readers(made[0])
         return int(readers[0]) if len(readers) == 1 else -1
     if len(inputs) != 1:
         return -1
-    readers = p.consumers[p.consumer_offsets[inputs[0]] : p.consumer_offsets[inputs[0] + 1]]
+    readers = p.readers(inputs[0])
     reads = t.in_offsets[readers + 1] - t.in_offsets[readers]
     together = idle[readers] & (label[readers] == label[i]) & (reads == 1)
     brought = p.tensor_bytes[np.isin(p.tensor_producer, readers)].sum()

@@ -202,12 +202,12 @@ def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
     p, t = graph.problem, graph.problem.topology
     below = np.eye(p.n, dtype=np.bool_)
     for i in t.order[::-1].tolist():
-        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
-            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+        for k in t.made_by(i).tolist():
+            readers = p.readers(k)
             below[i] |= below[readers].any(axis=0)
     waits = np.zeros((p.t, p.n), dtype=np.bool_)
     for k in tensors.tolist():
-        readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+        readers = p.readers(k)
         waits[k] = below[readers].any(axis=0)
     return waits
 
@@ -281,8 +281,8 @@ def _followers(graph: CallGraph, fast: FloatArray) -> IntArray:
     p, t = graph.problem, graph.problem.topology
     tail, follows = np.zeros(p.n), np.full(p.n, -1)
     for i in t.order[::-1].tolist():
-        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
-            for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist():
+        for k in t.made_by(i).tolist():
+            for j in p.readers(k).tolist():
                 if graph.block[j] >= 0 and (follows[i] < 0 or tail[j] > tail[follows[i]]):
                     follows[i] = j
         tail[i] = fast[i] + (tail[follows[i]] if follows[i] >= 0 else 0.0)

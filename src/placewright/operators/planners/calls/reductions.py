@@ -104,8 +104,8 @@ def free_sources(problem: OperatorProblem) -> BoolArray:
     alone = _alone_on_cpu(p)
     free = np.zeros(p.n, dtype=np.bool_)
     for i in t.order.tolist():
-        makers = p.tensor_producer[t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]]]
-        made = t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]]
+        makers = p.tensor_producer[t.read_by(i)]
+        made = t.made_by(i)
         free[i] = alone[i] and free[makers].all() and not p.tensor_bytes[made].any()
     return free
 
@@ -119,10 +119,7 @@ def idle_sinks(problem: OperatorProblem) -> BoolArray:
     alone = _alone_on_cpu(p)
     idle = np.zeros(p.n, dtype=np.bool_)
     for i in t.order[::-1].tolist():
-        readers = [
-            p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
-            for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist()
-        ]
+        readers = [p.readers(k) for k in t.made_by(i).tolist()]
         reads = t.in_offsets[i + 1] - t.in_offsets[i]
         idle[i] = alone[i] and reads == 1 and all(idle[r].all() for r in readers)
     return idle
@@ -142,8 +139,8 @@ def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> Opera
     used = np.bincount(place[place >= 0], need[place >= 0], p.m)
     for i in t.order[place[t.order] < 0].tolist():
         place[i], call[i], unit[i] = on_cpu[i], 0, -1
-        for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
-            maker, readers = p.tensor_producer[k], _readers(p, k)
+        for k in t.read_by(i).tolist():
+            maker, readers = p.tensor_producer[k], p.readers(k)
             seen = readers[place[readers] >= 0]
             leaves = (unit[seen[seen != i]] != unit[maker]).any()
             fits = used[place[maker]] + need[i] <= p.memory_bytes[place[maker]]
@@ -151,10 +148,6 @@ def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> Opera
                 place[i], call[i], unit[i] = place[maker], call[maker], unit[maker]
         used[place[i]] += need[i]
     return OperatorPlan(place, call=call)
-
-
-def _readers(p: OperatorProblem, k: int) -> IntArray:
-    return p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
 
 
 def _alone_on_cpu(p: OperatorProblem) -> BoolArray:

@@ -26,8 +26,8 @@ from placewright.operators.planners.lists.planners import (
 from placewright.operators.planners.placements.search import Score, Start, score_plan
 from placewright.operators.planners.trivial import RoundRobin, Single
 from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.simulation.star.judge import star_scores
 from placewright.operators.simulation.star.latency import is_star_latency
-from placewright.operators.simulation.star.scores import star_scores
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, proposal_of
@@ -236,11 +236,6 @@ class Evaluations:
     def seconds(self) -> float:
         """Since the evaluations began."""
         return time.perf_counter() - self.begun_s
-
-    def value_at(self, *, evaluations: float = math.inf, seconds: float = math.inf) -> float:
-        """The best feasible value within this many evaluations and seconds, ``inf`` for none."""
-        within = (p for p in self.curve if p.evaluations <= evaluations and p.seconds <= seconds)
-        return min((p.value_s for p in within), default=math.inf)
 
     def _bound(self) -> float:
         return self.context.bound if self.measure is None else 0.0

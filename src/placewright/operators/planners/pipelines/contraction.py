@@ -308,7 +308,7 @@ def _hyperedges(
     found: dict[tuple[int, ...], list[float]] = {}
     for k in range(problem.t):
         producer = int(problem.tensor_producer[k])
-        some = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
+        some = problem.readers(k)
         members = tuple(sorted({int(node[producer]), *node[some].tolist()}))
         size = float(problem.tensor_bytes[k])
         if len(members) > 1 and size > 0:

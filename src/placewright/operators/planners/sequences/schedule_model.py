@@ -122,7 +122,7 @@ def _took(p: OperatorProblem, k: int, scale: float) -> FloatArray:
 
 
 def _readers(p: OperatorProblem, k: int) -> list[int]:
-    return sorted({*p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]].tolist()})
+    return sorted({*p.readers(k).tolist()})
 
 
 def _arrivals(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:

@@ -49,8 +49,8 @@ def least_tails(problem: OperatorProblem) -> FloatArray:
     least = np.where(p.allowed(), p.compute_s, np.inf).min(axis=1)
     tail = np.zeros(p.n)
     for i in t.order[::-1].tolist():
-        for k in t.out_tensors[t.out_offsets[i] : t.out_offsets[i + 1]].tolist():
-            readers = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+        for k in t.made_by(i).tolist():
+            readers = p.readers(k)
             tail[i] = max(tail[i], tail[readers].max(initial=0.0))
         tail[i] += least[i]
     return tail
@@ -82,7 +82,7 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
         return call[:, 0]
     t = problem.topology
     for i in t.order.tolist():
-        for k in t.in_tensors[t.in_offsets[i] : t.in_offsets[i + 1]].tolist():
+        for k in t.read_by(i).tolist():
             producer = int(problem.tensor_producer[k])
             least = call[producer].copy()
             least[place[producer]] += place[producer] != place[i]

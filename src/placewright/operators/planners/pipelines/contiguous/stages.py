@@ -128,9 +128,9 @@ def _build(c: Contraction, top: float, scale: float) -> _Model:
     _cuts(c, m)
     for g in sorted({*c.cluster.tolist()} - {-1}):
         _leave(c, m, g)
-    late = c.backward_s, c.backward_bytes
-    early = c.work_s - np.where(np.isfinite(c.work_s), late[0], 0.0), c.moved_bytes - late[1]
-    passes = (early, late) if c.diffmaxima else ((c.work_s, c.moved_bytes),)
+    backward_s, sent = c.backward_s, c.backward_bytes
+    forward = c.work_s - np.where(np.isfinite(c.work_s), backward_s, 0.0), c.moved_bytes - sent
+    passes = (forward, (backward_s, sent)) if c.diffmaxima else ((c.work_s, c.moved_bytes),)
     for s in range(stages):
         for k in range(kinds):
             for part, (work, moved) in zip(parts, passes, strict=True):

@@ -146,7 +146,7 @@ def _tensors(
     found: dict[tuple[int, tuple[int, ...], bool], list[float]] = {}
     for k in range(p.t):
         producer = int(node[p.tensor_producer[k]])
-        some = p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]
+        some = p.readers(k)
         readers = tuple(sorted({*node[some].tolist()} - {producer}))
         if readers:
             entry = found.setdefault((producer, readers, bool(backward[k])), [0.0, 0.0])

@@ -182,9 +182,10 @@ def _open(c: Contraction, m: _Model) -> list[int]:
 def _loads(c: Contraction, m: _Model, s: int, scale: float) -> None:
     """The load of slot s, or that of each pass, is within its largest."""
     on, k = [row[s] for row in m.x], m.kinds[s]
-    late = c.backward_s[:, k], c.backward_bytes
-    work, moved = c.work_s[:, k], c.moved_bytes
-    passes = ((work - late[0], moved - late[1]), late) if c.diffmaxima else ((work, moved),)
+    backward = c.backward_s[:, k], c.backward_bytes
+    both = work, moved = c.work_s[:, k], c.moved_bytes
+    forward = (work - backward[0], moved - backward[1]) if c.diffmaxima else both
+    passes = (forward, backward) if c.diffmaxima else (both,)
     cuts = _priced_cuts(c, m, s, scale)
     for largest, (part, size) in zip(m.largest, passes, strict=True):
         terms: list[Term] = [(float(part[v] * scale), x) for v, x in enumerate(on)]

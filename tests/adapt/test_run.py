@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from placewright.adapt.step_timeout import StepTimeout
+from placewright.adapt.run import StepTimeout
 from placewright.adapt.timeline import Timeline
 from placewright.runtime.limits import SILENCE_STEPS
 

@@ -11,10 +11,10 @@ from placewright.errors import InfeasibleError
 from placewright.samples.balance.state import State, clock_of
 from placewright.samples.judge import judge
 from placewright.samples.plan import plan_of
+from placewright.samples.planners.lp import whole_flow
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import Relaxation, relaxation
 from placewright.samples.relaxation.program import all_moves
-from placewright.samples.relaxation.rounding import whole_flow
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.tiny import tiny
 

@@ -1,12 +1,12 @@
-"""A line through message times."""
+"""A line through message times, as `benchmarks/gpu_check.py` measures links."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.link_speeds import SIZES, fit_line, fit_link
 
 from placewright.cluster.cluster import Link
-from placewright.profiling.links import SIZES, fit_line, fit_link
 
 
 def test_an_exact_line_is_found() -> None:
