@@ -166,7 +166,7 @@ def is_number(value: object) -> bool:
 def rebuilt(rule: UpdateRule, group: Mapping[str, Any]) -> torch.optim.Optimizer:
     """An optimizer of the rule's class without parameters of its own.
 
-    It is made around ``__init__``, whose arguments nobody knows any more: what that left in plain
+    It is made around ``__init__``, whose arguments are not known any more: what that left in plain
     attributes and in the group is put in their place.
     """
     kind = optimizer_class(rule.kind)

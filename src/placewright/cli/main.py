@@ -211,7 +211,7 @@ def _leave_stdout() -> None:
 
 
 class _Terminated(SystemExit):
-    """Somebody has sent SIGTERM, or the terminal is gone."""
+    """SIGTERM has arrived, or the terminal is gone."""
 
     def __str__(self) -> str:
         return signal.Signals(int(str(self.code)) - 128).name

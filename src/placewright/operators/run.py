@@ -67,7 +67,7 @@ def run(
         (for training) every parameter and buffer, after every step. The answer is in
         `Measurement.check`, whose `demand` raises where it failed.
     progress
-        Told the median step so far as `value` and the prediction as `bound`.
+        Gets the median step so far as `value` and the prediction as `bound`.
     engine
         Who starts the workers; children of this process by default.
 

@@ -6,8 +6,8 @@ beside those of the others, so that the sum of the windows' optima is an upper b
 stream. A stream of one window has its optimum as bound.
 
 Variables of a window: for each request h, the batch whose first arrival it is, if any: one of the
-(server, variant, size) that run it, as an optional interval on the server; who belongs to it; and
-of those, who is answered in time. Whoever belongs to a batch has arrived before it starts. Members
+(server, variant, size) that run it, as an optional interval on the server; which others belong to
+it; and of those, which are answered in time. Members of a batch have arrived before it starts. They
 may be late, for a larger batch may take less time than a smaller one; in a window that is part of
 a stream, requests of other windows may fill a batch.
 
@@ -96,7 +96,7 @@ class _Window:
         self._build()
 
     def _alone(self) -> FloatArray:
-        """Shape (requests,): what each is worth on servers that have nothing else to do."""
+        """Shape (requests,): the most accuracy of each, on servers that have nothing else to do."""
         service, most = self.problem.service, np.zeros(len(self.part))
         runs = np.where(self.table[:, :, 1:] >= 0, self.table[:, :, 1:], np.inf).min(axis=(0, 2))
         for v in range(service.variants):

@@ -334,5 +334,5 @@ def _tensors(placed: list[Any], names: set[str]) -> list[Tensor]:
 def reason(error: Exception) -> str:
     """The last lines of an exception of OpenVINO, without its source files."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
-    return " ".join(told)[-300:] or type(error).__name__
+    kept = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return " ".join(kept)[-300:] or type(error).__name__

@@ -116,7 +116,7 @@ def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
         raise UnsupportedError(
             "a SavedModel without a signature",
             where=where,
-            by="which function is the model is not said",
+            by="it is not given which function is the model",
             hint="save it with signatures=model.call.get_concrete_function(...)",
         )
     if wanted not in signatures:

@@ -12,6 +12,7 @@ call costs an all-gather.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -221,7 +222,7 @@ class _Splitter:
         """Dimensions after the split one are merged into it, or it is divided into several."""
         made, dim = self.specs[i.results[0]].shape, cut.dim
         alike = made[:dim] == shape[:dim] and len(made) > dim
-        if not alike or _product_of(made[dim:]) != _product_of(shape[dim:]):
+        if not alike or math.prod(made[dim:]) != math.prod(shape[dim:]):
             return None
         scaled = cut.scaled(shape[dim], made[dim])
         if scaled is None:
@@ -252,10 +253,3 @@ def _used_once(instructions: Sequence[Instruction]) -> frozenset[str]:
 
 def _name(argument: Any) -> str:
     return argument.name if isinstance(argument, Ref) else ""
-
-
-def _product_of(sizes: Sequence[int]) -> int:
-    found = 1
-    for size in sizes:
-        found *= size
-    return found

@@ -41,7 +41,7 @@ class NodeEntry(_Loose):
 
 
 class EdgeEntry(_Loose):
-    """One use of a node's output; the cost is that of the output, whoever uses it, in ms."""
+    """One use of a node's output; the cost is that of the output, whichever node uses it, in ms."""
 
     source: Annotated[int, Field(alias="sourceId")]
     target: Annotated[int, Field(alias="destId")]

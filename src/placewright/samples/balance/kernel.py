@@ -120,7 +120,7 @@ def hand_over(given: BalanceInstance, now: Flows, a: int, b: int, count: int) ->
 def balance(given: BalanceInstance, now: Flows, quantum: int, level: float, most: int) -> int:
     """Move `quantum` samples at a time until the last node cannot be helped; returns the moves.
 
-    Nobody is given samples with which it would end after `level`; a last node that ends before it
+    No node is given samples with which it would end after `level`; a last node that ends before it
     needs no help. After `most` moves it returns, and may be called again to go on.
     """
     moves = 0

@@ -90,7 +90,7 @@ class State:
     ) -> int:
         """Help the node that ends last, `quantum` samples at a time; how many moves that took.
 
-        Nobody is given samples with which it would end after `level_s`. Soon after the deadline it
+        No node is given samples with which it would end after `level_s`. Soon after the deadline it
         is left as it is.
         """
         p = self.problem

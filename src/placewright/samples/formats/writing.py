@@ -20,7 +20,7 @@ FEW_NODES = 24
 def problem_json(problem: SampleProblem) -> dict[str, Any]:
     """What `placewright.samples.files.read_problem` reads back equal.
 
-    Numbers that no file has said, times that are no bytes divided by a bandwidth, may change in
+    Numbers that come from no file, times that are no bytes divided by a bandwidth, may change in
     their last bit.
 
     Raises `InputError`: samples have no size: links cannot be written in bytes per second.
@@ -126,7 +126,7 @@ def _price_per_byte(p: SampleProblem) -> FloatArray:
 
 
 def _near(exact: FloatArray) -> list[FloatArray]:
-    """Neighbours, `exact` last: dividing twice may end a bit or two beside what a file said."""
+    """Neighbours, `exact` last: dividing twice may end a bit or two beside a file's number."""
     up, down = np.nextafter(exact, np.inf), np.nextafter(exact, 0.0)
     return [np.nextafter(up, np.inf), np.nextafter(down, 0.0), up, down, exact]
 

@@ -26,7 +26,7 @@ class Nic:
     """For an end T, each node must send, or can take, a number of samples of its own.
 
     Where anyone reaches anyone at the pace of the two access links, an end T is possible exactly
-    if what must leave the late nodes fits into the others. Nobody gains by doing both, as only
+    if what must leave the late nodes fits into the others. No node gains by doing both, as only
     the difference changes what it holds. Bisection on T; whole samples, so that the answer is the
     optimum and the last T that failed a lower bound. O(n) per halving.
     """
