@@ -79,6 +79,9 @@ def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     cluster = load_cluster(asked.on)
     runs = collected(asked.models, cluster, asked.steps, asked.runs, asked.minutes)
+    if len({run.model for run in runs}) < 3:
+        print("Runs of three models are needed to hold one out.")
+        return
     held = held_out(runs)
     print("| model | predicted ms | corrected ms | measured ms | before | after |")
     print("|---|---|---|---|---|---|")

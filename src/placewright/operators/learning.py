@@ -417,7 +417,8 @@ def train(
             "nothing was learned: no parameters to keep",
             where=f"planner {label!r}, {problem.name}",
             by=f"{run.count} evaluations",
-            hint="allow more evaluations, or train post, hp3c, rnn or placeto",
+            hint="allow more evaluations; where the first plans are as good as the bound, nothing "
+            "is left to learn",
         )
     facts = {"evaluations": before + run.count, "value_s": judgement.value, "seed": seed}
     path = save_parameters(checkpoint, run.parameters, schema, problem=problem.name, **facts)

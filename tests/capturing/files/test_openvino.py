@@ -111,3 +111,12 @@ def test_openvino_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"'openvino'[\s\S]*placewright\[openvino\]"):
         capture_openvino("m.xml")
+
+
+def test_strings_and_models_of_tensorflow_are_refused(tmp_path: Path) -> None:
+    """OpenVINO crashes when it compiles strings; a GraphDef has an engine of its own."""
+    text = ops.parameter([2], ov.Type.string)
+    with pytest.raises(UnsupportedError, match="makes strings"):
+        graph_of(ov.Model([text], [text]), "m", "m")
+    with pytest.raises(UnsupportedError, match="not TensorFlow's"):
+        capture_openvino(f"openvino:{tmp_path / 'graph.pb'}")

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewright.capturing.files.formulas import flops
 from placewright.capturing.files.model_file import InputSpec, ModelFile, module_of
+from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
 
@@ -51,6 +52,12 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
     rest = source.removeprefix(SCHEME)
     if Path(rest).suffix in (".xml", ".onnx"):
         return graph_of(_read(Path(rest)), source, Path(rest).stem, batch)
+    if is_tensorflow(rest):
+        raise UnsupportedError(
+            "OpenVINO takes IR, ONNX and PyTorch models here, not TensorFlow's",
+            where=source,
+            hint=f"give {rest} for TensorFlow, or the IR that openvino.convert_model makes of it",
+        )
     from placewright.capturing.source import load_model
 
     made = load_model(rest, batch)
@@ -63,6 +70,13 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise InputError("no such file", where=str(path), hint="give the path of ir.xml")
     weights = path.with_suffix(".bin")
+    if path.suffix == ".xml" and b"<net" not in path.read_bytes()[:4096]:
+        raise InputError(
+            "is not a model that OpenVINO reads",
+            where=str(path),
+            by="no <net> in its first 4 KiB",
+            hint="give the .xml that openvino.save_model wrote",
+        )
     if path.suffix == ".xml" and not weights.is_file():
         raise InputError(
             "the file with its weights is missing",
@@ -172,6 +186,12 @@ def _check(model: Any, ordered: list[Any], source: str) -> None:
                 hint="convert the model with the branch or loop unrolled",
             )
         for port in node.outputs():
+            if port.get_element_type().get_type_name() == "string":
+                raise UnsupportedError(
+                    f"makes strings ({kind}), which no device of HETERO takes",
+                    where=where,
+                    hint="leave text processing out of the model",
+                )
             if port.get_partial_shape().is_dynamic:
                 raise UnsupportedError(
                     f"has a dynamic shape ({kind})",

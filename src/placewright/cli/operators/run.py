@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,7 +28,7 @@ from placewright.cli.options import (
     TraceOption,
     TrainingOption,
 )
-from placewright.errors import InputError, UnsupportedError
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.planning.fixed_plan import refuse_beside_plan
 
 if TYPE_CHECKING:
@@ -139,14 +140,12 @@ def run(
     from placewright.cli.operators.model_files import run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file
-    from placewright.deployment.placing import deploy
-    from placewright.deployment.workers import Workers, shared_process
-    from placewright.operators.run import as_json
-    from placewright.operators.views import run_table
-    from placewright.runtime.engines.torchrun_agent import served_torchrun
 
-    if served_torchrun(engine):
-        return
+    if engine == "torchrun":
+        from placewright.runtime.engines.torchrun_agent import served_torchrun
+
+        if served_torchrun(engine):
+            return
     if snapshots is not None and not adapt:
         raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
     refuse_beside_plan(plan, planner, time_limit)
@@ -193,6 +192,13 @@ def run(
             },
         )
         return
+    if find_spec("torch") is None:
+        raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
+    from placewright.deployment.placing import deploy
+    from placewright.deployment.workers import Workers, shared_process
+    from placewright.operators.run import as_json
+    from placewright.operators.views import run_table
+
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         together = shared_process(gpus)
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.errors import InputError
 from placewright.operators.instances import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
@@ -16,6 +17,7 @@ from placewright.operators.planners.learned.random_search import RandomSearch
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context, Planner
+from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.published import published
 
@@ -106,3 +108,11 @@ def test_they_run_only_by_name() -> None:
     assert "post" in planners(problem)
     assert "post" not in portfolio(problem)
     assert "post" not in {c.planner for c in compare(problem, time_limit_s=0.0).candidates}
+
+
+@pytest.mark.parametrize("text", ["post(batch=0)", "post(samples=-5)", "post(edits=-1)"])
+def test_counts_that_mean_nothing_are_refused(text: str) -> None:
+    """A batch of none would judge the teachers and end without a word."""
+    name = text[5:].partition("=")[0]
+    with pytest.raises(InputError, match=f"{name} must be at least"):
+        solve(layered(), text)

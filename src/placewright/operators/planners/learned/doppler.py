@@ -15,6 +15,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
+from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.episodes import (
     DEVICE_FEATURES,
     LOAD,
@@ -68,7 +69,7 @@ class Doppler:
     *siblings*, transfers that are saved later if an operator joins the other producers of its
     consumers; the teacher is the best of the critical-path rules, list schedules and the incumbent,
     as an episode; rewards are minus the logarithm of the makespan, normalised over a batch, with an
-    entropy bonus; the best placement so far is imitated beside.
+    entropy bonus; the best placement so far, which may be an edit (`edits`), is imitated beside.
 
     ``profile="as_published"`` keeps what the release does: starts are loads, so that teacher and
     features ignore waiting for inputs; ties at random; half of the samples imitate, one update per
@@ -93,6 +94,8 @@ class Doppler:
         Weights of the entropy bonus and of imitating the best placement; ``repaired`` only.
     deviations
         Imitation ends when an episode leaves the teacher in fewer operators than this.
+    edits
+        Batches of edits of the best placements after every batch of episodes; ``repaired`` only.
     """
 
     name: ClassVar[str] = "doppler"
@@ -108,6 +111,7 @@ class Doppler:
     entropy: float = 1e-3
     elite: float = 0.3
     deviations: float = 3.0
+    edits: int = 1
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -325,9 +329,11 @@ class _Training:
         elite = [self.along(best)]
         if not self.given:
             self._imitate(elite)
+        near = Edits(self.found)
         while count := self.found.room(self.p.batch):
             traces = self.drawn(count)
             costs = np.log(np.maximum(self.costs(traces), 1e-300))
+            near.judged(self.p.edits * self.p.batch)
             gain = (costs.mean() - costs) / (costs.std() + 1e-9)
             if not np.array_equal(best, self.found.best.place):
                 best = np.array(self.found.best.place)

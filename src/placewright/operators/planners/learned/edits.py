@@ -8,17 +8,22 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.grouping import Grouping
+from placewright.operators.planners.learned.grouping import Grouping, group_operators
+from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.problem import OperatorProblem
 
-JOIN, CROSS = 0.6, 0.1
-"""Chances that an edit joins the ends of a tensor, and that a second parent gives a stretch."""
+JOIN, CROSS, CUT = 0.6, 0.1, 0.25
+"""Chances that an edit joins the ends of a tensor, that a second parent gives a stretch, and that a
+stretch reaches to the end of the order."""
 
 UNIFORM = 0.2
 """Share of the uniform distribution in the devices that stretches are sent to."""
 
 PARENTS = 8
 """How many of the best placements are edited; each half as often as the one before it."""
+
+TOGETHER = 4
+"""Edits that are judged at once; the next ones start from the best placements with these."""
 
 
 class Edges(NamedTuple):
@@ -33,6 +38,41 @@ def edges_of(problem: OperatorProblem, grouping: Grouping) -> Edges:
     source = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
     ends = np.stack([grouping.group[source], grouping.group[problem.consumers]])
     return Edges(*np.unique(ends[:, ends[0] != ends[1]], axis=1))
+
+
+class Edits:
+    """Judges edits of the best placements so far, by default of colocation groups."""
+
+    def __init__(
+        self,
+        evaluations: Evaluations,
+        grouping: Grouping | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        problem = evaluations.problem
+        self.evaluations = evaluations
+        self.grouping = grouping or group_operators(problem, "colocation", problem.n)
+        self.edges = edges_of(problem, self.grouping)
+        self.rng = rng or np.random.default_rng(evaluations.context.seed)
+        self.uniform = softmax(np.zeros(self.grouping.allowed.shape), self.grouping.allowed)
+
+    def judged(self, wanted: int, chances: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
+        """Devices of groups and costs of so many edits, or as many as there is room for.
+
+        Parameters
+        ----------
+        chances
+            Shape (groups, m): from which devices of stretches are drawn; uniform by default.
+        """
+        drawn, costs = [np.empty((0, self.grouping.count), dtype=np.int64)], [np.empty(0)]
+        chances = self.uniform if chances is None else chances
+        while wanted > 0 and (some := self.evaluations.room(min(TOGETHER, wanted))):
+            drawn.append(
+                edited(self.evaluations, self.grouping, self.edges, chances, some, self.rng)
+            )
+            costs.append(self.evaluations.costs(self.grouping.placements(drawn[-1])))
+            wanted -= some
+        return np.concatenate(drawn), np.concatenate(costs)
 
 
 def edited(
@@ -71,8 +111,8 @@ def edit(
 ) -> None:
     """Change devices of groups in place.
 
-    One end of a tensor that crosses joins the other, or a short stretch of the topological order
-    goes to one device. Groups stay where they are if the device cannot run them.
+    One end of a tensor that crosses joins the other, or a stretch of the topological order, short
+    or all the rest, goes to one device. Groups stay where they are if the device cannot run them.
     """
     allowed = grouping.allowed
     crossing = np.flatnonzero(row[edges.source] != row[edges.target])
@@ -84,7 +124,7 @@ def edit(
             row[moved] = row[fixed]
         return
     first = int(rng.integers(len(row)))
-    some = slice(first, first + int(rng.geometric(0.3)))
+    some = slice(first, None if rng.random() < CUT else first + int(rng.geometric(0.3)))
     weight = (1 - UNIFORM) * chances[first] + UNIFORM * allowed[first] / allowed[first].sum()
     if np.count_nonzero(weight) > 1:
         weight[row[first]] = 0.0

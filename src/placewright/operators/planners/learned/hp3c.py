@@ -10,6 +10,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
+from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import (
     VERSION,
@@ -57,7 +58,8 @@ class Hp3c:
     topological position (`features.group_features`), with a non-linearity; group features have
     columns of their own; `batch` placements per update with normalised advantages and an entropy
     bonus; ours: both networks first imitate the best list schedule, which is among the features,
-    and every update repeats some of the best placement so far.
+    and every update repeats some of the best placement so far; between updates edits of the best
+    placements are judged (`edits`).
 
     O(samples (n + e + groups^2)) and the networks.
 
@@ -75,6 +77,9 @@ class Hp3c:
         12 and 0.002 repaired.
     entropy, elite
         Weights of the entropy bonus and of the best placement so far; `repaired` only.
+    edits
+        Batches of edits of the best placements after every batch that is drawn; `repaired` only,
+        and none with ``start="nothing"``.
     """
 
     name: ClassVar[str] = "hp3c"
@@ -90,6 +95,7 @@ class Hp3c:
     learning_rate: float | None = None
     entropy: float = 0.001
     elite: float = 0.3
+    edits: int = 1
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -195,11 +201,15 @@ class _Run:
             self._imitate()
         start = None if self.repaired else FAILED_S**0.5
         average, updates = MovingAverage(DECAY, start), 0
+        edits = self.p.edits if self.repaired and self.p.start == "lists" else 0
+        near = Edits(self.evaluations)
         while count := self.evaluations.room(self.p._batch):
             draw = self._draw(count, updates)
             costs = self.evaluations.costs(self._placements(draw))
             self._update(draw, self._advantage(costs, average), updates)
             self._remember(draw, costs)
+            if len(edited := near.judged(edits * self.p._batch)[1]):
+                self._remember_best(float(edited.min()))
             updates += 1
             self.evaluations.keep(**stored(self.networks))
 
@@ -296,18 +306,29 @@ class _Run:
         if self.best is None or costs[k] < self.best[0]:
             self.best = float(costs[k]), _Draw(*(part[k : k + 1].clone() for part in draw))
 
-    def _imitate(self) -> None:
-        """Groups are stretches of the teacher's devices; the placer returns those devices."""
-        import torch
+    def _remember_best(self, cost: float) -> None:
+        """Repeat the best placement from now on, if an edit of this cost made it."""
+        if self.best is None or cost < self.best[0]:
+            self.best = cost, self._stretches()
 
-        from placewright.operators.planners.learned.networks import stepped
+    def _stretches(self) -> _Draw:
+        """The best placement so far as a draw: groups are stretches of its devices."""
+        import torch
 
         problem, each = self.evaluations.problem, max(1, self.count // self.m)
         teacher = self.units.devices(problem, self.evaluations.best.place)
         stretch = np.arange(self.units.count) * each // max(1, self.units.count)
         groups = torch.tensor((teacher * each + stretch) % self.count)[None]
         place = torch.tensor(np.minimum(np.arange(self.count) // each, self.m - 1))[None]
-        draw = _Draw(groups, place, self._group_features(groups.numpy()))
+        return _Draw(groups, place, self._group_features(groups.numpy()))
+
+    def _imitate(self) -> None:
+        """Both networks learn to draw the best placement."""
+        import torch
+
+        from placewright.operators.planners.learned.networks import stepped
+
+        draw = self._stretches()
         adam = torch.optim.Adam(self.weights, 0.005)
         for _ in range(400):
             logs, _ = self._logs(draw)

@@ -16,6 +16,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
+from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.graph_features import (
     CoarseGraph,
@@ -61,7 +62,8 @@ class Hsdag:
     against them have weights of their own; the gradient goes straight through the grouping;
     features also hold times on every device and bytes; the advantage is minus the logarithm of the
     makespan, normalised over the window, with an entropy bonus; a start by imitation of the best
-    list plan. Ours: after every window some imitation of the best placement so far.
+    list plan. Ours: after every window edits of the best placements (`edits`), and some imitation
+    of the best one so far.
 
     ``profile="as_published"`` does what the public code does, so that its numbers can be
     understood: it parses until nothing merges, which on a connected graph leaves one group; of its
@@ -87,6 +89,8 @@ class Hsdag:
         Weights of the entropy bonus and of imitating the best placement; `repaired` only.
     imitation
         Most steps of imitation before the first window; `repaired` only.
+    edits
+        Windows of edits of the best placements after every window that is drawn; `repaired` only.
     """
 
     name: ClassVar[str] = "hsdag"
@@ -103,6 +107,7 @@ class Hsdag:
     entropy: float = 1e-3
     elite: float = 0.1
     imitation: int = 100
+    edits: int = 1
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -272,8 +277,11 @@ class _Training:
             self.evaluations.teach()
             if not given:
                 self._imitate()
+        near = Edits(self.evaluations)
         while size := self.evaluations.room(self.planner.window):
             self._step(self._window(size) if self.repaired else self._published_window(size))
+            if self.repaired:
+                near.judged(self.planner.edits * self.planner.window)
             state = self.policy.layers.state_dict()
             self.evaluations.keep(**{f"layers.{name}": x.numpy() for name, x in state.items()})
 

@@ -10,7 +10,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
-from placewright.operators.planners.learned.edits import edges_of, edited
+from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
@@ -25,8 +25,6 @@ FINEST: tuple[How, int] = ("colocation", 512)
 of at most `SMALL` operators."""
 
 SMALL = 1024
-EDITED_TOGETHER = 4
-"""Edits that are judged at once; the next ones start from the best placements with these."""
 
 
 @final
@@ -120,8 +118,8 @@ class Post:
         evaluations.repairs = repaired
         grouping = group_operators(evaluations.problem, *self.grouped(evaluations.problem))
         policy = _Policy(self, grouping, evaluations, repaired)
-        edges = edges_of(evaluations.problem, grouping)
         rng = np.random.default_rng(evaluations.context.seed)
+        near = Edits(evaluations, grouping, rng)
         edits = self.edits if self.starts == "lists" else 0
         seen: list[tuple[IntArray, FloatArray]] = []
         turn = 0
@@ -132,10 +130,8 @@ class Post:
                 if self.parts != "cross-entropy":
                     policy.ascend(*seen[-1])
             else:
-                for begun in range(0, count, EDITED_TOGETHER):
-                    some = min(EDITED_TOGETHER, count - begun)
-                    devices = edited(evaluations, grouping, edges, policy.chances, some, rng)
-                    seen.append((devices, self._costs(evaluations, grouping, devices)))
+                devices, costs = near.judged(count, policy.chances)
+                seen.append((devices, costs / evaluations.trivial_s))
             turn += 1
             if sum(len(c) for _, c in seen) >= self.window:
                 if self.parts != "ppo":

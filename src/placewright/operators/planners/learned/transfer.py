@@ -47,7 +47,7 @@ FEATURES = 12
 HIDDEN = 16
 HEADS = 4
 ROUNDS = 2
-LARGE = 800
+LARGE = 1200
 """Operators above which the walk becomes shorter, to keep the whole below 100 ms at 2,000."""
 
 PARAMETERS = Path(__file__).with_name("transfer.safetensors")
@@ -131,7 +131,7 @@ class Transfer:
     decoded: int = 15_000
     most: int = 60
     spread: float = 0.15
-    walk: float = 1e6
+    walk: float = 2e6
     heat: float = 0.03
     checkpoint: str = ""
 
@@ -294,13 +294,13 @@ def near_share(sequence: IntArray, edges: Uses) -> float:
     """Share of a move's work that its window has decoded, between 0 and 1.
 
     Where transfers wait, a move has everything decoded again from the producers of its operator on:
-    in a training step these are half a sequence away. A third of the way is counted.
+    in a training step these are half a sequence away.
     """
     position = np.argsort(sequence)
     first = position.copy()
     np.minimum.at(first, edges.target, position[edges.source])
     window = window_work(len(sequence))
-    return float(window / (window + (position - first).mean() / 3))
+    return float(window / (window + (position - first).mean()))
 
 
 class Uses(NamedTuple):
