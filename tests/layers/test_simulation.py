@@ -133,6 +133,16 @@ def test_an_exchange_takes_time_of_the_processor_that_computes() -> None:
     assert simulate(slow, plan).step_s == pytest.approx(2 * 4 * 3.0 + 8.0 + 8.0)
 
 
+def test_workers_that_share_a_machine_slow_each_other() -> None:
+    """One of three takes 0.8 of the tables' times, all three take those; no bound is above."""
+    p = tiny([1.0] * 4, 3, parameters=np.zeros((4, 2)), global_batch=6, alone=0.8)
+    for workers, factor in ((1, 0.8), (2, 0.9), (3, 1.0)):
+        plan = build(p, (0, 1, 2), [Cell(0, 3, 0, workers)], 1)
+        assert plan is not None
+        assert judge(p, plan).value == pytest.approx(factor * 6 / workers * 4 * 3.0)
+        assert max(bounds(p).values()) <= judge(p, plan).value
+
+
 def test_uneven_shares_end_together() -> None:
     """A worker of half the speed gets half the samples; equal ones would wait for it."""
     fast = np.array([[[[1.0]]], [[[2.0]]]])

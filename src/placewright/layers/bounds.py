@@ -2,10 +2,11 @@
 
 **work**. With a worker w, any plan gives it some layers for some samples. Whatever the tensor
 degree, a worker spends on one sample of layer i at least ``c_w(i) = min over degrees t and sizes b
-of (forward + backward at (t, b)) / b``, and t workers together at least ``t c`` for it. So the
-speeds add up: with ``r_w = 1 / min over layers of (c_w(i) / m(i))`` and ``m(i) = min over w of
-c_w(i)``, the workers do at most ``T sum_w r_w`` seconds of work measured in m within T, and the
-step has ``G sum_i m(i)`` of it. A single kind of worker gives ``T >= G sum_i c(i) / W``.
+of (forward + backward at (t, b)) / b``, and t workers together at least ``t c`` for it. (Where
+workers slow each other, times are those of one alone.) So the speeds add up: with ``r_w = 1 / min
+over layers of (c_w(i) / m(i))`` and ``m(i) = min over w of c_w(i)``, the workers do at most
+``T sum_w r_w`` seconds of work measured in m within T, and the step has ``G sum_i m(i)`` of it. A
+single kind of worker gives ``T >= G sum_i c(i) / W``.
 
 **sample**. One sample passes all layers one after another on a chain, in both directions: a
 micro-batch has at least one sample, so T >= sum over layers of the least forward + backward time
@@ -64,7 +65,7 @@ def least_s(p: LayerProblem) -> FloatArray:
     each = np.concatenate([each, slopes], axis=2)
     allowed = np.isfinite(p.parameters).T  # (T, n)
     each = np.where(np.isnan(each) | ~allowed[None, :, None, :], np.inf, each)
-    least: FloatArray = each.min(axis=(1, 2))
+    least: FloatArray = p.alone * each.min(axis=(1, 2))
     return least
 
 
@@ -92,7 +93,7 @@ def _sample_s(p: LayerProblem) -> float:
     usable = np.where(np.isnan(both) | ~allowed, np.inf, both)
     first = np.where(np.isnan(smallest) | ~allowed, np.inf, smallest)
     least = np.concatenate([usable, first], axis=2).min(axis=(0, 1, 2))
-    return float(least.sum()) if np.isfinite(least).all() and p.is_chain else 0.0
+    return p.alone * float(least.sum()) if np.isfinite(least).all() and p.is_chain else 0.0
 
 
 def _largest_split(p: LayerProblem) -> int:

@@ -21,6 +21,8 @@ def check_problem(p: LayerProblem) -> None:
         raise InputError("a problem needs layers and workers", where=p.name)
     if p.global_batch < 1:
         raise InputError("global_batch must be at least 1", where=p.name, by=f"{p.global_batch}")
+    if not 0 < p.alone <= 1:
+        raise InputError("alone must be in (0, 1]", where=p.name, by=f"{p.alone}")
     if not p.degrees or p.degrees[0] != 1 or list(p.degrees) != sorted(set(p.degrees)):
         by = f"got {p.degrees}"
         raise InputError("degrees must ascend from 1", where=p.name, by=by)

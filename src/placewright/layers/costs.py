@@ -60,6 +60,12 @@ class ReplicaCosts:
     forward_s: FloatArray
     backward_s: FloatArray
 
+    def times(self, factor: float) -> ReplicaCosts:
+        """So many times as long."""
+        if factor == 1.0:
+            return self
+        return ReplicaCosts(factor * self.forward_s, factor * self.backward_s)
+
     @property
     def forward(self) -> float:
         """Seconds of the forward pass."""
@@ -118,6 +124,11 @@ def together(p: LayerProblem, stage: Stage, replicas: Sequence[ReplicaCosts]) ->
         ):
             slowest[row, np.flatnonzero(own)[0]] = max(float(t[own].sum()) for t in times)
     return ReplicaCosts(slowest[0], slowest[1])
+
+
+def crowding(p: LayerProblem, workers: int) -> float:
+    """How many times as long as in the tables passes take while so many workers compute."""
+    return p.alone + (1 - p.alone) * (workers - 1) / max(1, p.w - 1) if p.w > 1 else 1.0
 
 
 def own_forward_s(p: LayerProblem, plan: LayerPlan, worker: int) -> float:

@@ -201,6 +201,9 @@ class LayerProblem:
     gather_s, scatter_s
         Shape (n,): seconds of gathering a layer's weights, and of scattering its gradients, beside
         their messages, where `Training.shards_wait`.
+    alone
+        A single worker's passes take so many times those of the tables, which hold while all
+        workers compute: on one machine they share its caches and memory.
     send_s, receive_s
         Shape (K,): seconds that a worker computes less for each byte that it sends or receives, as
         both take its processor's time (sockets under a CPU quota).
@@ -253,6 +256,7 @@ class LayerProblem:
     scatter_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     send_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     receive_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    alone: float = 1.0
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
     zero_stages: tuple[int, ...] = (0,)

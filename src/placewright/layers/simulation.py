@@ -27,6 +27,7 @@ from placewright.errors import UnsupportedError
 from placewright.layers.costs import (
     ReplicaCosts,
     Transfer,
+    crowding,
     optimizer_s,
     replica_costs,
     shards_wait,
@@ -148,7 +149,7 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
             by=f"{plan.micro_batches} micro-batches, {len(set(group))} groups",
         )
     seen: dict[object, ReplicaCosts] = {}
-    costs = []
+    costs, factor = [], crowding(p, len(plan.workers))
     for s, stage in enumerate(plan.stages):
         row = []
         for replica in stage.replicas:
@@ -156,7 +157,7 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
             nodes = tuple(p.worker_node[list(replica.workers)].tolist())
             key = (s, kinds, nodes, replica.share)
             if key not in seen:
-                seen[key] = replica_costs(p, stage, replica)
+                seen[key] = replica_costs(p, stage, replica).times(factor)
             row.append(seen[key])
         if shards_wait(p, stage):
             row = [together(p, stage, row)] * len(row)

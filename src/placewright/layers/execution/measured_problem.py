@@ -106,6 +106,7 @@ def measured_problem(
         memory_bytes=np.array([d.memory_bytes for d in devices]),
         framework_bytes=np.array(session.held_bytes(), dtype=np.float64),
         optimizer_s=tables.optimizer_s / max(held, 1.0),
+        alone=_alone(session, sizes, tables, kinds),
         send_s=messages[:, 0],
         receive_s=messages[:, 1],
         links=links,
@@ -212,17 +213,41 @@ def _tables(
     )
 
 
+def _alone(
+    session: LayerSession, sizes: Sequence[int], tables: MeasuredTables, kinds: Sequence[str]
+) -> float:
+    """See `LayerProblem.alone`: passes of the fastest worker while the others wait."""
+    devices = session.cluster.devices
+    if len(devices) < 2 or not _on_cpus(session):
+        return 1.0
+    both = np.nansum(tables.forward_s + tables.backward_s, axis=3)[:, 0, -1]
+    kind = int(both.argmin())
+    worker = next(k for k, d in enumerate(devices) if _kind(d) == kinds[kind])
+    (times,) = time_layers(session, sizes[-1], (1,), only=worker)[worker]
+    together_s = float(both[kind])
+    alone_s = float(np.nansum(times.forward_s + times.backward_s))
+    return min(1.0, alone_s / together_s) if together_s > 0 else 1.0
+
+
 def time_layers(
-    session: LayerSession, samples: int, degrees: Sequence[int], *, holds: bool = False
+    session: LayerSession,
+    samples: int,
+    degrees: Sequence[int],
+    *,
+    holds: bool = False,
+    only: int | None = None,
 ) -> list[tuple[LayerTimes, ...]]:
-    """Costs of the layers on so many samples, by worker and tensor degree."""
+    """Costs of the layers on so many samples, by worker and tensor degree.
+
+    `only`: the others time no layers and wait.
+    """
     model = session.model
     batch = model.feeds(with_batch(model.source, samples))
     return session.group.order(
         "time_layers",
         [
             (
-                model.programs(samples),
+                model.programs(samples) if only in (None, rank) else (),
                 save({name: value.contiguous() for name, value in batch.items()}),
                 state,
                 tuple(degrees),
@@ -231,7 +256,7 @@ def time_layers(
                 session.engine.name == "testbed",
                 holds,
             )
-            for state in session.states
+            for rank, state in enumerate(session.states)
         ],
         limit_s=limits.patience(limits.FIRST_STEPS_S),
     )

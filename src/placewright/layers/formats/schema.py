@@ -106,6 +106,7 @@ class LayerFile(FileModel):
     pack_s: Row = Field(default_factory=list)
     gather_s: Row = Field(default_factory=list)
     scatter_s: Row = Field(default_factory=list)
+    alone: float = 1.0
     send_s: Row = Field(default_factory=list)
     receive_s: Row = Field(default_factory=list)
     links: list[LinkEntry]

@@ -8,7 +8,7 @@ from placewright.layers.planners.dp import Dp
 from placewright.layers.planners.exhaustive import Exhaustive
 from placewright.layers.planners.mixing import PbqpLayers
 from placewright.layers.planners.swarm import Mutation, Pso
-from placewright.layers.planners.uniform import OneWeirdTrick, Uniform, data_fits
+from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.planning.contract import Planner
 from placewright.planning.wings import plugged_planners
@@ -34,12 +34,5 @@ def planners(problem: LayerProblem) -> Mapping[str, Planner]:
 
 
 def portfolio(problem: LayerProblem) -> Sequence[str]:
-    """What ``auto`` tries, in order; enumeration is what `dp` does on small problems.
-
-    ``sharded`` (ZeRO 3) where the problem offers it, or where nothing else may fit: on CPUs every
-    layer waits for its collectives, and on three testbeds no sharded step was the fastest.
-    """
-    left_out = {"exhaustive"}
-    if 3 not in problem.zero_stages and data_fits(problem):
-        left_out.add("sharded")
-    return [name for name in planners(problem) if name not in left_out]
+    """What ``auto`` tries, in order; enumeration is what `dp` does on small problems."""
+    return [name for name in planners(problem) if name != "exhaustive"]

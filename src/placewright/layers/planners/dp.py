@@ -242,7 +242,7 @@ def cell_times(
         costs = [replica_costs(p, stage, r) for r in stage.replicas]
     except InputError:
         return math.inf, math.inf
-    both = [c.forward + c.backward for c in costs]
+    both = [p.alone * (c.forward + c.backward) for c in costs]  # no plan is faster
     return min(both), max(both)
 
 

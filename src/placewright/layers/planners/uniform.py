@@ -10,7 +10,6 @@ from typing import final
 import numpy as np
 
 from placewright.layers.costs import pass_s
-from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.planners.space import (
     Cell,
@@ -78,14 +77,6 @@ class Uniform:
                 yield from _sharded(p, order)
             else:
                 yield from _pipelines(p, order)
-
-
-def data_fits(problem: LayerProblem) -> bool:
-    """Whether some workers may each hold a copy of the model and their share of the samples."""
-    planner = Uniform("data")
-    if planner.unsupported_reason(problem) is not None:
-        return False
-    return any(judge(problem, plan).feasible for plan in planner._plans(problem))
 
 
 def _single(p: LayerProblem) -> Iterator[LayerPlan]:
