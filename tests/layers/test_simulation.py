@@ -143,6 +143,22 @@ def test_workers_that_share_a_machine_slow_each_other() -> None:
         assert max(bounds(p).values()) <= judge(p, plan).value
 
 
+def test_messages_of_a_pipeline_take_time_of_processors_at_both_ends() -> None:
+    """Each end is busy for 0.05 s with a message: that is a part of the transfer, if it is so long.
+
+    On a link that takes no time every stage and micro-batch takes two such messages longer.
+    """
+    busy = {"message_s": [0.04], "send_s": [0.001], "receive_s": [0.001]}
+    for micro_batches in (1, 8):
+        p = tiny([1.0, 1.0], 2, parameters=np.zeros((2, 2)), global_batch=micro_batches)
+        plan = pipeline(p, 2, micro_batches, Schedule.ONE_F_ONE_B)
+        if micro_batches == 1:
+            assert simulate(p.replace(**busy), plan).step_s == pytest.approx(6.22)
+        p = p.replace(links=(Link.linear(1e15),))
+        found = simulate(p.replace(**busy), plan)
+        assert found.step_s == pytest.approx((1 + micro_batches) * (3.0 + 2 * 0.05))
+
+
 def test_uneven_shares_end_together() -> None:
     """A worker of half the speed gets half the samples; equal ones would wait for it."""
     fast = np.array([[[[1.0]]], [[[2.0]]]])

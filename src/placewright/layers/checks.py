@@ -66,6 +66,7 @@ def _check_shapes(p: LayerProblem) -> None:
         "scatter_s": (n,),
         "send_s": (k,),
         "receive_s": (k,),
+        "message_s": (k,),
         "link_index": (nodes, nodes),
     }
     for key, shape in shapes.items():
@@ -92,6 +93,7 @@ def _check_values(p: LayerProblem) -> None:
         "scatter_s",
         "send_s",
         "receive_s",
+        "message_s",
     ):
         if not (getattr(p, key) >= 0).all():
             raise InputError(f"{key} must be numbers >= 0", where=p.name)

@@ -280,7 +280,7 @@ def link_of(p: LayerProblem, nodes: tuple[int, int]) -> Link:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Samples that one replica of a stage sends to one of the next: seconds each way.
+    """`samples` that one replica of a stage sends to one of the next: seconds each way.
 
     `forward_eager` and `backward_eager`: whether a blocking sender goes on at once. `together_s`:
     what an activation takes longer while all replicas send at once.
@@ -288,6 +288,7 @@ class Transfer:
 
     source: int
     target: int
+    samples: int
     forward_s: float
     backward_s: float
     forward_eager: bool = False
@@ -341,7 +342,7 @@ def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list
             times[0] += ring_s(p, right.replicas[b].workers, sent, 1)
         most = p.training.eager_bytes
         eager = ahead <= most, per_sample * samples <= most
-        found.append(Transfer(a, b, times[0], times[1], *eager, together))
+        found.append(Transfer(a, b, samples, times[0], times[1], *eager, together))
     return found
 
 

@@ -204,9 +204,9 @@ class LayerProblem:
     alone
         A single worker's passes take so many times those of the tables, which hold while all
         workers compute: on one machine they share its caches and memory.
-    send_s, receive_s
+    send_s, receive_s, message_s
         Shape (K,): seconds that a worker computes less for each byte that it sends or receives, as
-        both take its processor's time (sockets under a CPU quota).
+        both take its processor's time (sockets under a CPU quota); `message_s` for each message.
     link_index
         Shape (N, N): index into `links` from node to node; the diagonal is inside a node; -1
         where there is none.
@@ -256,6 +256,7 @@ class LayerProblem:
     scatter_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     send_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     receive_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    message_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     alone: float = 1.0
     micro_batches: int = 0
     training: Training = field(default_factory=Training)
@@ -288,6 +289,7 @@ class LayerProblem:
             "scatter_s": np.zeros(n),
             "send_s": np.zeros(k),
             "receive_s": np.zeros(k),
+            "message_s": np.zeros(k),
         }
         if len(self.edge_source) == 0:  # a chain
             defaults |= {"edge_source": chain, "edge_target": chain + 1}
@@ -414,6 +416,7 @@ FLOATS = (
     "scatter_s",
     "send_s",
     "receive_s",
+    "message_s",
 )
 INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
 

@@ -19,7 +19,7 @@ do not depend on the order of the walk, as every channel has one sender.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from placewright.layers.costs import (
     ReplicaCosts,
     Transfer,
     crowding,
+    cut_bytes,
     optimizer_s,
     replica_costs,
     shards_wait,
@@ -166,9 +167,41 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
     cuts = tuple(
         tuple(transfers(p, plan, s, min(busy[s], busy[s + 1]))) for s in range(len(busy) - 1)
     )
+    if p.message_s.any() and not p.training.blocking_transfers:
+        costs, cuts = _with_messages(p, plan, costs, cuts)
     return Network(
         plan, tuple(costs), cuts, group, p.training.blocking_transfers, p.training.activations_first
     )
+
+
+def _with_messages(
+    p: LayerProblem,
+    plan: LayerPlan,
+    costs: list[tuple[ReplicaCosts, ...]],
+    cuts: tuple[tuple[Transfer, ...], ...],
+) -> tuple[list[tuple[ReplicaCosts, ...]], tuple[tuple[Transfer, ...], ...]]:
+    """What messages take of the processors at both ends belongs to passes, the rest is transfer."""
+    ahead = [[c.forward_s.copy() for c in row] for row in costs]
+    back = [[c.backward_s.copy() for c in row] for row in costs]
+    left = []
+    for s, cut in enumerate(cuts):
+        each = cut_bytes(p, plan.stages[s])
+        row = []
+        for t in cut:
+            ends = plan.stages[s].replicas[t.source], plan.stages[s + 1].replicas[t.target]
+            one, two = (int(p.worker_kind[r.workers[0]]) for r in ends)
+            sent = each * t.samples
+            from_one = p.message_s[one] + np.array([p.send_s[one], p.receive_s[one]]) * sent
+            from_two = p.message_s[two] + np.array([p.receive_s[two], p.send_s[two]]) * sent
+            ahead[s][t.source][-1] += from_one[0]
+            ahead[s + 1][t.target][0] += from_two[0]
+            back[s][t.source][-1] += from_one[1]
+            back[s + 1][t.target][0] += from_two[1]
+            both = from_one + from_two
+            taken = (max(0.0, t.forward_s - both[0]), max(0.0, t.backward_s - both[1]))
+            row.append(replace(t, forward_s=float(taken[0]), backward_s=float(taken[1])))
+        left.append(tuple(row))
+    return [tuple(map(ReplicaCosts, *pair)) for pair in zip(ahead, back, strict=True)], tuple(left)
 
 
 def order_of(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str, int, int]]:

@@ -68,9 +68,9 @@ def measured_problem(
     kinds = list(dict.fromkeys(map(_kind, devices)))
     tables = _tables(session, sizes, degrees, kinds)
     nodes = list(dict.fromkeys(d.node for d in devices))
-    links, link_index, each_byte = _links(session, nodes)
+    links, link_index, busy = _links(session, nodes)
     worker_kind = np.array([kinds.index(_kind(d)) for d in devices])
-    messages = np.array([each_byte[worker_kind == k].mean(axis=0) for k in range(len(kinds))])
+    messages = np.array([busy[worker_kind == k].mean(axis=0) for k in range(len(kinds))])
     reasons = tensor_refusals(model, degrees)
     parameters = tables.elements
     for layer, degree in reasons:
@@ -109,6 +109,7 @@ def measured_problem(
         alone=_alone(session, sizes, tables, kinds),
         send_s=messages[:, 0],
         receive_s=messages[:, 1],
+        message_s=messages[:, 2],
         links=links,
         link_index=link_index,
         tied=tuple(
@@ -267,8 +268,8 @@ def _links(
 ) -> tuple[tuple[Link, ...], IntArray, FloatArray]:
     """Messages between the first workers of every two nodes, and inside nodes of several.
 
-    Last, of shape (W, 2), what a byte that a worker sends and one that it receives takes of its
-    processor, in seconds; 0 for the second worker of a node and so on.
+    Last, of shape (W, 3), what a byte that a worker sends, one that it receives, and a message
+    either way take of its processor, in seconds; 0 for the second worker of a node and so on.
     """
     devices = session.cluster.devices
     first: dict[str, list[int]] = {node: [] for node in nodes}
@@ -292,15 +293,17 @@ def _links(
     links = [INSIDE]
     index = np.zeros((len(nodes), len(nodes)), dtype=np.int64)
     for k, (a, b, source, _) in enumerate(pairs):
-        *taken, longest, longest_s, _ = answers[source][k]
+        *taken, longest, longest_s, _, _ = answers[source][k]
         links.append(_link((*MESSAGE_BYTES, longest), (*taken, longest_s)))
         index[nodes.index(a), nodes.index(b)] = len(links) - 1
-    each_byte = np.zeros((len(devices), 2))
+    busy = np.zeros((len(devices), 3))
     for rank in range(len(devices)):
-        for way in (0, 1):
-            seen = [answers[rank][k][-1] for k, pair in enumerate(ranks) if pair[way] == rank]
-            each_byte[rank, way] = np.median(seen) if seen else 0.0
-    return tuple(links), index, each_byte
+        sent = [answers[rank][k][-2:] for k, pair in enumerate(ranks) if pair[0] == rank]
+        got = [answers[rank][k][-2:] for k, pair in enumerate(ranks) if pair[1] == rank]
+        if sent and got:
+            send, receive = np.median(sent, axis=0), np.median(got, axis=0)
+            busy[rank] = send[0], receive[0], (send[1] + receive[1]) / 2
+    return tuple(links), index, busy
 
 
 def _link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:

@@ -188,8 +188,8 @@ class LayerWorker(WorkerProgram):
 
         Then the bytes of a message that takes about `LONG_MESSAGE_S`, and its seconds: larger ones
         go at its rate, over which waiting for a CPU quota's periods evens out. Last, as both ends
-        see it, the seconds that they compute less for each byte: nothing without a quota, where
-        another core may send.
+        see it, the seconds that they compute less for each byte, and for each message: nothing
+        without a quota, where another core may send.
 
         The least of several, for other load on the machine can only add time; under a CPU quota
         the median, for there a message may have to wait for the next period.
@@ -204,20 +204,23 @@ class LayerWorker(WorkerProgram):
         dist.barrier()
         if self.rank not in (a, b):
             return ()
-        times = [self._exchange_s(a, b, size, MESSAGES) for size in (0, *sizes)]
+        cpu_s = time.process_time()  # gloo sends and receives in a thread of its own
+        times = [self._exchange_s(a, b, 0, MESSAGES)]
+        each_s = slower * (time.process_time() - cpu_s) / (2 * MESSAGES)
+        times += [self._exchange_s(a, b, size, MESSAGES) for size in sizes]
         chosen = torch.tensor([times[-1][0]], device=self.device)
         if self.rank == a:
             dist.send(chosen, b)
         else:
             dist.recv(chosen, a)
         more = min(max(int(LONG_MESSAGE_S / float(chosen)), 1), MOST_TIMES)
-        cpu_s = time.process_time()  # gloo sends and receives in a thread of its own
+        cpu_s = time.process_time()
         long = self._exchange_s(a, b, sizes[-1] * more, 3)
         each_byte_s = slower * (time.process_time() - cpu_s) / (3 * sizes[-1] * more)
         answer_s = times[0][taken] / 2
         found = [max(t[taken] - answer_s, answer_s) for t in times[1:]]
         longest_s = max(long[min(taken, 1)] - answer_s, answer_s)
-        return *found, float(sizes[-1] * more), longest_s, each_byte_s
+        return *found, float(sizes[-1] * more), longest_s, each_byte_s, each_s
 
     def _exchange_s(self, a: int, b: int, size: int, count: int) -> list[float]:
         """Seconds of a message and an empty answer, so many times, ascending."""

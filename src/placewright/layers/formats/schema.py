@@ -109,6 +109,7 @@ class LayerFile(FileModel):
     alone: float = 1.0
     send_s: Row = Field(default_factory=list)
     receive_s: Row = Field(default_factory=list)
+    message_s: Row = Field(default_factory=list)
     links: list[LinkEntry]
     link_index: list[list[int]]
     global_batch: int

@@ -474,5 +474,7 @@ def _plan(data: Any, p: LayerProblem, where: str) -> LayerPlan:
             )
         )
     schedule = Schedule(str(optional(data, "plan.schedule", "1f1b")))
-    batches = count(field(data, "plan.micro_batches", where), "plan.micro_batches", 1)
+    shared = micro * max((len(stage.replicas) for stage in stages), default=1)
+    default = count(data["plan"]["global_batch"], "plan.global_batch", 1) // shared
+    batches = count(optional(data, "plan.micro_batches", default), "plan.micro_batches", 1)
     return LayerPlan(tuple(stages), batches, schedule)
