@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -109,29 +110,27 @@ def main() -> None:
     add_options(parser)
     given = parser.parse_args()
     kept, rows, every = KeptRows(given.out, given.minutes), [], ["poisson", "mmpp"]
-    for kind in given.kind or every + ["azure"] * TRACE.exists():
-        for load in given.load or LOADS:
-            seeds = []
-            for seed in range(given.seeds):
-                key = f"{kind} {load:g}, seed {seed}, {given.duration:g} s"
-                made = partial(problem, kind, load, seed, given.duration)
-                row = kept.get(key, lambda made=made: numbers(made()))
-                if row is not None:
-                    seeds.append(row)
-            if not seeds:
-                continue
-            cells = [np.array([row[name] for row in seeds]).mean(axis=0) for name in PLANNERS]
-            bound = float(np.mean([row["bound"][1] for row in seeds]))
-            below = sum(row["auto"][0] < row["edf-fastest"][0] for row in seeds)
-            rows.append(
-                (
-                    f"{kind} {load:g}",
-                    *(f"{100 * success:.1f} / {value:.3f}" for success, value in cells),
-                    f"{bound:.3f}",
-                    f"{100 * cells[-1][1] / bound:.1f} %",
-                    f"{below} of {len(seeds)}",
-                )
+    kinds = given.kind or every + ["azure"] * TRACE.exists()
+    found: dict[tuple[str, float], list[dict[str, list[float]]]] = {}
+    for seed, kind, load in product(range(given.seeds), kinds, given.load or LOADS):
+        key = f"{kind} {load:g}, seed {seed}, {given.duration:g} s"
+        made = partial(problem, kind, load, seed, given.duration)
+        row = kept.get(key, lambda made=made: numbers(made()))
+        if row is not None:
+            found.setdefault((kind, load), []).append(row)
+    for (kind, load), seeds in found.items():
+        cells = [np.array([row[name] for row in seeds]).mean(axis=0) for name in PLANNERS]
+        bound = float(np.mean([row["bound"][1] for row in seeds]))
+        below = sum(row["auto"][0] < row["edf-fastest"][0] for row in seeds)
+        rows.append(
+            (
+                f"{kind} {load:g}",
+                *(f"{100 * success:.1f} / {value:.3f}" for success, value in cells),
+                f"{bound:.3f}",
+                f"{100 * cells[-1][1] / bound:.1f} %",
+                f"{below} of {len(seeds)}",
             )
+        )
     header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "auto / bound")
     print("success % / effective accuracy; seeds with less success than edf-fastest")
     print(plain_table((*header, "less"), rows, " " + "r" * len(header)))

@@ -40,3 +40,12 @@ def test_success_is_kept_at_every_load() -> None:
         central = judge(tried, Edf("fastest")(tried, Context()))
         assert own.success_rate >= central.success_rate - 0.015
         assert own.value >= central.value - 0.01
+
+
+def test_one_server_is_not_kept_idle() -> None:
+    """At a fifth of what the large variant allows `rolling` buys the small one: 0.71."""
+    service = two_servers().subset(np.array([0]), np.array([0, 1]))
+    tried = problem(np.linspace(0.0, 9.9, 50)).replace(service=service)
+    judged = judge(tried, Selected(requests=400)(tried, Context()))
+    assert judged.success_rate == 1.0
+    assert judged.value > 0.85

@@ -50,6 +50,17 @@ SAFER: tuple[Specification, ...] = (
 )
 """`Rolling` with more and more weight on success."""
 
+BOLDER: tuple[Specification, ...] = (
+    Edf("accurate"),
+    Rolling(reserve=0.85, hold=False),
+    Rolling(reserve=0.6, hold=False),
+    Rolling(reserve=0.3, hold=False),
+    Rolling(price=0.3, reserve=0.3, hold=False),
+)
+"""For `FEW` servers, of which the usual reserve leaves little to use."""
+
+FEW = 2
+
 
 MARGIN = 0.0005
 """About half a standard error of the difference on a generated stream."""
@@ -103,8 +114,9 @@ class Selected:
         first = _tried(central, streams, context)
         least, spare = first.success, (1.0 - first.success) / 2.0
         needed = least + np.minimum(self.margin, spare)
+        bolder = BOLDER if problem.service.servers <= FEW else ()
         trials: dict[Specification, _Trial] = {
-            policy: _tried(policy, streams, context) for policy in (batching, usual)
+            policy: _tried(policy, streams, context) for policy in (batching, usual, *bolder)
         }
         trials = {policy: t for policy, t in trials.items() if (t.success >= needed).all()}
         trials[central] = first

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,19 @@ from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
-from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, running_server
 from placewright.requests.serving.tensors import NUMPY
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, stream_of
 
 PAYLOADS = 16
 """Random inputs of each family."""
+
+CALIBRATION_LOAD, CALIBRATED, CALIBRATION_S = 0.3, 100, 5.0
+"""Load, requests and seconds at most of the measurement of what HTTP and the client take."""
+
+LEAST_DEADLINE_S = 1e-6
+"""Of a simulated request, after that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +86,15 @@ def run_loads(
 ) -> list[LoadResult]:
     """Start a server, send each load to it, and simulate the same requests.
 
-    The client is a process of its own, which has its schedule before it starts.
+    The client is a process of its own, which has its schedule before it starts. What HTTP and the
+    client take is measured first, at a light load, and simulated as shorter deadlines.
 
     Raises `InputError`: no such arrivals, or a server or family is wrong.
     """
     found = []
     with running_server(families, servers, options) as running:
+        overhead_s = _overhead_s(running, families, options, deadlines)
+        note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
         for load in loads:
             service = running.dispatcher.service
             rate = load * full_rate(service)
@@ -95,10 +104,26 @@ def run_loads(
                 raise RunError(
                     "there are no requests at this load", hint="give a longer --duration"
                 )
-            predicted = predict(service, stream, duration_s, options, seed)
+            predicted = predict(service, stream, duration_s, options, seed, overhead_s)
             replies = play(running.url, families, stream, options.token)
             found.append(_result(load, rate, stream, replies, predicted))
     return found
+
+
+def _overhead_s(
+    running: Running, families: Sequence[Family], options: ServingOptions, deadlines: float
+) -> float:
+    """Median over some requests, one server busy at a time: latency that no server spent."""
+    service = running.dispatcher.service
+    rate = CALIBRATION_LOAD * full_rate(service)
+    duration_s = min(CALIBRATION_S, CALIBRATED / rate)
+    stream = made_stream(service, "poisson", rate, duration_s, deadlines, seed=0)
+    if not len(stream):
+        return 0.0
+    replies = play(running.url, families, stream, options.token)
+    served = replies.status == 200
+    overhead = (replies.latency_s - replies.served_s)[served]
+    return max(0.0, float(np.median(overhead))) if served.any() else 0.0
 
 
 def full_rate(service: Service) -> float:
@@ -168,9 +193,19 @@ def _time(written: str) -> float | None:
 
 
 def predict(
-    service: Service, stream: Stream, duration_s: float, options: ServingOptions, seed: int
+    service: Service,
+    stream: Stream,
+    duration_s: float,
+    options: ServingOptions,
+    seed: int,
+    overhead_s: float = 0.0,
 ) -> tuple[float, float]:
-    """Success and effective accuracy of the same requests in the simulation."""
+    """Success and effective accuracy of the same requests in the simulation.
+
+    `overhead_s`: time of each request that no server spends on it; it shortens deadlines.
+    """
+    deadline_s = np.maximum(stream.deadline_s - overhead_s, LEAST_DEADLINE_S)
+    stream = replace(stream, deadline_s=deadline_s)
     problem = RequestProblem(service, stream, duration_s, noise_seed=seed)
     answers = simulate(problem, options.policy.start(service))
     accuracy = service.accuracy[answers.variant]
