@@ -53,6 +53,8 @@ def test_wrong_numbers_are_refused() -> None:
         lambda: poisson(rng, 1e12, 1e6),
         lambda: gamma(rng, 1, 1, 0),
         lambda: mmpp(rng, 1, 1, 0.5),
+        lambda: mmpp(rng, 1e308, 1e308),
+        lambda: mmpp(rng, 1e-12, 1e12),  # few requests, and a burst every ten seconds
         lambda: scaled(np.zeros(1), 1),
     ):
         with pytest.raises(InputError):

@@ -72,6 +72,10 @@ def mmpp(
     """
     if not (burst >= 1 and 0 < share < 1 and hold_s > 0):
         raise InputError("needs burst >= 1, 0 < share < 1 and hold_s > 0", where="mmpp")
+    _checked([rate_per_s], duration_s, duration_s)
+    if duration_s / hold_s > MOST:
+        by = f"{duration_s / hold_s:.3g}, at most {MOST}"
+        raise InputError("too many bursts", where="mmpp", by=by, hint="check the unit of duration")
     calm = rate_per_s / (1 - share + share * burst)
     holds_s = (hold_s * (1 - share) / share, hold_s)
     t, state, parts = 0.0, int(rng.random() < share), []
@@ -120,7 +124,8 @@ def _checked(rates_per_s: Sequence[float], step_s: float, duration_s: float) -> 
     if not (0 < step_s < np.inf and 0 < duration_s < np.inf):
         by = f"got {step_s:g} s and {duration_s:g} s"
         raise InputError("step and duration must be above 0", where="rates", by=by)
-    expected = rates.mean() * duration_s
+    with np.errstate(over="ignore"):
+        expected = rates.mean() * duration_s
     if expected > MOST:
         raise InputError("too many requests", where="rates", by=f"{expected:.3g}, at most {MOST}")
     return rates

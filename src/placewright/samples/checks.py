@@ -17,6 +17,10 @@ MOST_NODES = 10_000
 """Every pair of them is a number in several tables: some GiB."""
 
 
+LONGEST_S = 1e15
+"""Solvers take larger numbers for infinity."""
+
+
 def check_size(nodes: int, where: str) -> None:
     """Raise before tables are made that no memory holds.
 
@@ -93,6 +97,15 @@ def _check_values(p: SampleProblem) -> None:
         raise InputError("sync_s and label_mix must be numbers >= 0", where=p.name)
     if p.samples.sum() == 0:
         raise InputError("there are no samples", where=p.name)
+    with np.errstate(over="ignore"):
+        alone_s = p.epochs * (p.seconds_per_sample * p.samples.sum() + p.fixed_s + p.sync_s)
+    if not alone_s.max() <= LONGEST_S:
+        raise InputError(
+            "training on this node alone takes too long for the solvers' numbers",
+            where=f"{p.name}: node {p.node_names[int(alone_s.argmax())]!r}",
+            by=f"{alone_s.max():.3g} s, at most {LONGEST_S:.0e} s",
+            hint="check the unit of seconds_per_sample, fixed_s and sync_s",
+        )
 
 
 def _refuse_negative(p: SampleProblem, key: str) -> None:

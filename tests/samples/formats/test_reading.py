@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,14 @@ def test_yaml_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "n.json"
     path.write_text(json.dumps(FULL))
     assert read_problem(path).name == "full"
+
+
+def test_times_that_solvers_take_for_infinite_are_refused() -> None:
+    """By the node that is slowest, whatever the field."""
+    for field, value in (("seconds_per_sample", 1e308), ("fixed_s", 1e20)):
+        nodes = copy.deepcopy(TABLE["nodes"])
+        nodes[1][field] = value
+        error = told(TABLE | {"nodes": nodes})
+        assert error is not None
+        assert error.where == "file.json: file: node 'y'"
+        assert "1e+15 s" in error.by
