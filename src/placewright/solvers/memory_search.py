@@ -42,8 +42,9 @@ from placewright.solvers.memory_pbqp import MemoryPbqp
 TOLERANCE = 1e-9
 """Relative difference below which value and bound are one."""
 
-FIRST_ASCENT, ASCENT = 25, 150
-"""Price steps before the proof is tried, and after it failed."""
+ASCENT, ASCENTS = 25, 6
+"""Price steps before the proof is tried and, after it failed, before each of so many rounds of
+annealing: better prices help the search, and waiting for the best ones would cost it time."""
 
 SEARCH = 20_000
 """Annealing moves of one round."""
@@ -196,15 +197,16 @@ class _Search:
         """From the first reduction to the last round of annealing."""
         self.prepare()
         self.begin()
-        self.price(FIRST_ASCENT)
+        self.price(ASCENT)
         self.branch()
         self.improve(SEARCH)
         if exact:
             self.prove()
-        self.price(ASCENT)
-        for _ in range(rounds):
+        for k in range(rounds):
             if not self.running():
                 break
+            if k < ASCENTS:
+                self.price(ASCENT)
             self.improve(SEARCH)
 
     def running(self) -> bool:

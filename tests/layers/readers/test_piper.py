@@ -67,6 +67,9 @@ def test_a_chain_by_hand(tmp_path: Path) -> None:
     assert 1 in found.plan.variants
     with pytest.raises(InfeasibleError, match=r"needs .* more"):
         best_plan(p.replace(memory_bytes=[5.0] * 3))
+    alone = read_piper(path, devices=1, memory_bytes=26.0)  # each layer has room, not all three
+    with pytest.raises(InfeasibleError, match=r"all layers need 7 B more"):
+        best_plan(alone)
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:

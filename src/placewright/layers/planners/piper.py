@@ -19,6 +19,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
+from placewright.layers.bounds import bounds
 from placewright.layers.loads import costs_of
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners._load_kernels import cover, interval_costs, knapsack, stage_loads
@@ -26,6 +27,9 @@ from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context
 from placewright.report.text import size
+
+NEAR = (1.05, 1.25, 2.0, 4.0)
+"""Multiples of the bound that are tried as largest loads before bisection."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,9 +124,17 @@ def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
         )
         return found
 
-    if len(values) == 0 or not (covered(np.inf)[0][0] <= p.w).any():
-        raise _no_room(p)
-    low, high = 0, len(values) - 1
+    low, high, least = 0, len(values) - 1, bounds(p)["load"]
+    for factor in NEAR:  # most answers are near the bound, and time may end the bisection
+        at = int(np.searchsorted(values, factor * least, side="right")) - 1
+        if low <= at < high:
+            if (covered(values[at])[0][0] <= p.w).any():
+                high = at
+                break
+            low = at + 1
+    else:
+        if len(values) == 0 or not (covered(values[-1])[0][0] <= p.w).any():
+            raise _no_room(p)
     while low < high:
         middle = (low + high) // 2
         if (covered(values[middle])[0][0] <= p.w).any():
