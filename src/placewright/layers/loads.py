@@ -32,23 +32,15 @@ def stage_load(p: LayerProblem, plan: LayerPlan, stage: Stage) -> float:
     v, d = costs_of(p), len(stage.replicas)
     t = p.degree_index(stage.tensor_degree)
     layers = np.arange(stage.first_layer, stage.last_layer + 1)
-    chosen = np.array(plan.variants)[layers]
+    variants = np.array(plan.variants)
+    chosen = variants[layers]
     inside = (p.edge_source >= layers[0]) & (p.edge_source <= layers[-1])
     ends = (p.edge_target >= layers[0]) & (p.edge_target <= layers[-1])
     entering, leaving = np.flatnonzero(ends & ~inside), np.flatnonzero(inside & ~ends)
-    variants = np.array(plan.variants)
-    cut = (
-        2
-        * (
-            p.edge_bytes[entering] + v.sync_in_bytes[entering, t, variants[p.edge_target[entering]]]
-        ).sum()
-    )
-    cut += (
-        2
-        * (
-            p.edge_bytes[leaving] + v.sync_out_bytes[leaving, t, variants[p.edge_source[leaving]]]
-        ).sum()
-    )
+    into = v.sync_in_bytes[entering, t, variants[p.edge_target[entering]]]
+    out_of = v.sync_out_bytes[leaving, t, variants[p.edge_source[leaving]]]
+    cut = 2 * (p.edge_bytes[entering] + into).sum()
+    cut += 2 * (p.edge_bytes[leaving] + out_of).sum()
     held = v.parameter_bytes[layers, t, chosen].sum()
     sync = 4 * (d - 1) * held / d / v.batch_samples
     compute = v.time_s[layers, t, chosen].sum()
