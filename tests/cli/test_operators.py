@@ -224,7 +224,7 @@ def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
         (("plan", "none.json"), "none.json: cannot be read: No such file"),
         (("plan", "resnet50"), "is neither a file nor a model"),
         (("plan", "zoo:resnet5"), "did you mean 'resnet50'"),
-        (("plan", "piper:x.json"), "is not read yet"),
+        (("plan", "piper:x.json"), "next: placewright layers plan piper:x.json"),
         (("plan", "msr:none.json"), "none.json: cannot be read"),
         (("plan", "msr:none.json?cost=3"), "did you mean 'cost_scale'"),
         (("plan", "model.onnx"), "model.onnx: no such file"),

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.layers.commands.run import disturbances
+from placewright.layers.commands.source import find_source
 from tests.cli.speak import speak
 
 
@@ -60,3 +61,11 @@ def test_disturbances_by_step() -> None:
     """``inf`` kills."""
     found = disturbances(("a", "b:1"), 5, ["b:1:2:3.5"], ["a:4"])
     assert found == {2: ("b:1", 3.5), 4: ("a", math.inf)}
+
+
+def test_a_model_as_a_source_is_told_what_measures_it() -> None:
+    """Plans are made of problem files."""
+    with pytest.raises(InputError, match="next: placewright layers run zoo:gpt2 --on"):
+        find_source("zoo:gpt2")
+    with pytest.raises(InputError, match="devices must be a whole number"):
+        find_source("piper:x.json?devices=\N{SUPERSCRIPT TWO}")

@@ -37,7 +37,13 @@ SCHEMES = {
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
-LATER = ("piper", "iopddl")
+ELSEWHERE = {
+    "piper": "layers plan",
+    "strategy": "layers simulate",
+    "serving": "requests plan",
+    "iopddl": "pbqp solve",
+}
+"""Formats of other verbs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +150,12 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
         No such file, scheme or model; lists what is known.
     """
     scheme, _, rest = ask.source.partition(":")
-    if scheme in LATER and rest:
-        raise _unknown_scheme(ask.source, f"the format {scheme!r} is not read yet")
+    if scheme in ELSEWHERE and rest:
+        raise UnsupportedError(
+            f"{scheme}: files are no problems of operators",
+            where=ask.source,
+            hint=f"placewright {ELSEWHERE[scheme]} {ask.source}",
+        )
     if scheme == "dag":
         return Loaded(_dag(rest, ask))
     if scheme == "msr":

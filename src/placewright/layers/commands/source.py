@@ -36,6 +36,12 @@ def find_source(source: str) -> Source:
         return Source(*read_strategy(rest))
     if colon and scheme == "piper":
         return Source(_piper(rest))
+    if colon and scheme == "zoo":
+        raise InputError(
+            "is a model, whose layers are not measured yet",
+            where=source,
+            hint=f"placewright layers run {source} --on CLUSTER measures, plans and trains it",
+        )
     if colon and not Path(source).exists():
         raise UnknownNameError("format", scheme, SCHEMES, where=source)
     from placewright.layers.files import read_problem
