@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from placewright.planning.contract import Context
+from placewright.requests import selection
 from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
+from placewright.requests.policies.specification import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import Selected
 from placewright.requests.stream import stream_of
@@ -49,3 +52,18 @@ def test_one_server_is_not_kept_idle() -> None:
     judged = judge(tried, Selected(requests=400)(tried, Context()))
     assert judged.success_rate == 1.0
     assert judged.value > 0.85
+
+
+@pytest.mark.parametrize(("success", "policy"), [(0.999, "rolling"), (0.99, "edf")])
+def test_a_thousandth_of_success_is_no_reason_to_lose_much_accuracy(
+    monkeypatch: pytest.MonkeyPatch, success: float, policy: str
+) -> None:
+    """Central EDF never fails, `rolling` once in a thousand or in a hundred, with 0.2 more."""
+
+    def tried(policy: Specification, *_: object) -> selection._Trial:
+        if isinstance(policy, Edf):
+            return selection._Trial(np.ones(2), 0.7)
+        return selection._Trial(np.full(2, success), 0.9)
+
+    monkeypatch.setattr(selection, "_tried", tried)
+    assert chosen(np.linspace(0.0, 9.9, 100)).policy == policy
