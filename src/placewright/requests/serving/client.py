@@ -25,7 +25,7 @@ from placewright.errors import RunError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.serving.priority import answer_first
 
-CONNECTIONS = 256
+CONNECTIONS = 960
 """That are open at once; a request waits for one beyond. ``select`` takes at most 1,024."""
 
 LATEST_S = 30.0

@@ -38,6 +38,10 @@ CALIBRATION_LOAD, CALIBRATED, CALIBRATION_S = 0.3, 100, 5.0
 LEAST_DEADLINE_S = 1e-6
 """Of a simulated request, after that time."""
 
+WARM_S = 5.0
+"""Of requests that are not counted: they show what batches take while other servers compute. At
+most a quarter of a load's duration."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
@@ -84,7 +88,7 @@ def run_loads(
     seed: int = 0,
     note: Callable[[str], None] = lambda text: None,
 ) -> list[LoadResult]:
-    """Start a server, send each load to it, and simulate the same requests.
+    """Start a server, warm it up, send each load to it, and simulate the same requests.
 
     The client is a process of its own, which has its schedule before it starts. What HTTP and the
     client take is measured first, at a light load, and simulated as shorter deadlines.
@@ -93,6 +97,7 @@ def run_loads(
     """
     found = []
     with running_server(families, servers, options) as running:
+        _warm_up(running, families, options, min(WARM_S, duration_s / 4), deadlines)
         overhead_s = _overhead_s(running, families, options, deadlines)
         note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
         for load in loads:
@@ -124,6 +129,20 @@ def _overhead_s(
     served = replies.status == 200
     overhead = (replies.latency_s - replies.served_s)[served]
     return max(0.0, float(np.median(overhead))) if served.any() else 0.0
+
+
+def _warm_up(
+    running: Running,
+    families: Sequence[Family],
+    options: ServingOptions,
+    duration_s: float,
+    deadlines: float,
+) -> None:
+    """Keep all servers busy, so that their latencies are those beside each other."""
+    service = running.dispatcher.service
+    stream = made_stream(service, "poisson", full_rate(service), duration_s, deadlines, 1)
+    if len(stream):
+        play(running.url, families, stream, options.token)
 
 
 def full_rate(service: Service) -> float:
