@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from placewright.layers.execution.measured_problem import measured_sizes
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.stage_step import make_optimizer
 from placewright.layers.execution.timing import LayerTimer, slowdown
@@ -35,3 +36,10 @@ def test_what_passes_hold_is_measured_where_it_is_asked_for() -> None:
 
     assert math.isnan(times(False))
     assert 0 <= times(True) < 64 << 20
+
+
+def test_a_single_sample_is_measured_where_a_layer_may_see_one() -> None:
+    """A batch norm over one sample per channel is an error in PyTorch."""
+    assert measured_sizes(24) == (1, 3, 8, 16, 24)
+    assert measured_sizes(24, whole=True) == (3, 8, 16, 24)
+    assert measured_sizes(2) == (1, 2)

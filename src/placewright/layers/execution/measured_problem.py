@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from placewright.cluster.cluster import Device
 from placewright.layers.costs import ring_times
-from placewright.layers.execution.refusals import refusals, tensor_refusals
+from placewright.layers.execution.refusals import inexact_layers, refusals, tensor_refusals
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.stage_step import BUCKET_MB
@@ -64,7 +64,7 @@ def measured_problem(
     model, cluster = session.model, session.cluster
     devices = cluster.devices
     degrees = tuple(d for d in range(1, len(devices) + 1) if d == 1 or len(devices) % d == 0)
-    sizes = tuple(sizes) or measured_sizes(model.batch)
+    sizes = tuple(sizes) or measured_sizes(model.batch, whole=bool(inexact_layers(model)))
     kinds = list(dict.fromkeys(map(_kind, devices)))
     tables = _tables(session, sizes, degrees, kinds)
     nodes = list(dict.fromkeys(d.node for d in devices))
@@ -171,9 +171,14 @@ def _heap_factor(tables: MeasuredTables, working: FloatArray) -> float:
     return max(1.0, held / counted) if math.isfinite(held) and counted > 0 else 1.0
 
 
-def measured_sizes(batch: int) -> tuple[int, ...]:
-    """Micro-batch sizes that are measured; others are interpolated."""
-    return tuple(sorted({max(1, batch // 8), max(1, batch // 3), max(1, 2 * batch // 3), batch}))
+def measured_sizes(batch: int, *, whole: bool = False) -> tuple[int, ...]:
+    """Micro-batch sizes that are measured; others are interpolated.
+
+    A single sample is one of them: dispatching calls takes a part of it that samples do not share.
+    Not where a layer looks at a batch as a `whole`: batch norm may refuse a single sample.
+    """
+    parts = {max(1, batch // 8), max(1, batch // 3), max(1, 2 * batch // 3), batch}
+    return tuple(sorted(parts if whole else parts | {1}))
 
 
 def _pairs(users: Sequence[int]) -> list[tuple[int, int]]:
