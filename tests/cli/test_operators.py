@@ -155,7 +155,7 @@ def test_queues_are_first_come_where_asked_for(
     (tmp_path / "t.json").write_text(json.dumps(data))
     source, kept = f"dag:{tmp_path / 't.json'}", tmp_path / "plan.json"
     asked = ("operators", "plan", source, "--queues", "first-come", "-f", "json", "-o", kept)
-    found = speak(capsys, *asked, "--time-limit", 2).data
+    found = speak(capsys, *asked, "--time-limit", 60).data
     assert found["value"] == found["lower_bound"] == 4.0
     asked = ("operators", "simulate", source, kept, "--queues", "first-come", "-f", "json")
     assert speak(capsys, *asked).data["value"] == 4.0
