@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from placewright.deployment.planning import judged, planned
-from placewright.deployment.stream_plans import CLOSE, MOST_KEPT, _kept, _Stream
+from placewright.deployment.stream_plans import _kept, _Stream
 from placewright.operators.instances import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
 from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.monitor import Listener
 from placewright.planning.result import Result
@@ -76,7 +77,7 @@ def test_plans_of_every_kind_that_may_be_the_fastest_are_kept() -> None:
     streams = [_Stream(f"{s}", CHAIN, best("exact").plan, s, kind) for s, kind in rows]
     kept = _kept([*streams, replace(streams[0], period_s=1.0 + 2 * CLOSE, kind="far")])
     assert [stream.period_s for stream in kept] == [1.0, 1.01, 1.1, 1.2]
-    assert len(kept) == MOST_KEPT
+    assert len(kept) == MOST_TRIED
 
 
 def test_results_of_several_kinds_come_best_first() -> None:

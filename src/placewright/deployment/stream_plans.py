@@ -25,6 +25,7 @@ from placewright.operators.streaming.copies import (
 )
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import refuse_what_cannot_stream
+from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.result import Result
@@ -49,9 +50,6 @@ COPIES, PARTS = "whole-copies", "copied-stages"
 MOST = 12
 """Plans whose streams are simulated."""
 
-CLOSE, MOST_KEPT = 0.25, 4
-"""Plans may change places whose periods are predicted to differ by less: so many are kept."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stream:
@@ -75,7 +73,7 @@ def by_period(
     """Plans whose streams are predicted to be the fastest, then those of `results`.
 
     The first is the best one; then come, best first, the best of each other kind and further ones
-    while they are predicted to be no slower by more than `CLOSE`, `MOST_KEPT` in all.
+    while they are predicted to be no slower by more than `CLOSE`, `MOST_TRIED` in all.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ def _kept(streams: Sequence[_Stream]) -> list[_Stream]:
     limit_s = (1.0 + CLOSE) * streams[0].period_s
     close = [k for k, stream in enumerate(streams) if stream.period_s <= limit_s] or [0]
     first = {streams[k].kind: k for k in reversed(close)}.values()
-    wanted = sorted(close, key=lambda k: (k not in first, k))[:MOST_KEPT]
+    wanted = sorted(close, key=lambda k: (k not in first, k))[:MOST_TRIED]
     return [streams[k] for k in sorted(wanted)]
 
 

@@ -53,8 +53,10 @@ def test_the_stream_that_is_taken_is_predicted_as_it_was_measured(
 ) -> None:
     """Whatever its costs were said to be."""
     monkeypatch.setattr(trials, "TURN_S", 0.02)
+    monkeypatch.setattr(trials, "CLOSE", 9.0)
     monkeypatch.setattr(trials.StreamTrials, "budget_s", 0.3)
     found = tried()
+    assert len(found.predictions) == 3
     outcome, problem = found.outcome, found.measured_problem()
     assert not outcome.ended
     assert max(outcome.step_s) < np.inf
@@ -76,6 +78,14 @@ def test_a_stream_that_loses_a_worker_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert found.outcome.best == 1
     assert "died" in found.outcome.ended
     assert found.measured_problem() is found.outcome.plan.problem
+
+
+def test_streams_that_are_predicted_far_behind_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One device takes longer than both together by more than is in doubt."""
+    monkeypatch.setattr(trials, "CLOSE", -1.0)
+    assert len(tried().outcome.step_s) == 1
 
 
 def test_streams_that_take_too_long_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

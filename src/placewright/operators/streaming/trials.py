@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 TURN_S, MOST = 1.0, 100
 """Measured in a turn: so long or so many samples, and at least as many as are in flight."""
 
+CLOSE, MOST_TRIED = 0.25, 4
+"""Plans may change places whose periods are predicted to differ by less: so many are tried."""
+
 LONGEST_S = 30.0
 """Predicted for the first turns of all plans; those that do not fit in are not tried."""
 
@@ -117,11 +120,15 @@ def try_streams(
     Parameters
     ----------
     results
-        The one predicted to be the fastest first; see `LONGEST_S`.
+        The one predicted to be the fastest first; others take part that are `CLOSE` to it, while
+        all of them take no more than `LONGEST_S`.
     progress
         Called with the turn that begins.
     """
     predictions = [predicted(r.problem, r.plan) for r in results]
+    limit_s = (1.0 + CLOSE) * min(p.period_s for p in predictions)
+    close = [k for k, p in enumerate(predictions) if k == 0 or p.period_s <= limit_s][:MOST_TRIED]
+    results, predictions = [results[k] for k in close], [predictions[k] for k in close]
     count = max(1, sum(s <= LONGEST_S for s in accumulate(map(turn_s, predictions))))
     rounds = StreamRounds(session, results[:count], predictions[:count], seed)
     trials, turns = StreamTrials(count), StreamTurns(rounds)
