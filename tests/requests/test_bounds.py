@@ -100,3 +100,10 @@ def test_with_noise_it_bounds_the_expectation() -> None:
     problem = RequestProblem(service, stream_of([0.0], 0.010), 1.0)
     found = lagrangian(problem, alone_each(problem))
     assert found == pytest.approx(0.35, abs=0.005)
+
+
+@pytest.mark.parametrize("deadline_s", [1e9, 1e308])
+def test_deadlines_far_away_leave_the_fluid_bound(deadline_s: float) -> None:
+    """A server of milliseconds could begin too many batches until then for any array."""
+    problem = RequestProblem(two_servers(), stream_of([0.0, 1.0], deadline_s), 2.0)
+    assert lagrangian(problem, alone_each(problem)) is None

@@ -68,6 +68,7 @@ def test_arrivals_are_drawn(tmp_path: Path, process: str) -> None:
         ({"arrivals": [{"family": "f", "rate": 0, "deadline": 1}]}, "rate"),
         ({"arrivals": [{"family": "f", "rate": 1, "deadline": [2, 1]}]}, "deadline"),
         ({"arrivals": [{"family": "f", "rate": 1e12, "deadline": 1}]}, "too many requests"),
+        ({"arrivals": [{"family": "f", "rate": 1, "deadline": [1, "1e999s"]}]}, "deadline"),
         ({"arrivals": []}, "at least one arrival process"),
         ({"arrivals": None}, "either arrivals or requests"),
         ({"duration": 0}, "duration"),

@@ -46,6 +46,9 @@ MOST_WORK = 3e8
 """Batches times requests that one step may look at, which takes about half a second; larger
 problems have the fluid bound only."""
 
+MOST_CELLS = 20_000_000
+"""Three arrays have a number for each; a day of requests to a server of milliseconds has more."""
+
 FIRST_PRICE = 0.9
 """Share of its best accuracy that a request costs at first."""
 
@@ -237,6 +240,11 @@ class _Relaxation:
         runs = np.isfinite(self.latency_s)
         runs[:, :, 0] = False
         self.cell_s = float(self.latency_s[runs].min()) * (1 - LARGEST_FACTOR * s.noise) / CELLS
+        wide = 1 + LARGEST_FACTOR * s.noise
+        longest_s = float(self.due_s.max()) + float(self.latency_s[runs].max()) * wide
+        self.work = math.inf
+        if not longest_s < MOST_CELLS * self.cell_s:
+            return
         self.cells = int(self.due_s.max() / self.cell_s) + 1
         edges_s = np.arange(self.cells) * self.cell_s
         self.highs = np.searchsorted(stream.arrival_s, edges_s + self.cell_s).astype(np.int64)

@@ -12,6 +12,7 @@ from placewright.planning.result_file import ResultFile
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[Seconds, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -73,7 +74,7 @@ class ArrivalEntry(FileModel):
     family: str
     rate: Positive
     process: Literal["poisson", "mmpp", "gamma", "azure"] = "poisson"
-    deadline: Seconds | tuple[Seconds, Seconds]
+    deadline: Seconds | tuple[Finite, Finite]
     min_accuracy: Share | list[Share] = 0.0
     time_sensitivity: Share = 0.5
     accuracy_sensitivity: Share = 0.5
