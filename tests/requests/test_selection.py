@@ -54,9 +54,9 @@ def test_one_server_is_not_kept_idle() -> None:
     assert judged.value > 0.85
 
 
-@pytest.mark.parametrize(("success", "policy"), [(0.999, "rolling"), (0.99, "edf")])
-def test_a_thousandth_of_success_is_no_reason_to_lose_much_accuracy(
-    monkeypatch: pytest.MonkeyPatch, success: float, policy: str
+@pytest.mark.parametrize("success", [0.999, 0.99])
+def test_no_success_is_given_up_for_accuracy(
+    monkeypatch: pytest.MonkeyPatch, success: float
 ) -> None:
     """Central EDF never fails, `rolling` once in a thousand or in a hundred, with 0.2 more."""
 
@@ -66,4 +66,4 @@ def test_a_thousandth_of_success_is_no_reason_to_lose_much_accuracy(
         return selection._Trial(np.full(2, success), 0.9)
 
     monkeypatch.setattr(selection, "_tried", tried)
-    assert chosen(np.linspace(0.0, 9.9, 100)).policy == policy
+    assert chosen(np.linspace(0.0, 9.9, 100)).policy == "edf"

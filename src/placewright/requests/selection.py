@@ -10,8 +10,6 @@ the answer; else the policy with the highest effective accuracy of those that ke
 `opportunity` with parameters that were fitted to generated streams (of streams with at least a
 thousand requests), and `rolling` with dearer machine time, a price of waiting and no held batches.
 Where streams were generated for the fit, the answer keeps central EDF's mean success on those, too.
-If all of these lose much accuracy beside a policy that fails two requests in a thousand more at
-most, that policy is the answer.
 """
 
 from __future__ import annotations
@@ -62,10 +60,6 @@ BOLDER: tuple[Specification, ...] = (
 """For `FEW` servers, of which the usual reserve leaves little to use."""
 
 FEW = 2
-
-NEARLY, MUCH = 0.002, 0.05
-"""Success rate below central EDF's, two in a thousand, that so much effective accuracy buys."""
-
 
 MARGIN = 0.0005
 """About half a standard error of the difference on a generated stream."""
@@ -120,8 +114,10 @@ class Selected:
         least, spare = first.success, (1.0 - first.success) / 2.0
         needed = least + np.minimum(self.margin, spare)
         bolder = BOLDER if problem.service.servers <= FEW else ()
-        tried = {policy: _tried(policy, streams, context) for policy in (batching, usual, *bolder)}
-        trials = {policy: t for policy, t in tried.items() if (t.success >= needed).all()}
+        trials: dict[Specification, _Trial] = {
+            policy: _tried(policy, streams, context) for policy in (batching, usual, *bolder)
+        }
+        trials = {policy: t for policy, t in trials.items() if (t.success >= needed).all()}
         trials[central] = first
         most = max(trial.value for trial in trials.values())
         pairs = self._pairs(problem)
@@ -130,19 +126,12 @@ class Selected:
             if not pairs or (trials[usual].success >= safe).all():
                 return usual(problem, context)
         for policy in SAFER:
-            tried[policy] = trial = _tried(policy, streams, context)
+            trial = _tried(policy, streams, context)
             if (trial.success >= needed).all():
                 trials[policy] = trial
-        best = max(trials, key=lambda policy: trials[policy].value)
         if pairs:
-            best = self._best(pairs, trials, streams, context)
-        enough = trials[best].value + MUCH
-        near = [
-            policy
-            for policy, t in tried.items()
-            if t.value >= enough and (t.success >= least - NEARLY).all()
-        ]
-        return max(near, key=lambda policy: tried[policy].value, default=best)(problem, context)
+            return self._best(pairs, trials, streams, context)(problem, context)
+        return max(trials, key=lambda policy: trials[policy].value)(problem, context)
 
     def _best(
         self,
