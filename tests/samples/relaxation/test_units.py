@@ -16,7 +16,7 @@ from tests.samples.tiny import best_of, random_tiny, tiny
 TIMES = ("seconds_per_sample", "fixed_s", "send_s", "receive_s", "price_s", "sync_s")
 
 
-@pytest.mark.parametrize("factor", [1e-300, 1e-7, 1.0, 3e5, 1e300])
+@pytest.mark.parametrize("factor", [1e-300, 1e-7, 1.0, 3e5, 1e14])
 def test_a_unit_is_a_power_of_two(factor: float) -> None:
     """Each time is the same number of units, to the last bit; a sample takes about one."""
     problem = faster(random_tiny(3), factor)

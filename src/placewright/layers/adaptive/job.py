@@ -130,4 +130,7 @@ def problem_of(
         optimizer_s=problem.optimizer_s[kinds] * times,
         optimizer_fixed_s=problem.optimizer_fixed_s[kinds] * times,
         pack_s=problem.pack_s[kinds] * times,
+        send_s=problem.send_s[kinds] * times,
+        receive_s=problem.receive_s[kinds] * times,
+        message_s=problem.message_s[kinds] * times,
     )
