@@ -22,6 +22,7 @@ class Said:
     @property
     def data(self) -> Any:
         """What stdout says as JSON; infinities are not JSON."""
+        assert self.out, self.err
         return json.loads(self.out, parse_constant=pytest.fail)
 
 
