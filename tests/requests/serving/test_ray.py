@@ -37,10 +37,11 @@ def test_actors_answer_and_are_replaced(running: Running) -> None:
     slots = running.dispatcher.fleet.slots
     pids = [slot.process.pid for slot in slots]
     with ThreadPoolExecutor(1) as pool:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
         answers = pool.submit(lambda: [many(running, 8, body(60_000)) for _ in range(3)])
         until(lambda: running.dispatcher.under_way > 0)
         os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
-        os.kill(pids[1], signal.SIGSTOP)  # type: ignore[arg-type]
         found = [each for group in answers.result() for each in group]
     assert [status for status, _, _ in found] == [200] * 24
     assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)

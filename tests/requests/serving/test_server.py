@@ -294,10 +294,11 @@ def test_no_row_is_lost_when_workers_die(running: Running) -> None:
     pids = [slot.process.pid for slot in fleet.slots if slot.active]
     restarts = sum(slot.restarts for slot in fleet.slots)
     with ThreadPoolExecutor(1) as pool:
+        for pid in pids[:2]:
+            os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
         answers = pool.submit(lambda: [many(running, 20, body(30_000)) for _ in range(4)])
         until(lambda: running.dispatcher.under_way > 0)
         os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
-        os.kill(pids[1], signal.SIGSTOP)  # type: ignore[arg-type]
         found = [each for group in answers.result() for each in group]
     assert [status for status, _, _ in found] == [200] * 80
     assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
@@ -314,13 +315,14 @@ def test_a_worker_that_is_continued_answers_once(running: Running) -> None:
         before, restarts = running.observer.totals.total(), sum(slot.restarts for slot in slots)
         pids = [slot.process.pid for slot in slots]
         with ThreadPoolExecutor(1) as pool:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
             answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(4)])
             until(lambda: running.dispatcher.under_way > 0)
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, number)  # type: ignore[arg-type]
-                time.sleep(pause_s if number == signal.SIGSTOP else 0)
+            time.sleep(pause_s)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)  # type: ignore[arg-type]
             found = [each for group in answers.result() for each in group]
         assert [status for status, _, _ in found] == [200] * 40
         assert running.observer.totals.total() == before + 40
