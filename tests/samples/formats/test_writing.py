@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from placewright.errors import InputError
@@ -22,7 +22,7 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), m
 counts = st.integers(3, 10**6)
 few = st.integers(0, 3)
 room = st.integers(3 * 10**6, 10**9)
-seconds = st.floats(0, 1e3, allow_subnormal=False)
+seconds = st.floats(0, 1e6, allow_subnormal=False)
 rates = st.floats(1e-3, 1e12) | st.integers(1, 10**12)
 maybe_rates = st.none() | rates
 prices = st.floats(0, 1.0, allow_subnormal=False)
@@ -92,7 +92,11 @@ MODES: dict[str, st.SearchStrategy[Any]] = {
 @given(data=files(), suffix=st.sampled_from(("yaml", "json")))
 def test_whatever_a_file_says_survives(data: dict[str, Any], suffix: str) -> None:
     """Read, written, read again: the same hash, which covers every number and every name."""
-    problem = problem_from({"batch": 7} | data, where="f", name="f")
+    try:
+        problem = problem_from({"batch": 7} | data, where="f", name="f")
+    except InputError as error:
+        assume("takes too long" not in str(error))
+        raise
     with TemporaryDirectory() as folder:
         back = read_problem(write_problem(problem, Path(folder) / f"f.{suffix}"))
     assert back.hash() == problem.hash()
