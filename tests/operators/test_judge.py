@@ -38,6 +38,8 @@ def test_many_gives_infinity_where_one_raises() -> None:
     for rows, order in (([[0, 1, 0, 2]], None), ([[0, 1]], None), ([[0, 1, 0, 0]], [0, 1, 2, 2])):
         with pytest.raises(InputError, match="every"):
             evaluate_many(refused, rows, order)
+    with pytest.raises(InputError, match="need an order"):
+        evaluate_many(refused, [[0, 1, 0, 0]], dispatch=Dispatch.IN_ORDER)
 
 
 def test_a_pipeline_of_two_by_hand() -> None:

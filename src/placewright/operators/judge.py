@@ -127,6 +127,8 @@ class Judge:
     ) -> tuple[FloatArray, IntArray]:
         """Value and violation of every row of `placements`; see `evaluate_many`."""
         p = self.problem
+        if order is None and dispatch == Dispatch.IN_ORDER:  # kernels would read past no order
+            raise InputError("in-order placements need an order", where=p.name)
         rows, fixed = checked_batch(p, placements, order)
         if p.communication is Communication.STAR:
             return star_scores(p, rows)
