@@ -215,6 +215,17 @@ def test_copies_on_devices_that_differ() -> None:
     assert copies > 50
 
 
+@pytest.mark.parametrize("wide", [0, 1])
+def test_copies_on_many_devices(wide: int) -> None:
+    """Shares of ten links are added from left to right (rule N1), not in pairs."""
+    problem = tiny([[1.0] * 11] * 2, [(0, 0.3, [1])], objective="throughput")
+    latency_s = np.random.default_rng(3).random((11, 11)) * ~np.eye(11, dtype=np.bool_)
+    problem = problem.replace(latency_s=latency_s, pipeline=Pipeline(replication=True))
+    leader = np.full(11, wide)
+    leader[1 - wide] = 1 - wide
+    agree(problem, OperatorPlan([0, 1], replica_of=leader), Seen())
+
+
 def test_loads_around_host_memory() -> None:
     """Star throughput; infeasible exactly where resident bytes exceed a memory."""
     seen = Seen()
