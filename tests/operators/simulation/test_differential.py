@@ -367,6 +367,15 @@ def test_long_queues() -> None:
     assert seen["unsure"] == 0
 
 
+def test_operators_that_take_no_time_are_sure() -> None:
+    """A device hands on within itself twice at one instant; no channel is requested twice."""
+    for tensors in ([(0, 1.0, [1]), (1, 1.0, [2])], [(0, 1.0, [1]), (0, 1.0, [2]), (1, 1.0, [2])]):
+        problem = tiny([[1.0] * 2, [0.0] * 2, [0.0] * 2], tensors)
+        judge_ = Judge(problem)
+        row: IntArray = np.zeros(3, dtype=np.int64)
+        assert simulate_fast(judge_.fast, judge_.mode(), row, NO_ORDER) == 1.0
+
+
 def test_interleaved_placements() -> None:
     """Simulations that take turns say what each says alone, whatever the number of rows."""
     for seed in range(40):

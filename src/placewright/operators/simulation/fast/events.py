@@ -136,7 +136,9 @@ def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, no
         new, sent_s = to.last_tensor != tensor, to.arrival_s  # a tensor goes once to a device
         start_s = max(now, free_s)
         at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
-        certain &= ((at_s > start_s) | (target == d)) & (not (new & (requested_s == now)))
+        # Within the device nothing travels: only real channels can make the result unsure.
+        alone = (at_s > start_s) & (not (new & (requested_s == now)))
+        certain &= alone | (target == d)
         at_s = at_s if new else sent_s
         _deliver(s, mode, base, e, at_s)
         channel.free_s = at_s if new & mode.contended else free_s
@@ -174,8 +176,9 @@ def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now
     here, count = index(d * s.m), _requests(s, base, first, last)
     certain = True
     for r in range(count):
-        pair = s.pairs[here + s.ops[base.op + s.edges[s.requests[r].edge].consumer].device]
-        certain &= s.channel[base.channel + pair.channel].requested_s != now
+        target = s.ops[base.op + s.edges[s.requests[r].edge].consumer].device
+        pair = s.pairs[here + target]
+        certain &= (s.channel[base.channel + pair.channel].requested_s != now) | (target == d)
     for x in range(count):
         request = s.requests[s.requests[x].served]
         edge = s.edges[request.edge]
