@@ -373,6 +373,7 @@ def _build_topology(
 ) -> Topology:
     """Invert the tensor lists and sort topologically in O(n + edges)."""
     tensor_of = np.repeat(np.arange(len(producer)), np.diff(consumer_offsets))
+    # Stable sorts: an operator's tensors are by index, which sums of rules N1 and L3 rely on.
     by_consumer = np.argsort(consumers, kind="stable")
     in_offsets = np.searchsorted(consumers[by_consumer], np.arange(n + 1))
     in_tensors = tensor_of[by_consumer]
@@ -406,6 +407,7 @@ def _topological_order(
             order[tail] = i
             tail += 1
     head = 0
+    # Kahn's algorithm; `order` is its own queue.
     while head < tail:
         i = order[head]
         head += 1

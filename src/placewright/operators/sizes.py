@@ -28,6 +28,7 @@ def views(p: OperatorProblem) -> IntArray:
     found = np.flatnonzero(p.alias_of >= 0)
     rank = np.empty(p.n, dtype=np.int64)
     rank[p.topology.order] = np.arange(p.n)
+    # A view's producer reads its base, and so comes later in the topological order than the base's.
     return found[np.argsort(-rank[p.tensor_producer[found]], kind="stable")]
 
 

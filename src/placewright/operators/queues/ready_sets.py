@@ -17,6 +17,7 @@ from placewright.numerics.njit import njit_inline
 
 def _count_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # True: a word of zero is undefined, which saves a branch on some processors.
         return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
 
     return types.int64(types.uint64), generate
@@ -38,6 +39,7 @@ def clear(bits: Any, tops: Any, d: int) -> None:
 @njit_inline
 def include(bits: Any, tops: Any, d: int, at: int, wanted: bool) -> None:
     """Add place `at` to set `d`, if wanted."""
+    # What is not wanted sets no bit: no branch.
     one = np.uint64(wanted)
     bits[d, at >> 6] |= one << np.uint64(at & 63)
     tops[d, at >> 12] |= one << np.uint64((at >> 6) & 63)
@@ -53,11 +55,14 @@ def take_first(bits: Any, tops: Any, d: int) -> int:
     while top < last and tops[d, top] == np.uint64(0):
         top += 1
     full = tops[d, top]
+    # Any word of an empty set will do: it is empty, and -1 is returned.
     somewhere = full if full != np.uint64(0) else one
     word = (top << 6) + lowest_bit(somewhere)
     held = bits[d, word]
+    # Clears the lowest bit; zero stays zero.
     left = held & (held - one)
     bits[d, word] = left
     tops[d, top] = full & (full - one) if left == np.uint64(0) else full
+    # Bit 63 only keeps an empty word from being zero, which `lowest_bit` may not see.
     first = (word << 6) + lowest_bit(held | one << np.uint64(63))
     return first if full != np.uint64(0) else -1

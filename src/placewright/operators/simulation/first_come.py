@@ -88,6 +88,7 @@ def make_queue_state(problem: OperatorProblem) -> QueueState:
     made = np.bincount(p.tensor_producer, counts, p.n).astype(np.int64)
     n, edges, ticks = p.n, len(target), p.ticks_per_s
     inputs = np.bincount(target, minlength=n).astype(np.int64)
+    # Both ``inf`` where there is no link, or where the problem's own values are not finite.
     apart = ~linked(p) & ~np.eye(p.m, dtype=np.bool_)
     duration = np.rint(p.compute_s * ticks) if ticks else p.compute_s
     return QueueState(
@@ -151,6 +152,7 @@ def simulate_queues(b: QueueState, place: IntArray) -> float:
     b.busy[:] = 0
     b.last[:] = -1
     head, tail, held, pushed, last, now = 0, 0, 0, 0, 0.0, 0.0
+    # Sources are READY events, whose numbers are those of operators.
     for i in b.sources:
         b.due[tail] = i
         tail += 1
@@ -162,6 +164,7 @@ def simulate_queues(b: QueueState, place: IntArray) -> float:
             if kind == 0:  # READY: joins the queue; an idle device takes its head
                 i = event
                 d = place[i]
+                # The queue of a device is a linked list from `queue_head` to `queue_tail`.
                 b.queue_next[i] = -1
                 if b.queue_head[d] < 0:
                     b.queue_head[d] = i
@@ -234,9 +237,11 @@ def simulate_queues(b: QueueState, place: IntArray) -> float:
                     tail += 1
         if held == 0:
             return last
+        # All of this instant is done: the list begins anew with what the heap has for the next.
         head, tail = 0, 0
         now = b.heap_time[b.heap[0]]
         while held > 0 and b.heap_time[b.heap[0]] == now:
+            # Equal times leave the heap by number: in the order in which they were scheduled (Q2).
             b.due[tail] = b.heap_event[pop(b.heap, 0, held, b.heap_time, 0)]
             held -= 1
             tail += 1

@@ -114,6 +114,7 @@ def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
     touched[tensor, place[p.consumers]] = True
     touched[np.arange(p.t), place[p.tensor_producer]] = True
     same = (cluster[:, None] == cluster) & (cluster >= 0)
+    # Devices that touch each tensor and are in the cluster of d: all of them, or the host rate.
     inside = touched.astype(np.int64) @ same
     within = (inside == touched.sum(axis=1)[:, None]) & (cluster >= 0)
     return np.where(within, cluster_rates(p), host)
@@ -158,6 +159,7 @@ def pair_loads(
     leader, copies = stages(p, plan)
     took = p.compute_s[np.arange(p.n), place]
     tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    # Each use as one number, tensor * m + target; `first` is the first reader's place in the list.
     pairs, first = np.unique(tensor * p.m + place[p.consumers], return_index=True)
     sent = pairs[np.argsort(first)]  # each tensor once per target, the first reader's first
     tensor, target = sent // p.m, sent % p.m

@@ -38,6 +38,7 @@ def break_of_chain(problem: OperatorProblem, placement: IntArray) -> str:
     between = source != target
     reach = np.zeros((problem.m, problem.m), dtype=np.bool_)
     reach[source[between], target[between]] = True
+    # Transitive closure (Warshall): which devices lead to which, over any number of devices.
     for middle in range(problem.m):
         reach |= reach[:, [middle]] & reach[[middle], :]
     bad = np.flatnonzero(between & reach[target, source])
@@ -81,6 +82,7 @@ def strong_components(count: int, edges: IntArray, *, last_root_first: bool = Fa
         index[root] = low[root] = clock
         clock += 1
         stack.append(root)
+        # Tarjan's recursion as a stack of iterators: graphs are deeper than Python's stack.
         path = [(root, iter(targets[root]))]
         while path:
             v, left = path[-1]
@@ -91,6 +93,7 @@ def strong_components(count: int, edges: IntArray, *, last_root_first: bool = Fa
                     stack.append(w)
                     path.append((w, iter(targets[w])))
                     break
+                # Still on the stack, so that w leads to v; otherwise w's component is complete.
                 if component[w] < 0:
                     low[v] = min(low[v], index[w])
             else:

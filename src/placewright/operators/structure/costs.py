@@ -55,6 +55,7 @@ def kernel_costs(problem: OperatorProblem) -> Costs:
         consumers=problem.consumers,
         latency_s=problem.latency_s,
         seconds_per_byte=problem.seconds_per_byte,
+        # One test for all kernels: a channel without finite latency and rate is no link.
         channel=np.where(linked(problem), problem.channel, -1),
         order=topology.order,
         in_offsets=topology.in_offsets,

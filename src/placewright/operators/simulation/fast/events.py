@@ -20,6 +20,8 @@ def add_pending(
 ) -> None:
     """List an operator all of whose inputs have been sent; keep the row only if `pending`."""
     its = s.devices[device]
+    # The row behind the list is always written; only `pending_end` decides whether it counts. A
+    # device's stretch has a spare row for the case that the list is full.
     end = its.pending_end
     row = s.pending[end]
     its.pending_end = end + pending
@@ -32,7 +34,9 @@ def add_pending(
 def start_in_order(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
     """Start the next operator of a free device in its sequence, or note when it may start."""
     its = s.devices[base.device + device]
+    # Asleep, unless one of the two cases below holds or `_deliver` brings the last input later.
     its.next_s = np.inf
+    # In order the heap is a plain sequence and `heap_size` how many of it have started.
     at = index(its.begin + its.heap_size)
     if at < its.end:
         i = s.pending_heap[at]
@@ -54,9 +58,11 @@ def start_ready(s: FastState, mode: Mode, base: Offsets, device: int, now: float
     row = base.device + device
     its = s.devices[row]
     soonest_s = _move_ready(s, base, row, now)
+    # Bits are places in the order, so that the lowest one is what rule D2 starts.
     first = take_first(s.bits, s.tops, row)
     found = first >= 0
     i = s.ranked[base.op + index(max(first, 0))]
+    # Without a ready operator, row 0 of the order is read and thrown away: no branch.
     its.running = i if found else index(s.n)
     its.next_s = now + s.ops[base.op + i].took_s if found else soonest_s
     if mode.memory and found:
@@ -71,10 +77,12 @@ def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
     """
     its = s.devices[device]
     begin, soonest_s = its.begin, np.inf
+    # Few devices ever have a heap, so that this branch is guessed right.
     if its.heap_size > 0:
         soonest_s = _pop_ready(s, base, device, now)
     kept = begin
     for x in range(begin, its.pending_end):
+        # `row` may be `hole`: read all of it before writing.
         row, hole = s.pending[x], s.pending[kept]
         its_s, at, i = row.ready_s, row.position, row.op
         late = its_s > now
@@ -85,6 +93,7 @@ def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
         kept = index(kept + late)
         soonest_s = its_s if late & (its_s < soonest_s) else soonest_s
     its.pending_end = kept
+    # What has waited through this call moves to the heap, which is not walked at every event.
     if kept - begin > MOST_LISTED:
         _push_pending(s, base, device)
     return soonest_s
@@ -105,6 +114,7 @@ def _pop_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
 def _push_pending(s: FastState, base: Offsets, device: int) -> None:
     """Move the list into the heap."""
     its = s.devices[device]
+    # Their `ready_s` is final (all inputs have been sent), so that it may be a heap's key.
     for x in range(its.begin, its.pending_end):
         push(s.pending_heap, its.begin, its.heap_size, s.ready_s, base.op, s.pending[x].op)
         its.heap_size += 1
@@ -118,6 +128,8 @@ def send(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) ->
     False where the result is unsure (see `placewright.operators.simulation.fast.simulate`):
     a transfer takes no time, or another operator has requested its channel at this instant.
     """
+    # The same requests either way: where no two can meet on one channel, or channels carry any
+    # number of transfers, they need not be sorted by best reader first.
     if s.static[i].separate == 1 or not mode.contended:
         return _send_separately(s, mode, base, i, d, now)
     return _send_contended(s, mode, base, i, d, now)
@@ -130,10 +142,13 @@ def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, no
     for e in range(s.static[i].first, s.static[i].last):
         edge = s.edges[e]
         tensor, target = edge.tensor, s.ops[base.op + edge.consumer].device
+        # A pair within one device has a channel of its own and takes no time: no branch for it.
         pair, to = s.pairs[here + target], s.devices[base.device + target]
         channel = s.channel[base.channel + pair.channel]
         free_s, requested_s = channel.free_s, channel.requested_s
         new, sent_s = to.last_tensor != tensor, to.arrival_s  # a tensor goes once to a device
+        # Rule C4 is first come, first served, and events come by time: whoever asks now is served
+        # behind all that asked before, which ends at `free_s`.
         start_s = max(now, free_s)
         at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
         # Within the device nothing travels: only real channels can make the result unsure.
@@ -141,6 +156,7 @@ def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, no
         certain &= alone | (target == d)
         at_s = at_s if new else sent_s
         _deliver(s, mode, base, e, at_s)
+        # A tensor's second reader on the device writes back what the first one left.
         channel.free_s = at_s if new & mode.contended else free_s
         channel.requested_s = now if mode.contended else -1.0
         to.last_tensor = tensor
@@ -156,8 +172,10 @@ def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> No
     row = base.device + op.device
     to = s.devices[row]
     ready_s, left, position = max(op.ready_s, at_s), op.waiting - 1, op.position
+    # A device that is busy looks at its list when it ends; only an idle one must be woken.
     pending, idle, next_s = left == 0, to.running == s.n, to.next_s
     if mode.in_order:
+        # In order, only the operator that the device waits for wakes it.
         if pending & idle and s.pending_heap[index(to.begin + to.heap_size)] == j:
             to.next_s = ready_s
     else:
@@ -173,6 +191,8 @@ def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> No
 def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
     """Send where requests can be for one channel, best reader first (rule C4)."""
     first, last = s.static[i].first, s.static[i].last
+    # Look at all requests before booking any: two of this operator may share a channel, which is
+    # no tie (they are sorted), while a request of another operator at this instant is one.
     here, count = index(d * s.m), _requests(s, base, first, last)
     certain = True
     for r in range(count):
@@ -204,6 +224,7 @@ def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
         edge = s.edges[e]
         reader = s.ops[base.op + edge.consumer]
         to = s.devices[base.device + reader.device]
+        # Edges come by tensor: a device's last tensor tells whether there is a request already.
         if to.last_tensor != edge.tensor:
             to.last_tensor = edge.tensor
             to.request = count
@@ -213,6 +234,7 @@ def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
         s.request_of[e - first] = to.request
         its = s.requests[to.request]
         its.position = min(its.position, reader.position)
+    # Insertion sort of row numbers, stable: of equal best readers the lower tensor comes first.
     for r in range(count):
         at, mine = r, s.requests[r].position
         while at > 0 and s.requests[s.requests[at - 1].served].position > mine:

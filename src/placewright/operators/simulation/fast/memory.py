@@ -28,6 +28,7 @@ def bytes_over(s: FastState, base: Offsets, makespan_s: float) -> int:
     over = 0
     for d in range(s.m):
         its = s.devices[base.device + index(d)]
+        # The others were not listed, and cannot be over.
         if its.all_bytes > s.memory_bytes[index(d)]:
             over += _over(s, its.held_bytes, s.memory_bytes[index(d)], index(d * cells), cells)
     return over
@@ -70,6 +71,7 @@ def _find_copies(s: FastState, base: Offsets) -> None:
     for d in range(s.m):
         s.devices[base.device + index(d)].last_tensor = 0
     for k in range(len(s.tensors)):
+        # A copy is named by the edge that brought it, or by E + k where tensor k was made.
         tensor, made = s.tensors[index(k)], index(len(s.edges) + k)
         home, until_s = s.ops[base.op + tensor.producer].device, _end_s(s, base, tensor.producer)
         s.devices[base.device + home].last_tensor = k + 1
@@ -77,6 +79,8 @@ def _find_copies(s: FastState, base: Offsets) -> None:
         for e in range(tensor.first, tensor.last):
             j = s.edges[e].consumer
             to = s.devices[base.device + s.ops[base.op + j].device]
+            # The first edge to a device brings the copy that later edges to it read. Its transfer
+            # reads the copy at home until it arrives (rule M2).
             if to.last_tensor != index(k + 1):
                 to.last_tensor, to.request = k + 1, e
                 s.until_s[e] = 0.0
@@ -94,6 +98,8 @@ def _find_copies(s: FastState, base: Offsets) -> None:
 def _hold_viewed(s: FastState) -> None:
     """What has a view is held as long as that, through views of views."""
     for a in range(len(s.views)):
+        # Each view comes before its base, so that its own time is final here. What its producer
+        # reads is the base's copy on that device, made or received.
         view = s.views[index(a)]
         copy = s.copy[view.edge]
         s.until_s[copy] = max(s.until_s[copy], s.until_s[index(len(s.edges) + view.tensor)])
@@ -105,6 +111,7 @@ def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) ->
     for at in range(len(s.cells)):
         cell = s.cells[index(at)]
         cell.net = cell.gain = cell.first = 0
+    # Row 0 of `changes` stands for the end of a cell's list.
     count = index(1)
     for k in range(len(s.tensors)):
         tensor = s.tensors[index(k)]
@@ -133,6 +140,7 @@ def _add_change(
 ) -> None:
     """One more change in the list of its cell."""
     cell = s.cells[first + index(min(np.int64(cells) - 1, int(at_s * per_second)))]
+    # Equal times share a cell and later times never come before it, as the product is monotone.
     its = s.changes[at]
     its.at_s = at_s
     its.bytes = change
@@ -148,6 +156,7 @@ def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
     peak = max(held, memory)
     for c in range(cells):
         cell = s.cells[first + c]
+        # Without what the cell releases this is the most that could be held in it.
         if held + cell.gain > peak:
             peak = max(peak, _peak_within(s, held, cell.first))
         held += cell.net
@@ -157,6 +166,8 @@ def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
 @njit_inline
 def _peak_within(s: FastState, held: int, first: int) -> int:
     """The highest level over any time within a cell; what changes at one time changes at once."""
+    # A level counts once time passes over it (rule M4): where a later change is met, or at the
+    # end of the cell, since the next change is in a later cell.
     size, at = 0, first
     while at != 0:
         push(s.by_time, index(0), size, s.change_s, index(0), at)

@@ -66,6 +66,8 @@ def sort_by_rank(s: FastState, base: Offsets, least: float) -> None:
         if end - begin > MOST_IN_CELL:
             _sort_many(s, ops, begin, end)
         begin = end
+    # Cells are in order and short: one insertion sort over all finishes them, and looks no
+    # farther back than a cell. Stable, so that equal ranks stay by operator (rule O3).
     for at in range(1, n):
         _sink(s, ops, at)
 
@@ -79,6 +81,7 @@ def _into_cells(s: FastState, base: Offsets, least: float, per_second: float) ->
     for i in range(n):
         cell = min(n - 1, int((s.rank[i] - least) * per_second))
         s.cell[i] = cell
+        # Counting sort: counts, then begins, which become ends as each cell is filled.
         s.cell_end[cell + 1] += 1
     for cell in range(n):
         s.cell_end[cell + 1] += s.cell_end[cell]
@@ -96,6 +99,7 @@ def _sort_many(s: FastState, ops: int, begin: int, end: int) -> None:
     for at in range(begin, end):
         least = min(least, s.ranked_key[at])
         most = max(most, s.ranked_key[at])
+    # All equal: they stand by operator already, which is their order (rule O3).
     if most == least:
         return
     _into_cells_again(s, ops, begin, end, least, _scale(count, most - least))
@@ -125,6 +129,7 @@ def _into_cells_again(
         cell = min(count - 1, int((s.ranked_key[at] - least) * per_second))
         s.cell[at] = cell
         s.subcell_end[cell + 1] += 1
+        # Copied first, since rows are written where others have not been read.
         s.pending_heap[ops + at] = s.ranked[ops + at]
     for cell in range(count):
         s.subcell_end[cell + 1] += s.subcell_end[cell]

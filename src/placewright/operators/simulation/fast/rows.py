@@ -125,6 +125,8 @@ def static_rows(costs: Costs, tensors: Any) -> Any:
     ends = np.append(0, tensors["last"])[costs.out_offsets]
     static["first"][:-1], static["last"][:-1] = ends[:-1], ends[1:]
     static["inputs"][:-1] = np.diff(costs.in_offsets)
+    # Two requests of one operator can only meet on a channel if it makes two tensors or its
+    # device reaches two others over one channel.
     static["separate"] = _separate(costs.channel)
     static["separate"][:-1] &= np.diff(costs.out_offsets) <= 1
     return static
@@ -144,18 +146,22 @@ def pairs_of(costs: Costs, channels: int) -> Any:
     channel = np.where(off, costs.channel, channels + np.arange(m)[:, None])
     pairs["latency_s"] = np.where(off, costs.latency_s, 0.0).ravel()
     pairs["seconds_per_byte"] = np.where(off, costs.seconds_per_byte, 0.0).ravel()
+    # Without a link any index will do: nothing is simulated then (`FastState.all_linked`).
     pairs["channel"] = np.where(channel < 0, 0, channel).ravel()
     return pairs
 
 
 def views_of(costs: Costs, tensors: Any, edges: Any) -> Any:
     """Each view, its base, and the edge over which its producer reads the base."""
+    # Rows of `tensors` are by producer: `at` is the row of each tensor of the problem.
     at, n = np.empty(len(tensors), dtype=np.int64), len(costs.order)
     at[costs.out_tensors] = np.arange(len(at))
     views = np.zeros(len(costs.views), dtype=VIEW)
     views["tensor"], views["base"] = at[costs.views], at[costs.alias[costs.views]]
     uses = edges["tensor"].astype(np.int64) * n + edges["consumer"]
     by_use = np.argsort(uses, kind="stable")
+    # Each use of a tensor as one number, tensor * n + reader (tensors from 1); there is one use
+    # of the base by the view's producer, as problems are checked for.
     wanted = (views["base"].astype(np.int64) + 1) * n + tensors["producer"][views["tensor"]]
     views["edge"] = by_use[np.searchsorted(uses[by_use], wanted)]
     return views

@@ -61,6 +61,7 @@ def prepare(s: FastState, mode: Mode, placement: IntArray, order: IntArray, numb
     if not s.all_linked:
         return
     for d in range(s.m):
+        # Counts the operators of each device until `_reset` makes stretches of them.
         s.devices[base.device + index(d)].end = 0
     if len(order) == 0:
         least = rank_upward(s, base, placement)
@@ -103,6 +104,8 @@ def offsets_of(s: FastState, number: int) -> Offsets:
 @njit_inline
 def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
     """Take the next event: an operator ends, or a device may start what it waited for."""
+    # Events are per device, so that the least of m times replaces a heap. Ties go to the lower
+    # device; which one is first makes no difference unless the result is unsure.
     d, now = 0, s.devices[base.device].next_s
     for other in range(1, s.m):
         its = s.devices[base.device + index(other)].next_s
@@ -111,8 +114,10 @@ def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
         now = its if sooner else now
     device = index(d)
     i = s.devices[base.device + device].running
+    # Idle before it sends: what it makes may be read on the device itself.
     s.devices[base.device + device].running = s.n
     s.unfinished[number] -= i != s.n
+    # Wakings of idle devices set it too, but the last event of all is an end.
     s.makespan_s[number] = now
     certain = send(s, mode, base, i, device, now)
     if now == np.inf:  # nothing is left to happen: the order contradicts the graph
@@ -137,6 +142,7 @@ def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
     begin = base.pending
     for d in range(s.m):
         device = s.devices[base.device + index(d)]
+        # A spare row, the stretch, and another spare row: see the drawing in `fast.state`.
         begin = index(begin + 1)
         device.begin = device.pending_end = begin
         begin = index(begin + device.end)
@@ -144,6 +150,7 @@ def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
         begin = index(begin + 1)
         device.heap_size = device.last_tensor = 0
         device.running = s.n
+        # Every device is woken at 0.0; one without ready operators then sleeps.
         device.next_s = 0.0
         clear(s.bits, s.tops, base.device + index(d))
     for at in range(s.n):

@@ -18,11 +18,13 @@ from placewright.operators.simulation.inputs import Mode
 @njit_internal
 def simulate_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
     """Run rounds of rule E3: what ends at one instant, then channels, then devices choose."""
+    # Rule E3: the first round starts operators only, nothing has been requested yet.
     _devices_choose(w, x, o, mode, 0.0)
     while w[o.event_count] > 0:
         now = x[o.event_s + w[o.event_queue]]
         # What starts in this round and takes no time ends in another round of the same instant.
         while w[o.event_count] > 0 and x[o.event_s + w[o.event_queue]] == now:
+            # Ends at one instant commute: they only request, deliver, and release bytes.
             event = pop(w, o.event_queue, w[o.event_count], x, o.event_s)
             w[o.event_count] -= 1
             if event < o.m:
@@ -79,6 +81,7 @@ def _request(
 ) -> None:
     """Queue transfer `e` for its channel; where links are free, for the end of this round."""
     if not mode.contended:
+        # Links free: `request_queue` lists this round's requests and `touched_count` counts them.
         w[o.request_queue + w[o.touched_count]] = e
         w[o.touched_count] += 1
         return
@@ -95,6 +98,7 @@ def _finish_operator(
     w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, d: int, now: float
 ) -> None:
     i = w[o.running + d]
+    # Idle from this round on: `_devices_choose` comes after all ends of the instant (rule E3).
     w[o.running + d] = -1
     w[o.finished] += 1
     if mode.memory:
@@ -163,6 +167,7 @@ def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
             return -1
         w[o.ready_count + d] = size - 1
         return pop(w, o.ready_queue + base, size, x, o.priority)
+    # In order `size` operators of the device's sequence have started; the next one stands at it.
     if base + size == w[o.ready_base + d + 1]:
         return -1
     i = w[o.ready_queue + base + size]
@@ -192,6 +197,7 @@ def simulate_serial(
     """Run one operator, then its transfers, and again (rules S1 to S3)."""
     now = 0.0
     size = 0
+    # One heap for the whole system: `ready_queue` begins to end, not by device.
     for i in range(o.n):
         if w[o.waiting + i] == 0 and not mode.in_order:
             push(w, o.ready_queue, size, x, o.priority, i)
@@ -207,6 +213,8 @@ def simulate_serial(
         _start(w, x, o, mode, place[i], i, now)
         now = x[o.end_s + i]
         w[o.finished] += 1
+        # Readers are ready once their producers have ended (rule S2); all that was sent has
+        # arrived by then, since the next operator waits for the last transfer (rule S1).
         now = _serial_transfers(w, x, o, mode, place, i, now)
         for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
             k = w[o.out_tensors + a]
@@ -231,6 +239,7 @@ def _serial_transfers(
         if mode.memory:
             release_home(w, x, o, place, k, now)
         for e in range(w[o.first_transfer + k], w[o.first_transfer + k + 1]):
+            # One instant for all, so that the heap goes by best reader, then tensor (rule S3).
             x[o.requested_s + e] = now
             push_request(w, o.request_queue, size, x, o.requested_s, o.best_reader, o.priority, e)
             size += 1

@@ -15,6 +15,7 @@ from placewright.operators.simulation.full.state import Layout
 @njit_internal
 def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
     """Change the bytes held from `now` on; a level counts once time has passed over it (M4)."""
+    # `peak` is of levels that lasted; changes at one instant add up before they are looked at.
     if now > x[o.changed_s + d]:
         w[o.peak + d] = max(w[o.peak + d], w[o.held + d])
         x[o.changed_s + d] = now
@@ -24,6 +25,7 @@ def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now:
 @njit_inline
 def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
     """The transfer of tensor `k` to device `d`; there is one."""
+    # One per device at most: a short search, and no table of t * m.
     e = w[o.first_transfer + k]
     while w[o.transfer_target + e] != d:
         e += 1
@@ -43,6 +45,7 @@ def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
     """Count every view as a reader of its base (rule M5)."""
     for a in range(o.shared):
         k = w[o.views + a]
+        # Its producer reads the base, so that there is a copy of the base on its device.
         w[_readers_at(w, o, place, w[o.alias + k], place[w[o.producer + k]])] += 1
 
 
@@ -58,6 +61,7 @@ def _release_viewed(
             return
         home = place[w[o.producer + k]] == d
         change_held(w, x, o, d, -w[(o.home_bytes if home else o.kept_bytes) + k], now)
+        # Only where `k` is made can it be a view itself; what was received has bytes of its own.
         k = w[o.alias + k] if home else -1
 
 

@@ -31,6 +31,7 @@ def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
     for at in range(o.n - 1, -1, -1):
         i = w[o.order + at]
         here = place[i]
+        # Operators against the topological order: ranks of all readers are there.
         tail = 0.0
         for a in range(w[o.out_offsets + i], w[o.out_offsets + i + 1]):
             k = w[o.out_tensors + a]
@@ -78,6 +79,7 @@ def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> in
                 home_readers += 1
                 continue
             e = w[o.last_transfer + target]
+            # Transfers of earlier tensors have lower numbers: `last_transfer` need not be cleared.
             if e >= first:  # this tensor goes to `target` already
                 w[o.copy_readers + e] += 1
                 if _comes_before(x, o, j, w[o.best_reader + e]):
@@ -114,6 +116,7 @@ def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
         if not np.isfinite(x[o.compute_s + i * o.m + d]):
             w[o.failed_item] = i
             return NO_KERNEL
+        # Counts by device, one place later, become begins below.
         w[o.ready_base + d + 1] += 1
         w[o.held + d] += w[o.resident_bytes + i]
         w[o.waiting + i] = w[o.in_offsets + i + 1] - w[o.in_offsets + i]

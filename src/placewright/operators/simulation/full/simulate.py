@@ -33,6 +33,7 @@ def simulate(
     `order` is a permutation, or empty for the upward rank under this placement. Returns `DONE` or
     what went wrong; the operator or transfer that failed is ``w[o.failed_item]``.
     """
+    # `priority`, of which the least comes first, is a place in the order or minus the upward rank.
     if len(order) == 0:
         rank_upward(w, x, o, place)
     else:
@@ -59,6 +60,7 @@ def simulate(
 @njit_inline
 def _stuck(w: IntArray, o: Layout) -> int:
     """Name the first operator that waits forever."""
+    # From the last to the first: the least index stays (rule P3).
     for i in range(o.n - 1, -1, -1):
         if w[o.waiting + i] > 0:
             w[o.failed_item] = i
@@ -103,6 +105,7 @@ def _largest(
 ) -> float:
     """The largest load of the first pass (0), of the second (1), or of both together (-1)."""
     for d in range(o.m):
+        # `last_transfer` is scratch here: the last tensor that was sent to each device.
         load_s[d], w[o.last_transfer + d] = 0.0, -1
     for i in range(o.n):
         if only < 0 or w[o.second_pass + i] == only:

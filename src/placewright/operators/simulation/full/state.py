@@ -114,7 +114,9 @@ def make_state(costs: Costs, channels: int, second_pass: BoolArray | None = None
     `second_pass`: Shape (n,), the operators of the second pass, where passes do not mix.
     """
     (n, m), t = costs.compute_s.shape, len(costs.producer)
+    # A tensor goes to no more devices than it has readers, nor than there are others.
     transfers = int(np.minimum(np.diff(costs.offsets), m - 1).sum())
+    # Names of `Costs` are those of `Layout`, so that parts need no list of their own.
     given = {name: array.ravel() for name, array in costs._asdict().items()}
     given["second_pass"] = np.zeros(n, np.int64) if second_pass is None else second_pass + 0
     own_whole, own_real = _own_sizes(n, m, t, channels, transfers)

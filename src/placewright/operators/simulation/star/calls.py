@@ -81,6 +81,7 @@ def simulate_calls(
     load_s = np.zeros(units)
     waits = np.zeros(n + units, dtype=np.int64)
     for u in range(units):
+        # A call waits for the one before it on its device (rule A3), too.
         if u % q > 0:
             waits[n + u] = 1
     for i in range(n):
@@ -89,17 +90,20 @@ def simulate_calls(
     seen = np.full(units, -1, dtype=np.int64)
     for k in range(len(c.producer)):
         _charge(c, k, place, unit, seen, load_s, waits)
+    # ``nan`` stays where an operator is in no item that was ever ready (rule A6).
     ready_s = np.full(n, np.nan)
     input_s = np.zeros(n + units)
     begin_s, end_s = np.zeros(units), np.zeros(units)
     queue = np.empty(n + units, dtype=np.int64)
     tail = 0
     for x in range(n + units):
+        # Operators on accelerators are done by their calls and never stand in the queue.
         if waits[x] == 0 and (x >= n or unit[x] < 0):
             queue[tail] = x
             tail += 1
     member_offsets, members = _members(unit, units)
     head = 0
+    # Topological order of items (Kahn): those that wait for themselves never enter the queue.
     while head < tail:
         x = queue[head]
         head += 1
@@ -146,9 +150,11 @@ def _charge(
         elif u != home:
             waits[len(place) + u] += 1
             leaves = True
+            # Waits are counted by use, as `_deliver` counts them down; a tensor is paid for once.
             if seen[u] != k:
                 seen[u] = k
                 load_s[u] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[i]]
+    # Of one call, `k` either enters or leaves: sums stay by tensor index (rule A3).
     if leaves and home >= 0:
         load_s[home] += c.tensor_bytes[k] * c.host_seconds_per_byte[place[producer]]
 

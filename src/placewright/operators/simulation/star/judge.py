@@ -119,6 +119,7 @@ def _ends(c: Calls, placements: IntArray, unit: IntArray) -> FloatArray:
     for k in range(len(placements)):
         ready_s, _, _ = simulate_calls(c, placements[k], unit[k])
         for end_s in ready_s:
+            # ``max`` keeps its first argument where the second is ``nan``.
             if np.isnan(end_s):
                 value_s[k] = np.inf
             value_s[k] = max(value_s[k], end_s)

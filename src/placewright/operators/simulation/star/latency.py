@@ -60,6 +60,8 @@ def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
     """Shape (n,): ``device * most_calls + call`` of each operator, -1 on a CPU."""
     place, most = plan.placement, most_calls(problem)
     call = first_calls(problem, place) if plan.call is None else plan.call
+    # Calls are numbered densely where more are allowed than there are operators: arrays have a
+    # row per call.
     if most < problem.calls:
         call = _without_gaps(place, call)
     return np.where(accelerators(problem)[place], place * most + call, -1)
@@ -68,6 +70,7 @@ def units(problem: OperatorProblem, plan: OperatorPlan) -> IntArray:
 def _without_gaps(place: IntArray, call: IntArray) -> IntArray:
     """Shape (n,): how many calls of its device with operators come before each operator's."""
     used, at = np.unique(np.stack([place, call]), axis=1, return_inverse=True)
+    # `used` is sorted by device, then call: rows before the device's first are others'.
     first = np.searchsorted(used[0], place)
     return at.ravel() - first
 
@@ -85,6 +88,8 @@ def first_calls(problem: OperatorProblem, place: IntArray) -> IntArray:
         for k in t.read_by(i).tolist():
             producer = int(problem.tensor_producer[k])
             least = call[producer].copy()
+            # `call[i, d]` is the earliest call of d that i could be in: a path that leaves the
+            # producer's device can only come back to a later call there.
             least[place[producer]] += place[producer] != place[i]
             np.maximum(call[i], least, out=call[i])
     return np.minimum(call[np.arange(problem.n), place], most_calls(problem) - 1)
@@ -100,6 +105,7 @@ def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation
     stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
     if len(stuck):
         raise _deadlock(problem, int(place[stuck[0]]), int(stuck[0]))
+    # The trace: within a call, inputs come one by one, then operators run, then outputs go.
     clock_s, (entering, leaving) = begin_s.copy(), _crossing(problem, unit)
     incoming = _moved(problem, *entering, clock_s)
     start_s, end_s = _inside(problem, place, unit, ready_s, clock_s)
