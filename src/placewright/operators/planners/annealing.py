@@ -15,10 +15,12 @@ def draw(counts: IntArray, state: int, below: int) -> int:
     Changes ``counts[state]``.
     """
     x = counts[state]
+    # Each step is a bijection of 31 bits, so that a state other than zero never becomes zero.
     x ^= (x << 13) & 0x7FFFFFFF
     x ^= x >> 17
     x ^= (x << 5) & 0x7FFFFFFF
     counts[state] = x
+    # Neighbouring states are alike: the multiplication spreads them. Below 2^63, no overflow.
     return int((x * 2654435761 >> 11) % below)
 
 

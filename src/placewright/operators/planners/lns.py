@@ -154,6 +154,8 @@ def _take(
     stretch = slice(low, low + len(better.sequence))
     old = state.sequence[stretch].copy()
     old_place = state.place[old].copy()
+    # The model is not exact (whole units, channels in any order): if decoding disagrees, the
+    # second turn puts the old window back.
     for sequence, place in ((better.sequence, better.place), (old, old_place)):
         state.sequence[stretch] = sequence
         state.place[sequence] = place

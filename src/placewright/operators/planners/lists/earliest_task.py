@@ -58,6 +58,7 @@ class MemoryState(NamedTuple):
 def empty_memory(c: Costs, r: Rules) -> MemoryState:
     """Memory before any operator is placed."""
     n, m = r.allowed.shape
+    # Indexing copies: `group_bytes` is not written to.
     own_bytes = r.group_bytes[r.group]
     for k in range(len(c.producer)):
         own_bytes[c.producer[k]] += c.home_bytes[k]
@@ -88,6 +89,7 @@ def is_open(r: Rules, memory: MemoryState, i: int, d: int) -> bool:
 @njit_internal
 def next_excluded(r: Rules, memory: MemoryState, d: int) -> int:
     """The next operator that has no memory on device `d` any more, -1 where all others have."""
+    # Memory only fills: what has stopped fitting never fits again, and the largest stop first.
     at = memory.excluded[d]
     if at == len(memory.largest):
         return -1
@@ -164,6 +166,7 @@ def start_s(s: ReadyHeaps, i: int, d: int) -> float:
 def queue_for_device(r: Rules, memory: MemoryState, s: ReadyHeaps, i: int, d: int) -> None:
     """Queue a ready operator for a device, if it may go there and is not queued."""
     at = d * len(s.place) + s.place[i]
+    # `queued` keeps a place from standing twice in one heap when its device is opened again.
     if s.queued[at] or s.ready_s[at] == np.inf or not is_open(r, memory, i, d):
         return
     s.queued[at] = True
@@ -188,6 +191,7 @@ def _pop_arriving(s: ReadyHeaps, d: int) -> int:
 def _move_arrived(s: ReadyHeaps, d: int) -> None:
     """Move operators whose inputs are there when the device is free to `arrived`."""
     base = d * len(s.place)
+    # `free_s` only grows, so that what has arrived never goes back.
     while s.arriving_size[d] > 0 and s.ready_s[base + s.arriving[base]] <= s.free_s[d]:
         place = _pop_arriving(s, d)
         push(s.arrived, base, s.arrived_size[d], s.no_key, 0, place)
@@ -197,6 +201,7 @@ def _move_arrived(s: ReadyHeaps, d: int) -> None:
 @njit_internal
 def _still_open(r: Rules, memory: MemoryState, s: ReadyHeaps, place: int, d: int) -> bool:
     """Whether a place is still to be placed and open; if not, it is queued no more."""
+    # Lazy deletion: what was placed elsewhere, or is no longer open, is dropped when met.
     i = s.operator[place]
     if s.ready[i] and is_open(r, memory, i, d):
         return True
@@ -278,6 +283,7 @@ def _earliest_pair(
     """
     best, device, begin, kept = -1, -1, np.inf, True
     for d in range(len(last)):
+        # m-SCT keeps a device for the favourite child of what ran there last, while that is ready.
         owner = favourite[last[d]] if last[d] >= 0 else -1
         claimed = owner >= 0 and s.ready[owner]
         i, taken = owner, False
@@ -287,6 +293,7 @@ def _earliest_pair(
             continue
         start = start_s(s, i, d)
         sooner = start < begin or (start == begin and s.place[i] < s.place[best])
+        # Any pair on a device that is not kept for another comes before all pairs on kept ones.
         if best < 0 or (kept and not taken) or (taken == kept and sooner):
             best, device, begin, kept = i, d, start, taken
     return best, device
@@ -305,6 +312,7 @@ def _update_memory(r: Rules, memory: MemoryState, s: ReadyHeaps, d: int) -> None
     """Exclude operators from device `d`, now fuller; what fits nowhere may go anywhere."""
     i = next_excluded(r, memory, d)
     while i >= 0:
+        # It fits nowhere any more: every device that may run it is open to it now (`is_open`).
         if memory.fitting[i] == 0 and s.ready[i]:
             _make_ready(r, memory, s, i)
         i = next_excluded(r, memory, d)
@@ -320,6 +328,8 @@ def _place(
         memory.chosen[g] = d
         memory.used_bytes[d] += r.group_bytes[g]
         for a in range(members.offsets[g], members.offsets[g + 1]):
+            # Its fellows were queued where they fitted; now they may go to `d` alone, with or
+            # without room, and other devices drop them lazily.
             if s.ready[members.operators[a]]:
                 queue_for_device(r, memory, s, members.operators[a], d)
     for a in range(c.out_offsets[i], c.out_offsets[i + 1]):
@@ -347,6 +357,7 @@ def _send_outputs(
             for q in range(m):
                 at = q * n + s.place[j]
                 s.ready_s[at] = max(s.ready_s[at], end_s + move_time(c, k, d, q))
+            # All producers update `ready_s` before `j` enters a heap, whose keys must not change.
             waiting[j] -= 1
             if waiting[j] == 0:
                 _make_ready(r, memory, s, j)

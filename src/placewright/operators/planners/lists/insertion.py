@@ -74,6 +74,7 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     at = np.empty(n, dtype=np.int64)
     placed = np.empty(n)
     for x in range(n):
+        # The heap holds topological positions, so that ties of `key` go to the earlier position.
         at[c.order[x]] = x
         placed[x] = key[c.order[x]]
     waiting, heap = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
@@ -119,6 +120,7 @@ def list_schedule(
     chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
     open_ = np.empty(m, dtype=np.bool_)
     busy = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
+    # Where something takes no time, touching slots must stay apart: it may fit between them.
     joined = c.compute_s.min() > 0
     if channels is not None:
         most = _most_inputs(c)
@@ -130,6 +132,8 @@ def list_schedule(
     for i in sequence:
         candidates(c, r, chosen, used, i, open_)
         if channels is not None:  # noqa: SIM102 - Numba prunes this test only if it stands alone
+            # Room for all inputs of `i` on one channel, so that booking below never has to grow
+            # rows.
             if channel_times.size.max() + most > channel_times.start_s.shape[1]:
                 channel_times = _grown(channel_times)
         best, best_score, best_start, best_slot = -1, np.inf, np.inf, 0
@@ -137,6 +141,8 @@ def list_schedule(
             if not open_[d]:
                 continue
             if channels is not None:
+                # Book this device's transfers to see when the last one arrives, then take them
+                # back: two inputs of `i` may wait for each other on one channel.
                 count = _missing(c, sent, place, end_s, i, d)
                 ready = _reserve(c, channel_times, sent, place, end_s, d, count)
                 _release(c, channel_times, sent, place, d, count)
@@ -187,6 +193,7 @@ def candidates(
         out[d] = d == only or (only < 0 and r.allowed[i, d])
         room = room or (out[d] and used[d] + own <= r.budget_bytes[d])
     for d in range(m):
+        # A group's own device, and all devices where none has room, are open whatever they hold.
         out[d] = out[d] and (only >= 0 or not room or used[d] + own <= r.budget_bytes[d])
 
 
@@ -215,6 +222,7 @@ def _grown(timeline: Timeline) -> Timeline:
 @njit_no_refcount
 def _gap(timeline: Timeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
+    # Bisection: the first slot that ends after `ready_s`; earlier ones leave no gap to use.
     low, high = 0, timeline.size[row]
     while low < high:
         middle = (low + high) >> 1
@@ -254,6 +262,7 @@ def _insert_joined(timeline: Timeline, row: int, slot: int, start_s: float, end_
     """
     before = slot > 0 and timeline.end_s[row, slot - 1] == start_s
     after = slot < timeline.size[row] and timeline.start_s[row, slot] == end_s
+    # Both neighbours touch: the operator closes the gap and the later slot disappears.
     if before and after:
         timeline.end_s[row, slot - 1] = timeline.end_s[row, slot]
         _remove_slot(timeline, row, slot)
@@ -288,6 +297,7 @@ def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int
         if place[c.producer[k]] == d or sent.arrived_s[k, d] < np.inf:
             continue
         made = end_s[c.producer[k]]
+        # Insertion sort by when the inputs were made, stable: ties stay by the operator's inputs.
         x = count
         while x > 0 and end_s[c.producer[sent.tensor[x - 1]]] > made:
             sent.tensor[x] = sent.tensor[x - 1]
@@ -331,6 +341,7 @@ def _release(
 ) -> None:
     """Undo `_reserve`."""
     for x in range(count - 1, -1, -1):
+        # From the last to the first, since each booking has moved the slots behind it.
         if sent.slot[x] >= 0:
             _remove_slot(
                 channel_times, c.channel[place[c.producer[sent.tensor[x]]], d], sent.slot[x]

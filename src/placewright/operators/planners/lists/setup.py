@@ -120,6 +120,7 @@ def within_memory(
             best, least = plan, judgement.violation_bytes
         if judgement.feasible or time.perf_counter() >= deadline_s:
             break
+        # What a device was over by is what activations take that list schedulers do not see.
         budget = budget - np.maximum(0, judgement.peak_bytes - problem.memory_bytes)
         plan = build(budget)
     return best

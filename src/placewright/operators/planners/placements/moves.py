@@ -143,6 +143,7 @@ def _accepted(walk: Walk, value: float, over: float) -> bool:
     if worse <= 0:
         return True
     heat = walk.score[TEMPERATURE]
+    # ``nan`` (both values ``inf``) compares false: such a move is refused.
     return bool(heat > 0 and draw(walk.counts, RANDOM, 1 << 20) / (1 << 20) < np.exp(-worse / heat))
 
 
@@ -227,6 +228,7 @@ def _send_connected(s: PlacementInstance, walk: Walk, i: int, there: int) -> Non
     while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
         limit *= 2
     _send(s, walk, s.group[i], there)
+    # `moved` is the queue of a breadth-first search and the log for `_undo` at once.
     at = 0
     while at < walk.counts[MOVED]:
         g = walk.moved[at]
@@ -272,6 +274,7 @@ def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntA
         start = x[o.start_s + i]
         if start <= 0.0:
             return
+        # Starts only become earlier along the path: `at` goes through the list once.
         while at > 0 and x[o.end_s + by_end[at - 1]] >= start:
             at -= 1
         i = _blocker(w, x, o, walk.place, i, by_end, at)
@@ -294,6 +297,7 @@ def _blocker(
         if arrival > latest:
             latest, source = arrival, p
     start = x[o.start_s + i]
+    # Its inputs were there before: it waited for the operator that ended when it started.
     while latest < start and at < o.n and x[o.end_s + by_end[at]] == start:
         j = by_end[at]
         if place[j] == place[i] and j != i:

@@ -101,6 +101,7 @@ def improve(
         done = int(walk.counts[EVALUATED])
         list_critical(instance, simulator, walk)
         anneal_moves(instance, *simulator, walk, min(CHUNK, moves - done), cooling)
+        # Only the simulation of `list_critical` was counted: no move changes anything any more.
         if walk.counts[EVALUATED] <= done + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))

@@ -84,6 +84,8 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
     """
     m, last = f.allowed.shape[1], s.counts[HIGH]
     if f.contended:
+        # Channels go back to what they were before `first`. Rows `free_s[first]` and
+        # `latest_s[first]` are kept per position, and ends are written before they are read again.
         _undo_log(s, first)
     latest = s.latest_s[first]
     for at in range(first, last + 1):
@@ -102,6 +104,7 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
                 begin = max(begin, s.arrival_s[f.in_tensor[e] * m + d])
         end = begin + f.compute_s[i * m + d]
         s.end_s[i] = end
+        # A row per position costs m copies here and makes going back free.
         for other in range(m):
             s.free_s[at + 1, other] = s.free_s[at, other]
         s.free_s[at + 1, d] = end
@@ -110,6 +113,8 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
         if f.contended:
             _send_outputs(f, s, i, d, m)
             s.log_start[at + 1] = s.counts[LOGGED]
+        # The operator ends too late for any continuation: the move will be refused. `not <=` also
+        # stops at ``nan``.
         if not end + f.tail_s[i] <= limit_s:
             s.counts[VALID] = at + 1
             return np.inf
@@ -131,6 +136,7 @@ def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
     for x in range(s.counts[PENDING]):
         kd = s.pending[x]
         k, d = kd // m, kd % m
+        # On its own device a tensor is there when its producer ends; its pair has no channel (-1).
         there = s.end_s[f.tensor_producer[k]]
         pair = s.place[f.tensor_producer[k]] * m + d
         if f.channel[pair] >= 0:
@@ -145,6 +151,7 @@ def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
 @njit_inline
 def _undo_log(s: SequenceState, first: int) -> None:
     """Undo the log: channels and arrivals as they were before position `first`."""
+    # Backwards, since one channel may have several entries: the oldest must win.
     for x in range(s.counts[LOGGED] - 1, s.log_start[first] - 1, -1):
         s.channel_s[s.log_channel[x]] = s.log_before_s[x]
         s.arrival_s[s.log_arrival[x]] = -1.0
@@ -155,6 +162,8 @@ def _undo_log(s: SequenceState, first: int) -> None:
 def _send_outputs(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None:
     """Send the outputs of operator `i` to every other device that reads them, next reader first."""
     first = f.out_start[i]
+    # Insertion sort of uses by the position of the reader, stable: rule C4's best reader first,
+    # then the lower tensor. A tensor is sent at the first of its readers on a device.
     for u in range(first, f.out_start[i + 1]):
         at = u - first
         while at > 0 and s.position[f.reader[s.requests[at - 1]]] > s.position[f.reader[u]]:
@@ -187,6 +196,8 @@ def settle(f: SequenceInstance, s: SequenceState) -> float:
     """
     value = s.latest_s[len(s.sequence)]
     for _ in range(SETTLINGS):
+        # Sorting by end keeps producers first: they end no later than what reads them, and equal
+        # ends stay as they are.
         first = _sorted_by_end(s)
         if first == len(s.sequence):
             break

@@ -73,10 +73,13 @@ def _anneal_window(
     _keep_critical(s, low, high)
     s.score[VALUE] = open_window(f, s, low, high)
     estimated = _moves(f, s, moves, cooling)
+    # With transfers that wait the window's makespan is an estimate: up to one temperature more
+    # is as good as accepted, beyond that the window is put back.
     limit = max(before, estimated) + s.score[TEMPERATURE]
     s.score[VALUE] = close_window(f, s, limit * (1 + 1e-12))
     if f.contended and s.score[VALUE] < s.score[BEST]:
         s.score[VALUE] = settle(f, s)
+    # `close_window` gave up above the limit.
     if s.score[VALUE] == np.inf:
         for at in range(low, high + 1):
             i = s.kept[at]
@@ -123,6 +126,7 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
         s.counts[FIRST] = n
         i = _pick(s)
         was = s.position[i]
+        # Of 16: 4 to another device, 4 to another place and device, 5 to another place, 3 walks.
         kind = draw(s.counts, RANDOM, 16)
         if 4 <= kind < 13:
             _shift(f, s, i)
@@ -132,9 +136,11 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
             _send_walk(f, s, i, _target(f, s, i))
         if s.counts[FIRST] == n:
             continue
+        # Metropolis: u < exp(-worse / T) is worse < -T log u. Drawn first, it limits the decoding.
         threshold = -np.log((draw(s.counts, RANDOM, 1 << 20) + 1) / (1 << 20))
         limit = s.score[VALUE] + s.score[TEMPERATURE] * threshold
         first = min(s.counts[FIRST], s.counts[VALID])
+        # A hair more, as decoding adds `tail_s` in another order than the makespan is summed.
         value = decode(f, s, first, limit * (1 + 1e-12))
         if value <= limit:
             s.score[VALUE] = value
@@ -144,6 +150,7 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
                 if s.score[VALUE] < s.score[BEST]:
                     _keep_best(s)
         else:
+            # Taken back, but not decoded again: the next move's decoding begins here at the latest.
             s.counts[VALID] = min(s.counts[VALID], s.counts[FIRST])
             for x in range(s.counts[MOVED] - 1, -1, -1):
                 s.place[s.moved[x]] = s.moved_from[x]
@@ -220,6 +227,7 @@ def _shift(f: SequenceInstance, s: SequenceState, i: int) -> None:
         low = max(low, s.position[f.producer[e]] + 1)
     for e in range(f.out_start[i], f.out_start[i + 1]):
         high = min(high, s.position[f.reader[e]] - 1)
+    # Lengths by doubling: mostly short, sometimes the whole sequence.
     reach = 4
     while reach < len(s.sequence) and draw(s.counts, RANDOM, 3) > 0:
         reach *= 2
@@ -282,6 +290,7 @@ def list_critical(f: SequenceInstance, s: SequenceState) -> None:
                 there = s.arrival_s[f.in_tensor[e] * m + d]
             if there > latest:
                 best, latest = p, there
+        # It waited for its device rather than for its inputs: go on with what ran there before.
         if latest < begin:
             best = -1
             for before in range(at - 1, -1, -1):

@@ -30,6 +30,8 @@ def open_window(f: SequenceInstance, s: SequenceState, low: int, high: int) -> f
     n, m = len(s.sequence), f.allowed.shape[1]
     _clear_paths(s)
     s.counts[LOW], s.counts[HIGH] = low, high
+    # Backwards: when an operator is met, the paths behind its readers, its device and its
+    # channels are known. `after_*` then hold the path of the earliest one after the window.
     for at in range(n - 1, high, -1):
         i = s.sequence[at]
         d = s.place[i]
@@ -37,6 +39,7 @@ def open_window(f: SequenceInstance, s: SequenceState, low: int, high: int) -> f
         s.after_device_s[d] = path_s
         _reach_inputs(f, s, i, d, m, path_s)
     _list_pending(f, s, high, m)
+    # No operator is decoded: this undoes the log down to the window's end and adds up the paths.
     return decode(f, s, high + 1, float("inf"))
 
 
@@ -85,6 +88,7 @@ def _path_from_end(f: SequenceInstance, s: SequenceState, at: int, d: int, m: in
             took = f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
             longest = max(longest, took + s.after_s[k * m + target])
     if f.contended:
+        # The transfers that it sent, last first: each delays those behind it on its channel.
         for x in range(s.log_start[at + 1] - 1, s.log_start[at] - 1, -1):
             kd, channel = s.log_arrival[x], s.log_channel[x]
             pair = d * m + kd % m

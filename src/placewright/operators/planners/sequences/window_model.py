@@ -87,6 +87,8 @@ def solve_window(
     `work`: CP-SAT's deterministic time: the same answer on every machine.
     """
     makespan = open_window(f, state, low, high)
+    # The paths behind the window stay; channels and arrivals go back to before it, which is
+    # what transfers of the model start from.
     state.counts[LOW], state.counts[HIGH] = low, low - 1
     decode(f, state, low, float("inf"))
     try:
@@ -96,6 +98,7 @@ def solve_window(
             raise KeyboardInterrupt
         return None if answer.values is None else _read(model, answer.values)
     finally:
+        # Also where the model is not solved: the state is decoded to its end again.
         state.score[VALUE] = close_window(f, state, float("inf"))
 
 
@@ -181,6 +184,7 @@ def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
     kd, p = k * m + d, int(f.tensor_producer[k])
     if kd in model.there:
         return model.there[kd]
+    # Made before the window, and there or on its way: when it arrives is a constant.
     if p not in inside and (state.place[p] == d or state.arrival_s[kd] >= 0.0):
         at_s = state.end_s[p] if state.place[p] == d else state.arrival_s[kd]
         model.there[kd] = model.units(at_s)
@@ -214,6 +218,7 @@ def _send(
     channel = int(f.channel[pair])
     wanted = cp.new_bool_var("")
     readers = [model.on[i, target] for i in model.operators if _reads(f, i, k, model, target)]
+    # Read on the device after the window: it must be sent wherever its producer runs.
     if state.after_s[k * model.m + target] >= 0.0:
         cp.add(wanted == 1).only_enforce_if(only)
     for reader in readers:
