@@ -35,6 +35,8 @@ class Windows:
         """
         share = np.zeros(self.around.shape)
         np.add.at(share, (self.at, self.to), load)
+        # Two-dimensional suffix sums: the load of all with this head or a later one, and this tail
+        # or a longer one.
         inside = share[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
         needed: FloatArray = np.where(inside > 0, self.around + inside, 0.0)
         return needed

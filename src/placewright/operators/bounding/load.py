@@ -24,6 +24,7 @@ def load_bound(work_s: FloatArray, resident_bytes: FloatArray, memory_bytes: Flo
     """
     limited = np.isfinite(memory_bytes) & (memory_bytes > 0)
     share = np.zeros(work_s.shape)
+    # Bytes in shares of a memory, so that prices are seconds per full memory and steps alike.
     share[:, limited] = resident_bytes[:, None] / memory_bytes[limited]
     pressed = np.array([share[:, limited].sum() > 0])
     rounds = max(20, min(_ROUNDS, int(4e7 / work_s.size)))
@@ -55,6 +56,7 @@ def _ascend(
         rate = 1.0 / np.sqrt(1.0 + step)
         total = 0.0
         for d in range(m):
+            # Mirror ascent: weights stay positive and, divided by their sum, on the simplex.
             weight[d] *= np.exp(0.5 * rate * (load[d] / scale - 1.0))
             total += weight[d]
             if limited[d]:
@@ -62,6 +64,7 @@ def _ascend(
         weight /= total
         average += weight
         average_price += price
+        # The mean of the iterates is often better than any one of them; it is as valid.
         if step % 10 == 9:
             mean = average / average.sum()
             value, load, full = _dual(work_s, share, mean, average_price / (step + 1))

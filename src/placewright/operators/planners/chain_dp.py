@@ -199,10 +199,12 @@ def lowest_cuts(seconds: FloatArray, resident: FloatArray, budget: FloatArray) -
         for c in range(u):
             held += resident[c]
             if seconds[d, c] == np.inf:
+                # A unit that the device cannot run: no stretch goes over it.
                 held, b = 0.0, c + 1
             while b <= c and held > budget[d]:
                 held -= resident[b]
                 b += 1
+            # Two pointers: `b` only rises, as a longer stretch holds more.
             low[d, c + 1] = b
     return low
 
@@ -231,6 +233,7 @@ def best_cuts(
     before = np.full((1 << m, m, u + 1), -1, dtype=np.int64)
     arrival = np.empty(u + 1)
     source = np.empty(u + 1, dtype=np.int64)
+    # Subsets by number: s is always below t = s with d, so that it is complete.
     for s in range(1 << m):
         for d in range(m):
             if s >> d & 1:
@@ -248,6 +251,7 @@ def best_cuts(
             for c in range(1, u + 1):
                 least, at = np.inf, -1
                 for b in range(low[d, c], c):
+                    # What waits for no input runs while the device waits for its first one.
                     first = early[d, c] - early[d, b]
                     value = max(arrival[b], first) + work[d, c] - work[d, b] - first
                     if value < least:

@@ -60,6 +60,7 @@ def chain_of(problem: OperatorProblem, groups: Groups, unit: IntArray) -> Chain:
     read = unit[p.consumers]
     tensor = np.repeat(np.arange(p.t), readers)
     ahead = _crossing(u, p, tensor, made, read, _sent_by(p, groups, u, unit))
+    # Backwards is forwards in the mirror: cut c is cut u - c there, hence the reversal below.
     back = _crossing(u, p, tensor, u - 1 - made, u - 1 - read, np.full(p.t, u))
     return Chain(
         unit,
@@ -81,6 +82,7 @@ def coarse(chain: Chain, most: int) -> Chain:
     share = finite / max(finite.sum(), 1e-300)
     share = share + chain.resident_bytes / max(chain.resident_bytes.sum(), 1e-300) + 1 / chain.units
     behind = np.cumsum(share)[:-1] / share.sum()
+    # One cut is kept per bucket of the line's share: `most - 1` cuts make `most` units.
     bucket = np.minimum((behind * (most - 1)).astype(np.int64), most - 2)
     crossing = (chain.ahead_bytes + chain.back_bytes)[1:-1]
     count = (chain.ahead_count + chain.back_count)[1:-1]
@@ -114,6 +116,7 @@ def _sent_by(p: OperatorProblem, groups: Groups, u: int, unit: IntArray) -> IntA
     end_s[line] = np.cumsum(p.compute_s.min(axis=1)[line])
     begin_s = np.full(u + 1, np.inf)
     np.minimum.at(begin_s, unit, end_s - p.compute_s.min(axis=1))
+    # When the first operator behind each cut begins: rising, so that it can be searched.
     cut_s = np.minimum.accumulate(begin_s[::-1])[::-1]
     way_s = p.latency_s[pairs].mean() + p.tensor_bytes * p.seconds_per_byte[pairs].mean()
     made_s = np.minimum(end_s, end_s[_leaders(p, groups)][groups.group])
@@ -140,6 +143,7 @@ def _crossing(
     over = np.flatnonzero(last > first)
     found = []
     for weight in (p.tensor_bytes[over], np.ones(len(over))):
+        # Differences: made in unit f and read in unit l, a tensor crosses cuts f + 1 to l.
         change = np.bincount(first[over] + 1, weight, u + 2) - np.bincount(
             last[over] + 1, weight, u + 2
         )
@@ -246,6 +250,7 @@ def _postorder(
     met = np.zeros(n, dtype=np.bool_)
     stack = np.empty(n + 1, dtype=np.int64)
     count = 0
+    # Roots: first the operators that make nothing, then all that none of them needs.
     for r in range(2 * n):
         root = order[r % n]
         if met[root] or (r < n and out_offsets[root] < out_offsets[root + 1]):
@@ -255,6 +260,7 @@ def _postorder(
         top = 1
         while top > 0:
             i = stack[top - 1]
+            # `following` is where the depth-first search goes on in an operator's inputs.
             if following[i] < in_offsets[i + 1]:
                 q = source[following[i]]
                 following[i] += 1

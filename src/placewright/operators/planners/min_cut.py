@@ -192,8 +192,12 @@ def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, 
         _send(network, costs, k, [node[g] for g in readers if g in node], place, node, (a, b))
         if costs.maker[k] in node:
             away = np.unique([place[g] for g in readers if g not in node]).astype(np.int64)
+            # Readers elsewhere get it from wherever the maker is: one transfer per device, as
+            # `total_s`.
             price[costs.maker[k]] += costs.send_s[k][np.ix_(np.array([a, b]), away)].sum(axis=1)
     for g, at in node.items():
+        # On the source's side is `a`: a group on `b` has its arc from the source cut, and pays for
+        # b.
         network.arc(SOURCE, at, float(price[g, 1]))
         network.arc(at, SINK, float(price[g, 0]))
     side, error = min_cut(network)
@@ -250,6 +254,7 @@ def _send(
         return
     (a, b), maker = pair, costs.maker[k]
     home = node.get(maker)
+    # A maker that is not free sends from where it is; a free one from the other of the two.
     to_a = costs.send_s[k, place[maker] if home is None else b, a]
     to_b = costs.send_s[k, place[maker] if home is None else a, b]
     if to_b > 0:

@@ -177,6 +177,8 @@ class _Pipeline:
             leaving[segments.segment[maker]].append(_Leaving(at[maker], k, target, reading))
             for s in reading:
                 needs[s] += 1
+        # `before`: the device's segment before each, -1 for its first; `seen` ends with its last
+        # ones.
         before, seen = [], dict[int, int]()
         for s, d in enumerate(segments.device.tolist()):
             before.append(seen.get(d, -1))
@@ -343,6 +345,8 @@ class Simulation:
         size, channel = problem.tensor_bytes[leaving.tensor], int(problem.channel[link])
         lasts_s = float(problem.latency_s[link] + size * problem.seconds_per_byte[link])
         contended = problem.links is Links.CONTENDED
+        # Events come by time, so that booking at the end of what was booked is first come, first
+        # served.
         begin = max(now, self._free_s.get(channel, 0.0)) if contended else now
         end = self._free_s[channel] = begin + lasts_s
         self.spans.append((problem.m + channel, n, begin, end))
@@ -356,11 +360,14 @@ class Simulation:
         if s in pipe.last:
             self._waiting[device] -= 1
             self._ended[n] += 1
+        # Samples may end out of turn where stages have copies: each counts once all before it are
+        # done.
         while len(self.done_s) < len(self._ended) and (
             self._ended[len(self.done_s)] == len(pipe.stages)
         ):
             self.done_s.append(now)
         before = len(self.taken_s)
         self._take(now)
+        # Samples that were taken in may start anywhere; otherwise only this device has become idle.
         for d in range(pipe.problem.m) if len(self.taken_s) > before else (device,):
             self._start(d, now)

@@ -82,6 +82,7 @@ def _device_ranks(devices: int, source: IntArray, target: IntArray) -> IntArray 
     np.fill_diagonal(before, val=False)
     rank = np.full(devices, -1, dtype=np.int64)
     for position in range(devices):
+        # Devices that none of those left sends to; the first of them is next.
         free = np.flatnonzero((rank < 0) & ~before[rank < 0].any(axis=0))
         if not len(free):
             return None

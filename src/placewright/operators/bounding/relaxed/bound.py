@@ -65,6 +65,7 @@ class Solver:
         left_s = max(0.1, deadline_s - begun)
         self.runner.run(left_s)
         self.slowest_s = max(self.slowest_s, time.perf_counter() - begun)
+        # The first program is solved from nothing, the next ones from the basis of the last.
         self.highs.setOptionValue("solver", "simplex")
         self.changed = False
         solution = self.highs.getSolution()
@@ -96,6 +97,7 @@ class Solver:
         """The bound by the multipliers, and what each group on each device adds to it."""
         p, y = self.program, self.multipliers
         lower, upper = np.array(p.lower), np.array(p.upper)
+        # A multiplier of the wrong sign for a one-sided row would bring in an infinite side.
         y = np.where((y > 0) & np.isinf(lower) | (y < 0) & np.isinf(upper), 0.0, y)
         side = np.where(y > 0, lower, np.where(y < 0, upper, 0.0))
         entries = np.concatenate(p.values) * np.repeat(y, [len(c) for c in p.columns])

@@ -125,6 +125,7 @@ class Cuts:
         p, follows = self.program, self.follows
         for i in np.roll(self.widest, -turn * BETWEEN)[:BETWEEN].tolist():
             inside = self.counted.T @ (follows[i][:, None] * load)
+            # Only for q that follow p; others have no row.
             over = np.where(follows[i][:, None], inside - (start - end[i])[:, None], 0.0)
             for j, d in _worst(over, 1):
                 some = follows[i] & follows[:, j]

@@ -74,6 +74,8 @@ class Choices:
 
     def _forbid(self, wrong: BoolArray) -> BoolArray:
         """All but what would leave a group without a device."""
+        # Where all devices of a group are wrong no plan is below `most`; the program must stay
+        # feasible.
         somewhere = np.any(self.allowed & ~wrong, axis=1)
         found: BoolArray = wrong & np.reshape(somewhere, (-1, 1))
         self.allowed &= ~found
@@ -183,6 +185,8 @@ class Program:
             maker = int(own[p.tensor_producer[k]])
             readers = p.readers(k).tolist()
             others = sorted({int(own[j]) for j in readers} - {maker})
+            # From the best source that is left, whichever the maker has in fractions: a lower
+            # bound.
             ways = self._least_transfer_s(k, maker) if others else np.zeros(p.m)
             for d in np.flatnonzero(ways > NOTHING).tolist():
                 way = float(ways[d])
@@ -208,6 +212,7 @@ class Program:
         here, source = int(self.of_group[g, d]), int(self.of_group[maker, d])
         if here < 0:
             return -1
+        # Nothing leads there: the reader is on `d` no more than the maker is.
         column = self._column(1.0 if np.isfinite(way) else 0.0)
         terms = [(column, 1.0), (here, -1.0)] + ([(source, 1.0)] if source >= 0 else [])
         self.row(terms, 0.0, np.inf)
@@ -227,6 +232,7 @@ class Program:
         p = self.problem
         pair = linked(p)
         for d, terms in enumerate(sent):
+            # Each transfer holds one channel, and each channel has T: together so many times T.
             channels = len(np.unique(p.channel[pair[:, d], d]))
             self.row([*terms, (END, -float(channels))], -np.inf, 0.0)
         channels = len(np.unique(p.channel[pair]))

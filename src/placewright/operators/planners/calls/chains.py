@@ -55,6 +55,7 @@ def best_chain(
     g, machines = lattice(graph, sets), _machines(graph)
     pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))
     last = len(sets) - 1
+    # Ideals by size: all labels of x are there before it is extended.
     for x in range(last):
         if time.perf_counter() > deadline_s:
             break
@@ -63,6 +64,7 @@ def best_chain(
         x = last
     end = _ends(pool, last)
     value = float(pool.value[end, 0]) if end >= 0 else math.inf
+    # What would end earlier goes on from a label that has not been extended, unless one was lost.
     bound = min(value, below_s, _least_open(pool, x, last))
     place, call = _walk_back(graph, g, pool, end)
     return Chain(place, call, value, 0.0 if pool.state[2] > 0 else bound)
@@ -105,6 +107,7 @@ def _walk_back(graph: CallGraph, g: Lattice, pool: Labels, end: int) -> tuple[In
         parent, device = int(pool.parent[at]), int(pool.device[at])
         new = np.flatnonzero(g.member[pool.ideal[at]] & ~g.member[pool.ideal[parent]])
         place[new] = graph.called[device] if device >= 0 else graph.cpus[-1 - device]
+        # Column 2 + 3 d of a label: calls of accelerator d before this one.
         steps[new] = 0 if device < 0 else pool.value[parent, 2 + 3 * device]
         at = parent
     return place[graph.block], steps[graph.block]

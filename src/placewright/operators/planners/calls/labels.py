@@ -114,6 +114,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
     kept = _narrow(p, x, beam)
     if len(kept) == 0:
         return
+    # `slot` is the column of each tensor on the border of x, -1 for others.
     slot = np.full(len(g.tensor_block), -1)
     times = 1 + 3 * len(m.like)
     for a in range(g.front_offsets[x], g.front_offsets[x + 1]):
@@ -124,6 +125,8 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
     for e in range(g.up_offsets[x], g.up_offsets[x + 1]):
         for c in range(len(m.cpu_s)):
             _on_cpu(g, p, m, kept, g.up_ideal[e], g.up_block[e], c, slot, made_s, new, below_s)
+    # All larger ideals that one call could reach, by a search upwards: where no accelerator holds
+    # the blocks in between, none holds more.
     mark = np.zeros(len(g.member), dtype=np.bool_)
     stack = np.empty(len(g.member), dtype=np.int64)
     stack[0] = x
@@ -167,6 +170,7 @@ def _narrow(p: Labels, x: int, beam: int) -> IntArray:
     if count <= beam:
         return found
     p.state[2] += count - beam
+    # Selection: the `beam` least come first; a beam is narrow.
     for i in range(beam):
         for j in range(i + 1, count):
             if p.value[found[j], 0] < p.value[found[i], 0]:
@@ -200,10 +204,13 @@ def _on_cpu(
                 k = g.in_tensors[b]
                 if g.tensor_block[k] == block:
                     begin = max(begin, made_s[g.producer[k]])
+                # Neither: its producer was left out (`free_sources`), and it is there from the
+                # beginning.
                 elif slot[k] >= 0:
                     begin = max(begin, old[slot[k]])
             made_s[i] = begin + m.cpu_s[cpu, i]
             end = max(end, made_s[i])
+        # Also where the CPU cannot run it and `end` is ``inf``.
         if not end < below_s:
             continue
         new[0] = end
@@ -244,6 +251,7 @@ def _in_call(
     lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
     after = 0.0
     for a in range(lo, hi):
+        # Not on the border of x: made in this call, and read after it.
         if slot[g.front[a]] < 0:
             moved += g.tensor_bytes[g.front[a]]
             after = max(after, g.tail_s[a, len(m.like)])
@@ -277,6 +285,7 @@ def _end_of_call(
         return np.inf
     if old[at] + g.resident_bytes[y] - g.resident_bytes[x] > m.room_bytes[d]:
         return np.inf
+    # An accelerator like this one, in the same state, was tried before it.
     for other in range(m.like[d], d):
         o = 1 + 3 * other
         same = old[o] == old[at] and old[o + 1] == old[at + 1] and old[o + 2] == old[at + 2]
@@ -292,6 +301,7 @@ def _record_call(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s:
     at = 1 + 3 * d
     new[at + 1] += 1.0
     last = new[at + 1] >= m.calls
+    # ``inf`` is no better than anything: its bytes and time no longer count in comparisons.
     new[at] = np.inf if last else new[at] + need_bytes
     new[at + 2] = np.inf if last else end_s
 
@@ -323,6 +333,8 @@ def _insert(
     before, at = -1, p.head[y]
     while at >= 0:
         after = p.following[at]
+        # `better`: the label that is there is nowhere worse than the new one, which is dropped.
+        # `worse`: it is nowhere better, and leaves the list; with equal labels the old one stays.
         better, worse = True, True
         for c in range(times + width):
             if p.value[at, c] > new[c]:
@@ -338,6 +350,8 @@ def _insert(
                 p.head[y] = after
             else:
                 p.following[before] = after
+            # Given back: labels given back are chained by `following`, too. None has children yet,
+            # since ideal y is extended after all labels of it are made.
             p.following[at] = p.state[1]
             p.state[1] = at
         else:

@@ -200,6 +200,7 @@ def _uses(graph: CallGraph) -> tuple[IntArray, IntArray]:
 def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
     """Shape (t, n): whether an operator waits for a tensor (only the rows of `tensors`)."""
     p, t = graph.problem, graph.problem.topology
+    # Reachability, readers before producers.
     below = np.eye(p.n, dtype=np.bool_)
     for i in t.order[::-1].tolist():
         for k in t.made_by(i).tolist():
@@ -296,9 +297,11 @@ def _knapsack(
     block, first = np.unique(graph.block[path], return_inverse=True)
     saved = np.bincount(first, slow[path] - fast[path], len(block))
     need = graph.resident_bytes[block]
+    # Blocks that only accelerators can run, or that need no memory, are at their fastest anyhow.
     tight = np.isfinite(saved) & (saved > 0) & (need > 0)
     by = np.argsort(-saved[tight] / need[tight], kind="stable")
     held = np.append(0.0, np.cumsum(need[tight][by]))
     gained = np.append(0.0, np.cumsum(saved[tight][by]))
+    # The fractional knapsack: its greedy gain is a concave line through the sums by density.
     least: FloatArray = fast[path].sum() + gained[-1] - np.interp(room, held, gained)
     return least * (1 - 1e-12)

@@ -28,6 +28,7 @@ def coarser(
     kept = apart_blocks(graph, apart)[links].any(axis=1)
     links = links[np.lexsort((_bytes(graph)[links[:, 0]], ~kept))]
     low, high, found = 0, len(links) + 1, None
+    # Bisection on how many links stay apart: the more of them, the more ideals.
     while low < high:
         middle = (low + high) // 2
         joined = _joined(graph, links[middle:])
@@ -85,6 +86,7 @@ def _bytes(graph: CallGraph) -> FloatArray:
 def _joined(graph: CallGraph, links: IntArray) -> IntArray:
     """Shape (n,): a number for each operator, equal for those that are joined."""
     head = np.arange(graph.blocks)
+    # Chains collapse from their ends: each block takes the number of the last one of its chain.
     after = dict(links.tolist())
     for b in range(graph.blocks - 1, -1, -1):  # blocks are numbered topologically
         if b in after:
@@ -142,6 +144,7 @@ def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> Opera
         for k in t.read_by(i).tolist():
             maker, readers = p.tensor_producer[k], p.readers(k)
             seen = readers[place[readers] >= 0]
+            # If the tensor leaves the call for another reader anyway, nothing is saved by staying.
             leaves = (unit[seen[seen != i]] != unit[maker]).any()
             fits = used[place[maker]] + need[i] <= p.memory_bytes[place[maker]]
             if unit[maker] >= 0 and not leaves and fits and cost[i, place[maker]] == 0.0:

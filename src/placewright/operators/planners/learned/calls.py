@@ -157,6 +157,8 @@ def _convex(b: Blocks, wanted: IntArray) -> IntArray:
         if b.called[want[x]]:
             work[want[x]] += b.work_s[x, want[x]] + 1e-12
     before, after = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+    # Convex: a block that follows one of d's and is followed by another joins d. Blocks of devices
+    # that were made convex before stay.
     for d in np.argsort(-work):
         if work[d] == 0.0:
             break
@@ -205,6 +207,8 @@ def _made(b: Blocks, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
             if not b.called[d] or left[d] == 0 or meant[d] == 0 or best_whole:
                 continue
             size, work = _collected(b, d, want, waits, done, room[d], member)
+            # A call of all that is meant for a device comes first, since nothing of it is then left
+            # over.
             whole = size == meant[d]
             if size > 0 and (whole or work > most_work):
                 best, most_work, best_whole = d, work, whole
@@ -257,6 +261,7 @@ def _collected(
             inside[x] = True
             member[size] = x
             size += 1
+            # More than zero also for blocks that take no time, so that a call of them counts.
             work += b.work_s[x, d] + 1e-12
             room -= b.resident_bytes[x]
     return size, work

@@ -229,6 +229,8 @@ def simulate_episode(
                 best = x
         v = ready[best]
         size -= 1
+        # Moved up, not swapped: the order of `ready` decides ties and which noise an operator
+        # draws.
         for x in range(best, size):
             ready[x] = ready[x + 1]
         t.step[v] = step
@@ -310,6 +312,7 @@ def _write_features(
                 share += 1.0
             else:
                 took = b.latency_s[a, d] + b.edge_bytes[e] * b.seconds_per_byte[a, d]
+            # Features must stay finite for the network: a hundred times all work stands for never.
             if took == np.inf:
                 took = 100.0 * b.whole_s
             sent += took
@@ -358,6 +361,7 @@ def _choose(
         value = 0.0
         if len(rule) > 0:
             value = rule[0] * s[SIBLINGS] - rule[1] * s[SENT] - s[END]
+            # Too little to change an order, enough to break ties.
             value += 1e-6 * noise * draw(random, 0, FINE) / FINE
         else:
             for f in range(len(s)):

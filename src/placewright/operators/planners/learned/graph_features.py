@@ -127,6 +127,7 @@ def best_edge_groups(
             continue
         a, b = _root(above, source[best[v]]), _root(above, target[best[v]])
         if a != b and (allowed[a] & allowed[b]).any():
+            # The lower number stays the root, so that roots are numbered before their members.
             above[max(a, b)] = min(a, b)
             allowed[min(a, b)] = allowed[a] & allowed[b]
     group, count = np.empty(k, np.int64), 0
@@ -143,6 +144,7 @@ def best_edge_groups(
 @njit_internal
 def _root(above: IntArray, x: int) -> int:
     while above[x] != x:
+        # Path halving.
         above[x] = above[above[x]]
         x = above[x]
     return x
@@ -182,6 +184,8 @@ def _fractal(offsets: IntArray, neighbours: IntArray) -> FloatArray:
         seen[v], queue[0], head, tail, radius = v, v, 0, 1, 0
         count, x_sum, y_sum, xx, xy = 0, 0.0, 0.0, 0.0, 0.0
         while head < tail:
+            # One ring of the breadth-first search at a time: `tail` counts what is within its
+            # radius.
             stop = tail
             while head < stop:
                 i = queue[head]

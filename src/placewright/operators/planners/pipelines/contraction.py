@@ -296,6 +296,8 @@ def _pools(problem: OperatorProblem, work: FloatArray) -> tuple[tuple[int, ...],
     alike: dict[bytes, list[int]] = {}
     for d in range(problem.m):
         rest = [problem.memory_bytes[d], problem.host_seconds_per_byte[d], cluster[d], within[d]]
+        # A stage's copies are judged operator by operator (`check_plan`): then devices must be
+        # alike in every operator, not only in the sums of nodes.
         rest += [exact[d]] if problem.pipeline.replication else []
         alike.setdefault(work[:, d].tobytes() + np.array(rest).tobytes(), []).append(d)
     return tuple(tuple(devices) for devices in alike.values())

@@ -57,6 +57,7 @@ def within_memories(
 
 def _tilted(d: PricingContext) -> Iterator[PricingContext]:
     """The context with each tilt of bytes."""
+    # `group_bytes` has the rising weight in it already (`pricing_context`): take it out first.
     rising = 0.5 + first_places(d.problem, d.graph.groups) / d.problem.n
     for tilt in TILTS:
         yield replace(d, group_bytes=d.group_bytes / rising * (1.0 + tilt * (rising - 1.0)))

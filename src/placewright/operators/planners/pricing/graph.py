@@ -49,6 +49,7 @@ def placement_graph(problem: OperatorProblem) -> PlacementGraph:
     groups = groups_of(problem)
     count = len(groups.resident_bytes)
     tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    # Each use as one number, tensor * groups + reading group: several readers in a group are one.
     uses = np.unique(tensor * count + groups.group[problem.consumers])
     tensor, reader = uses // count, uses % count
     maker = groups.group[problem.tensor_producer[tensor]]
@@ -91,11 +92,14 @@ def placement_pbqp(
     `fanout`: 1: every reader pays for the transfer, 0: readers share it.
     `scale`: shape (t,): factor on the transfer times of each tensor.
     """
+    # One at fanout 1, the share 1 / readers at fanout 0.
     weight = graph.use_readers ** (fanout - 1.0)
     if scale is not None:
         weight = weight * scale[graph.use_tensor]
     ahead = _transfers(problem, graph, np.where(graph.use_forward, weight, 0.0))
     back = _transfers(problem, graph, np.where(graph.use_forward, 0.0, weight))
+    # A pair's matrix is [device of its first group, device of its second]: what flows back is
+    # priced from the second to the first.
     pool = ahead + back.swapaxes(1, 2)
     groups, m = costs.shape
     return Pbqp(

@@ -109,6 +109,7 @@ def accept_moves(
     b: QueueState, s: QueueInstance, walk: Walk, evaluations: int, threshold: float, fall: float
 ) -> None:
     """Evaluate `evaluations` moves; the threshold falls by `fall` after each."""
+    # `start`, `end` and `previous` of the state may be another thread's or walk's: simulate again.
     walk.counts[MOVED] = 0
     simulate_queues(b, walk.place)
     _list_critical(b, s, walk)
@@ -188,6 +189,7 @@ def _send_part(s: QueueInstance, walk: Walk, g: int, here: int, d: int, most: in
     if d == here or not s.allowed[g, d]:
         return
     _send(s, walk, g, d)
+    # `moved` is the queue of a breadth-first search and the log for taking back at once.
     at = 0
     while at < walk.counts[MOVED] and walk.counts[MOVED] < most:
         f = walk.moved[at]
@@ -211,6 +213,7 @@ def _list_critical(b: QueueState, s: QueueInstance, walk: Walk) -> None:
         walk.critical[count] = i
         count += 1
         before = b.previous[i]
+        # The device was busy until it started; otherwise it waited for its last input.
         if before >= 0 and b.end[before] == b.start[i]:
             i = before
             continue

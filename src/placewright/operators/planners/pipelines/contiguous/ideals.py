@@ -45,6 +45,7 @@ def best_chain(
     states, loads = states_of(c.counts), loads_of(c)
     ideals = len(lattice.offsets) - 1
     best = np.full((len(states.digits), ideals), np.inf)
+    # State s means at most these devices: with nothing to hold, none of them is loaded.
     best[:, 0] = 0.0
     came_from = np.zeros(best.shape, dtype=np.int64)
     came_by = np.zeros(best.shape, dtype=np.int64)
@@ -78,6 +79,7 @@ def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> L
     """All ideals of the forward graph; ``None`` where there are more than `most`, or no time."""
     before = [0] * c.nodes
     for a, b in c.edges.tolist():
+        # Ideals are bit masks of nodes; Python's whole numbers have as many bits as it takes.
         before[b] |= 1 << a
     position, layer = {0: 0}, [0]
     offsets, below, removed = [0, 0], list[int](), list[int]()
@@ -88,6 +90,7 @@ def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> L
                 links.setdefault(ideal | 1 << v, []).append((position[ideal], v))
             if len(position) + len(links) > most or time.perf_counter() > deadline_s:
                 return None
+        # Layer by layer: ideals with one node more, each with all ways down from it.
         layer = list(links)
         for ideal, parts in links.items():
             position[ideal] = len(position)

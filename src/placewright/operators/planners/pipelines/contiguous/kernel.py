@@ -81,6 +81,7 @@ def loads_of(c: Contraction) -> Loads:
 
 def states_of(counts: tuple[int, ...]) -> States:
     """Every way to use up to `counts` devices of each pool."""
+    # Mixed radix: digit p of a state's number counts used devices of pool p.
     sizes = np.array(counts) + 1
     stride = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64)
     numbers = np.arange(int(np.prod(sizes)))
@@ -116,12 +117,16 @@ def fill(
     limit = min(limit, LARGEST)
     stack = np.zeros(nodes + 1, dtype=np.int64)
     cursor = np.zeros(nodes + 1, dtype=np.int64)
+    # A depth-first walk from `ideal` down: `stack` has the ideals on the way, `cursor` where each
+    # of them goes on. Row `depth` of `work`, `held`, `moved` and `lost` is what the stage holds
+    # that was taken off `ideal` so far.
     for ideal in range(first, last):
         inside[:] = 0
         depth = 0
         stack[0], cursor[0] = ideal, lattice.offsets[ideal]
         while depth >= 0:
             at = stack[depth]
+            # All below `at` is done: put the node back whose removal led here.
             if cursor[depth] == lattice.offsets[at + 1]:
                 depth -= 1
                 if depth >= 0:
@@ -132,6 +137,7 @@ def fill(
             step = cursor[depth]
             cursor[depth] += 1
             below, v = lattice.below[step], lattice.removed[step]
+            # Each ideal below is met once, whichever way leads to it: the stage is the same set.
             if seen[below] == ideal:
                 continue
             seen[below] = ideal
@@ -142,11 +148,14 @@ def fill(
                 work[more, k] = work[depth, k] + loads.work[v, k]
                 if work[more, k] <= limit and held[more] <= loads.memory[k]:
                     open_kinds += 1
+            # Work and bytes only grow further down, so that no kind opens again. What is moved may
+            # shrink, and ends no branch.
             if open_kinds == 0:
                 continue
             total, rest = moved[depth], lost[depth]
             for x in range(loads.touch_offsets[v], loads.touch_offsets[v + 1]):
                 e = loads.touched[x]
+                # A hyperedge is paid for while some of its members, and not all, are in the stage.
                 if inside[e] == 0:
                     total, rest = _plus(total, rest, loads.moved[e])
                 inside[e] += 1
@@ -190,6 +199,7 @@ def _relax(
         for s in range(len(states.digits)):
             if states.digits[s, loads.pool[k]] < loads.copies[k]:
                 continue
+            # Columns of smaller ideals are complete: ideals are numbered by size.
             value = max(best[s - loads.taken[k], below], load[k])
             if value < best[s, ideal]:
                 best[s, ideal] = value

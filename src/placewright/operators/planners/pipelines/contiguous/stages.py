@@ -80,6 +80,7 @@ def best_stages(
     if start is not None:
         _hint(c, m, start)
     answer = run_cp_sat(m.model, seed=seed, deadline_s=deadline_s, workers=workers)
+    # Presolve has been wrong before on large coefficients (see `RESOLUTION`).
     if answer.infeasible and start is not None:  # which the start disproves
         answer = run_cp_sat(
             m.model, seed=seed, deadline_s=deadline_s, workers=workers, presolve=False
@@ -143,6 +144,7 @@ def _build(c: Contraction, top: float, scale: float) -> _Model:
 def _order(c: Contraction, m: _Model) -> None:
     stages = len(m.kind)
     for v in range(c.nodes):
+        # `below[v]` rises from 0 to 1 once: the step is the stage that v is on.
         edge = [0, *m.below[v], 1]
         for s in range(stages):
             m.model.add(m.on[v][s] == edge[s + 1] - edge[s])
@@ -209,6 +211,7 @@ def _load(
     terms: list[tuple[Any, int]] = []
     top = RESOLUTION * (1 + 1e-9)
     for v in range(c.nodes):
+        # Too much alone, so that no coefficient is above `RESOLUTION`.
         if work[v] > top:
             m.model.add_implication(m.on[v][s], ~m.kind[s][k])
         else:
@@ -218,6 +221,7 @@ def _load(
     near = _units(moved * near_rate)
     terms += [(cut[s], cost) for cut, cost in zip(m.cut, near, strict=True)]
     if g >= 0:
+        # What leaves the cluster pays the near rate as a cut and the rest here.
         more = _units(moved * (far_rate - near_rate))
         terms += [(far[s], cost) for far, cost in zip(m.far[g], more, strict=True)]
     some = [(x, cost) for x, cost in terms if cost > 0]

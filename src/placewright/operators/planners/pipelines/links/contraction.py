@@ -88,6 +88,7 @@ class Pairs:
         """Shape (passes, m), loads of every device: compute and transfers on both of their ends."""
         nodes, load = np.arange(self.nodes), np.zeros((self.passes, self.devices))
         backward = self.backward_s[nodes, device]
+        # With one pass rows 0 and -1 are the same.
         load[0] = np.bincount(device, self.work_s[nodes, device] - backward, self.devices)
         load[-1] += np.bincount(device, backward, self.devices)
         for k, readers in enumerate(self.readers):
@@ -171,6 +172,7 @@ def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:
             swap[[a, b]] = b, a
             same = np.array_equal(work[:, a], work[:, b])
             same = same and p.memory_bytes[a] == p.memory_bytes[b]
+            # Exchanging b with any earlier device is enough: exchanges make up all permutations.
             if same and np.array_equal(links, links[:, swap][:, :, swap]):
                 first[b] = first[a]
                 break

@@ -158,6 +158,8 @@ def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, h
         to = _target(b, v, place, m)
         if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
             continue
+        # Taken off and put back around the move: only tensors that v touches change. `place`
+        # changes between the two, since `_add` reads it.
         trial[:] = load
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, -1.0, trial, seen)
@@ -166,8 +168,10 @@ def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, h
         place[v] = to
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, 1.0, trial, seen)
+        # A missing link makes `trial` and `rise` infinite, and exp(-inf) is 0: never accepted.
         rise = energy(trial, least) - energy(load, least)
         accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / temperature)
+        # Cycles are looked for last, as few moves get here.
         if accepted and len(b.edge) > 0:
             _shift(b, v, a, to, place, ahead)
             if _cyclic(ahead):
@@ -232,6 +236,7 @@ def _add(
             load[first + home] += sign * took
             load[first + d] += sign * took
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
+        # `seen` is cleared by the same readers, not device by device.
         seen[place[b.reader[x]]] = False
 
 

@@ -102,6 +102,8 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
     scale = UNITS / value_s
     last: dict[int, tuple[int, int]] = {}
     if start is not None:
+        # One way of breaking the symmetry of like devices, never both: the start must stay a
+        # solution.
         start, last = (ascending(c, start), last) if len(c.edges) else _sorted_out(c, start)
     for v in range(c.nodes):
         if time.perf_counter() >= deadline_s:

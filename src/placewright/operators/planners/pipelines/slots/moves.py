@@ -110,6 +110,7 @@ def _walk(
             _move(b, v, to, a, load, count)
             if other >= 0:
                 _move(b, other, a, to, load, count)
+            # Copied back rather than subtracted, so that refused moves leave no rounding behind.
             load[:] = before
             continue
         place[v] = to
@@ -152,5 +153,6 @@ def _put(b: LoadInstance, v: int, d: int, sign: int, load: FloatArray, count: In
         was = 0 < count[e, d] < size
         count[e, d] += sign
         now = 0 < count[e, d] < size
+        # A device pays for a hyperedge while it has some of its members and not all.
         if was != now:
             load[d] += b.moved[e] * b.rate[d] * (1.0 if now else -1.0)

@@ -87,6 +87,7 @@ def best_cuts(
     kinds = slot_kinds(c)
     pivots: list[list[int]] = [[] for _ in c.pool]
     if start is not None and not among:
+        # Among a few slots nothing is sorted: other slots stay as they are, and are not alike then.
         start, pivots = _sorted_out(c, kinds, start)
     m = _build(c, kinds, pivots, value_s, start, among)
     answer = (solve or run_scip)(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)

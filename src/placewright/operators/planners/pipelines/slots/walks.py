@@ -78,6 +78,8 @@ def beside(
     That ends the walks and returns the best slots found.
     """
     halt = np.zeros(1, dtype=np.int64)
+    # The kernel releases the GIL and looks at `halt`. It is set before the pool's own exit waits
+    # for the thread, also where the block raises.
     with ThreadPoolExecutor(1) as pool:
         task = pool.submit(
             annealed,
