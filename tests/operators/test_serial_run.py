@@ -13,8 +13,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import Runner, execution_order, measured_trace, running
-from placewright.planning.trace import Trace
 from placewright.profiling.build import profile
+from placewright.report.trace import Trace
 
 NAMES = "abc"
 TRIO = Cluster(

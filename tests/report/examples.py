@@ -14,7 +14,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.candidates import Candidate, Outcome, Status
 from placewright.planning.result import Provenance, Result
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 
 HOSTILE = "</script><script>alert('x')</script>\"'&"
 """A name that must stay a name."""

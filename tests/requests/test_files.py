@@ -84,17 +84,23 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], says: st
 
 
 @pytest.mark.parametrize(
-    "plan",
+    ("policy", "parameters", "says"),
     [
-        {"policy": "rollin"},
-        {"policy": "rolling", "parameters": {"prize": 1}},
-        {"policy": "rolling", "parameters": {"price": "high"}},
-        {"policy": "rolling", "parameters": {"price": -1}},
-        {"policy": "edf", "parameters": {"choice": "best"}},
+        ("rollin", {}, "did you mean 'rolling'"),
+        ("rolling", {"prize": 1}, "did you mean 'price'"),
+        ("rolling", {"price": "high"}, "price must be a number .got 'high'"),
+        ("rolling", {"price": -1}, "price must be above 0"),
+        ("edf", {"choice": "best"}, "choice must be one of 'accurate', 'fastest'"),
+        ("edf", {"batching": 2**63}, "batching must be True or False"),
+        ("edf", {"quantile": -1}, "quantile must be a number >= 0"),
+        ("ms", {"rates": [1.0], "variants": ["none"]}, "unknown variant 'none'"),
     ],
 )
-def test_a_wrong_plan_is_refused(tmp_path: Path, plan: dict[str, Any]) -> None:
-    """An unknown policy, an unknown parameter, a value of the wrong kind."""
-    (tmp_path / "plan.json").write_text(json.dumps({"plan": plan}))
-    with pytest.raises(PlacewrightError):
+def test_a_wrong_plan_is_refused(
+    tmp_path: Path, policy: str, parameters: dict[str, Any], says: str
+) -> None:
+    """An unknown policy, an unknown parameter, a value of the wrong kind or out of range."""
+    data = {"plan": {"policy": policy, "parameters": parameters}}
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(PlacewrightError, match=says):
         read_proposal(tmp_path / "plan.json", random_problem(0))

@@ -40,6 +40,9 @@ class RefusedError(ValueError):
 
 def read_text(path: str | Path) -> str:
     """The file's text; a missing or binary file is an `InputError`."""
+    if not str(path):
+        hint = "write its path, after the colon where a format comes first"
+        raise InputError("the name of a file is empty", hint=hint)
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.layers.costs import replica_costs
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Stage
 from placewright.layers.problem import LayerProblem
-from placewright.report.text import plain_table, seconds, size
+from placewright.planning.explanation import PartExplanation
+from placewright.report.text import seconds, size
 
 
-@dataclass(frozen=True, slots=True)
-class LayerExplanation:
-    """A layer's stage and strategy, what it costs there, and neighbouring plans.
-
-    `facts`: name -> value with its unit.
-    `changes`: what could be done instead -> step time, or why it is not possible.
-    """
-
-    name: str
-    facts: dict[str, str]
-    changes: dict[str, str]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"name": self.name, "facts": self.facts, "changes": self.changes}
-
-    def __str__(self) -> str:
-        parts = [f"{self.name}", plain_table(("", ""), list(self.facts.items()))]
-        if self.changes:
-            parts.append(plain_table(("instead", "step time"), list(self.changes.items())))
-        return "\n".join(parts)
-
-
-def explain(problem: LayerProblem, plan: LayerPlan, name: str) -> LayerExplanation:
+def explain(problem: LayerProblem, plan: LayerPlan, name: str) -> PartExplanation:
     """Explain the layer, or the worker, called `name`.
 
     Raises `UnknownNameError`: nothing is called so; offers the nearest.
@@ -49,7 +26,7 @@ def explain(problem: LayerProblem, plan: LayerPlan, name: str) -> LayerExplanati
     raise UnknownNameError("layer or worker", name, known, where=problem.name)
 
 
-def _layer(p: LayerProblem, plan: LayerPlan, i: int) -> LayerExplanation:
+def _layer(p: LayerProblem, plan: LayerPlan, i: int) -> PartExplanation:
     s = plan.stage_of(i)
     stage = plan.stages[s]
     names = [p.worker_names[w] for w in stage.workers]
@@ -69,7 +46,7 @@ def _layer(p: LayerProblem, plan: LayerPlan, i: int) -> LayerExplanation:
         changes[f"in stage {s - 1}"] = _priced(p, _moved(plan, s - 1, i))
     if i == stage.last_layer and s + 1 < len(plan.stages):
         changes[f"in stage {s + 1}"] = _priced(p, _moved(plan, s, i - 1))
-    return LayerExplanation(p.layer_names[i], facts, changes)
+    return PartExplanation(p.layer_names[i], facts, changes)
 
 
 def _moved(plan: LayerPlan, s: int, last: int) -> LayerPlan | None:
@@ -98,11 +75,11 @@ def _priced(p: LayerProblem, plan: LayerPlan | None) -> str:
     return seconds(found.value) + (f", {found.violation}" if found.violation else "")
 
 
-def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> LayerExplanation:
+def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> PartExplanation:
     name = p.worker_names[w]
     stages = [s for s, stage in enumerate(plan.stages) if w in stage.workers]
     if not stages:
-        return LayerExplanation(name, {"stage": "left out"}, {})
+        return PartExplanation(name, {"stage": "left out"}, {})
     held = judge(p, plan).held_bytes[w]
     share = next(r.share for r in plan.stages[stages[0]].replicas if w in r.workers)
     facts = {
@@ -110,4 +87,4 @@ def _worker(p: LayerProblem, plan: LayerPlan, w: int) -> LayerExplanation:
         "share": f"{share} of {plan.micro_batch} samples of a micro-batch",
         "memory": f"{size(float(held))} of {size(float(p.memory_bytes[w]))}",
     }
-    return LayerExplanation(name, facts, {})
+    return PartExplanation(name, facts, {})

@@ -19,8 +19,8 @@ from placewright.layers.plan import LayerPlan, check_plan
 from placewright.layers.problem import LayerProblem
 from placewright.layers.simulation import Span, StepTimes, simulate
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.trace import MemoryCurve, Trace
 from placewright.report.text import size
+from placewright.report.trace import MemoryCurve, Trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from placewright.measurement.check import Check
 from placewright.measurement.speed_up import SpeedUp, speed_up
 
 if TYPE_CHECKING:
-    from placewright.planning.trace import Trace
+    from placewright.report.trace import Trace
 
 BUSY_CPUS = 0.25
 """CPUs that may be busy beside a measurement: an editor, a shell."""

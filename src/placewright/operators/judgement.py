@@ -9,7 +9,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import Communication, OperatorProblem, Queues
 from placewright.operators.sizes import home_bytes, views
-from placewright.planning.trace import MemoryCurve, Trace
+from placewright.report.trace import MemoryCurve, Trace
 
 HOST = -1
 """Source or target of a transfer through host memory."""

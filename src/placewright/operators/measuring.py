@@ -17,7 +17,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.planning.contract import Progress
 from placewright.planning.result import Result
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
     from placewright.runtime.session import Session

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.operators.explain_module import Alternative, ModuleExplanation
     from placewright.operators.placement_summary import PlacementSummary, Split
     from placewright.operators.problem import OperatorProblem
-    from placewright.planning.trace import Trace
+    from placewright.report.trace import Trace
 
 MOST_DEVICES = 16
 MOST_LINES = 8

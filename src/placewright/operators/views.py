@@ -25,7 +25,6 @@ from placewright.operators.text import placement_text
 from placewright.planning.candidates import Candidate
 from placewright.planning.result import Result
 from placewright.planning.result_text import summary_text
-from placewright.planning.trace import Trace
 from placewright.planning.views import (
     Data,
     Fact,
@@ -53,6 +52,7 @@ from placewright.report.page import (
 )
 from placewright.report.svg import tag, text
 from placewright.report.text import percent, seconds, size
+from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from placewright.planning.trace import Trace
+    from placewright.report.trace import Trace
 
 PlanType = TypeVar("PlanType", covariant=True)
 Found = TypeVar("Found")

@@ -206,7 +206,17 @@ def _with(
     planner = planners[name]
     if not given:
         return name, planner
-    defaults, where = _defaults(planner), f"planner {name!r}"
+    made = with_parameters(planner, given, f"planner {name!r}")
+    return label(planners, made), made
+
+
+def with_parameters(planner: Planner, given: Mapping[str, Any], where: str) -> Planner:
+    """`planner` with other parameters, each of its field's type.
+
+    Raises `UnknownNameError`: no parameter of this name.
+    Raises `InputError`: a value of another type, or one that the planner refuses.
+    """
+    defaults = _defaults(planner)
     listed = ", ".join(f"{key}={value!r}" for key, value in defaults.items()) or "none"
     types = _types(planner)
     for key, value in given.items():
@@ -223,7 +233,7 @@ def _with(
     except Exception as error:  # of a plug-in's own checks
         by = f"{type(error).__name__}: {error}"
         raise InputError("refuses its parameters", where=where, by=by) from None
-    return label(planners, made), made
+    return made
 
 
 def _defaults(planner: Planner) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from placewright.report.text import amount, percent, seconds
 
 if TYPE_CHECKING:
     from placewright.planning.result import Result
-    from placewright.planning.trace import Trace
     from placewright.planning.wing import Views, Wing
+    from placewright.report.trace import Trace
 
 Data = dict[str, Any]
 """A plan file that its wing's schema has accepted."""

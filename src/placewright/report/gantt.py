@@ -13,7 +13,7 @@ from placewright.report.svg import device_class, drawing, label, number, tag, ti
 from placewright.report.text import percent, seconds
 
 if TYPE_CHECKING:
-    from placewright.planning.trace import Trace
+    from placewright.report.trace import Trace
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 58.0
 DEVICE_TRACK, LINK_TRACK, GAP = 30.0, 15.0, 6.0

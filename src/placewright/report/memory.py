@@ -12,7 +12,7 @@ from placewright.report.svg import device_class, drawing, label, number, tag
 from placewright.report.text import percent, seconds, size
 
 if TYPE_CHECKING:
-    from placewright.planning.trace import MemoryCurve, Trace
+    from placewright.report.trace import MemoryCurve, Trace
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 540.0, 150.0, 12.0, 12.0, 26.0, 20.0
 COLUMNS = 500

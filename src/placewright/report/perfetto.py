@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.io.stored import write_file
 
 if TYPE_CHECKING:
-    from placewright.planning.trace import Trace
+    from placewright.report.trace import Trace
 
 Event = dict[str, Any]
 

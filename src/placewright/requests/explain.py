@@ -56,8 +56,8 @@ def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExp
     Raises `UnknownNameError`: there is no such request.
     """
     p, s = problem, problem.service
-    if not name.isdigit() or int(name) >= len(p.stream):
-        raise UnknownNameError("request", name, ["0", str(len(p.stream) - 1)], where=p.name)
+    if not name.isdecimal() or int(name) >= len(p.stream):
+        raise UnknownNameError("request", name, [f"0 to {len(p.stream) - 1}"], where=p.name)
     k, a = int(name), judge(problem, plan).answers
     answered, i, v = a.server[k] >= 0, int(a.server[k]), int(a.variant[k])
     facts: dict[str, Any] = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.problem import RequestProblem

@@ -12,7 +12,6 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.measurement.measurement import Measurement
 from placewright.planning.result import Result
-from placewright.planning.trace import Trace
 from placewright.planning.views import (
     bound_sentence,
     plain_saved_page,
@@ -29,6 +28,7 @@ from placewright.report.page import (
 )
 from placewright.report.svg import drawing, label, tag, text, ticks
 from placewright.report.text import amount, plain_table
+from placewright.report.trace import Trace
 from placewright.requests.bounds import fluid
 from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views, Wing
+from typing import Any
+
+from placewright.planning.wing import (
+    CommandLine,
+    Conformance,
+    Explanation,
+    Files,
+    Planning,
+    Views,
+    Wing,
+)
 
 
 def _problem_type() -> type:
@@ -47,6 +57,12 @@ def _conformance() -> Conformance:
     return conformance
 
 
+def _explain(problem: Any, plan: Any, name: str) -> Explanation:
+    from placewright.samples.explain import explain
+
+    return explain(problem, plan, name)
+
+
 WING = Wing(
     "samples",
     "training samples -> edge nodes",
@@ -57,4 +73,5 @@ WING = Wing(
     views=_views,
     command_line=_command_line,
     conformance=_conformance,
+    explain=_explain,
 )

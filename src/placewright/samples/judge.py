@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 from placewright.samples.plan import SamplePlan, check_plan, held_after
 from placewright.samples.problem import Ports, SampleProblem
 from placewright.samples.simulation import (

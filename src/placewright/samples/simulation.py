@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
 

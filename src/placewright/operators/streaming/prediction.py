@@ -18,7 +18,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.streaming.segments import Segments, segments_of
-from placewright.planning.trace import Trace
+from placewright.report.trace import Trace
 from placewright.runtime.stream.dealing import UNBOUNDED, Copy, Stages, next_copy
 
 WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16)

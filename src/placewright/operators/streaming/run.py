@@ -29,8 +29,8 @@ from placewright.operators.streaming.copies import (
 from placewright.operators.streaming.prediction import StreamPrediction
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
-from placewright.planning.trace import Trace
 from placewright.report.text import plain_table, seconds
+from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.planning.parameters import with_parameters
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.early import EarlyBinding
 from placewright.requests.policies.edf import Edf
@@ -34,13 +35,19 @@ POLICIES: dict[str, Any] = {
 def start(plan: RequestPlan, service: Service) -> Policy:
     """The policy object of a plan, for one stream of requests.
 
-    Raises `InputError`: no such policy, or a parameter that it does not have.
+    Raises `InputError`: no such policy, or parameters that it does not have or cannot take.
     """
     if plan.policy not in POLICIES:
         raise UnknownNameError("policy", plan.policy, POLICIES, where="plan")
+    usual = POLICIES[plan.policy]()
+    made: Any = with_parameters(usual, dict(plan.parameters), f"policy {plan.policy!r}")
     try:
-        made = POLICIES[plan.policy](**dict(plan.parameters))
-    except TypeError as error:
-        raise InputError("has other parameters", where=plan.policy, by=str(error)) from None
-    policy: Policy = made.start(service, plan.seed)
+        policy: Policy = made.start(service, plan.seed)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError(
+            "the policy refuses its parameters",
+            where=f"plan {plan.policy!r}",
+            by=str(error),
+            hint="plan again for the variants and servers of this service",
+        ) from None
     return policy

@@ -13,6 +13,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from placewright.errors import UnknownNameError
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.plan import Parameter
 from placewright.requests.policies.specification import Specification
@@ -40,6 +41,9 @@ class Switching:
         self.margin = margin
         self.rates: FloatArray = np.sort(np.array(rates, dtype=np.float64))
         self.variants = dict(zip(rates, variants, strict=False))
+        for name in variants:
+            if name not in service.variant_names:
+                raise UnknownNameError("variant", name, service.variant_names, where="policy 'ms'")
         self.revise(service)
 
     def revise(self, service: Service) -> None:

@@ -56,16 +56,7 @@ class PlannedPolicy:
 
     def start(self, service: Service) -> Policy:
         """A policy object; an unknown name or parameter is an `InputError`."""
-        try:
-            return start(self.plan, service)
-        except (TypeError, ValueError, KeyError) as error:
-            hint = "plan again with the variants that are served"
-            raise InputError(
-                "the policy refuses its parameters",
-                where=f"plan {self.plan.policy!r}",
-                by=str(error),
-                hint=hint,
-            ) from None
+        return start(self.plan, service)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ examples = {
     "plan": ["nodes.yaml --report plan.html", "nodes.yaml --planner greedy -f json"],
     "compare": ["nodes.yaml --planner none --planner greedy"],
     "simulate": ["nodes.yaml plan.json --ports queued"],
+    "explain": ["nodes.yaml plan.json n3"],
     "run": [
         "nodes.yaml --epochs 3 --speed 5 --peer none",
         "nodes.yaml --engine testbed --channels 16 --depth 2 --enlarged 2",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.planning.result import Result
-from placewright.planning.trace import Trace
 from placewright.report.gantt import gantt
 from placewright.report.page import (
     definitions,
@@ -21,6 +20,7 @@ from placewright.report.page import (
 )
 from placewright.report.svg import device_class, drawing, label, number, tag, text, ticks
 from placewright.report.text import percent, seconds, size
+from placewright.report.trace import Trace
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import nothing
 from placewright.samples.problem import Overlap, Ports, SampleProblem

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan, check_plan
+from placewright.operators.planners.placements import search
 from placewright.operators.planners.placements.search import Score, improve, score_all
 from placewright.operators.problem import Objective
 from placewright.operators.structure.groups import groups_of
@@ -27,6 +29,24 @@ def test_never_worse_and_as_judged(seed: int, objective: Objective, heat: float)
     assert best.score <= start.score
     values, over = Judge(problem).many(best.place)
     assert best.score == Score(float(over[0]), float(values[0]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(list(Objective)))
+def test_no_placement_is_better_where_there_are_few(seed: int, objective: Objective) -> None:
+    """As many moves as placements: every one is scored, in blocks, with the start's order."""
+    problem = random_problem(seed, most_operators=5, most_devices=3).replace(objective=objective)
+    judge, groups = Judge(problem), groups_of(problem)
+    rows = np.indices((problem.m,) * problem.n).reshape(problem.n, -1).T
+    group = groups.group
+    first = np.array([np.flatnonzero(group == g)[0] for g in range(len(groups.allowed))])
+    kept = (rows == rows[:, first][:, group]).all(axis=1) & groups.allowed[group, rows].all(axis=1)
+    values, over = judge.many(rows[kept])
+    start = score_all(judge, [rows[kept][-1]])[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "BLOCK", 7)
+        best = improve(judge, groups, start, moves=int(kept.sum()), heat=0.0, seed=0)
+    assert best.score == min(Score(*pair) for pair in zip(over, values, strict=True))
 
 
 def test_same_seed_same_walk() -> None:

@@ -31,6 +31,9 @@ from placewright.operators.structure.groups import Groups
 CHUNK = 48
 """Moves between two looks at the clock and at the critical path."""
 
+BLOCK = 4096
+"""Placements that are scored together."""
+
 COLDEST = 1e-2
 """The last temperature, as a share of the first."""
 
@@ -88,8 +91,12 @@ def improve(
 ) -> Start:
     """The best placement found on a walk of about `moves` moves from `start`.
 
+    Where there are no more placements than moves, the best of all of them.
+
     `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
     """
+    if math.prod(groups.allowed.sum(axis=1).tolist()) <= moves:
+        return _best_of_all(judge, groups, start, deadline_s)
     if judge.queued is not None:
         return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)
     instance, simulator = _instance(judge, groups, start), judge.full
@@ -106,6 +113,25 @@ def improve(
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
     return Start(walk.best.copy(), best, start.order, start.dispatch)
+
+
+def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) -> Start:
+    """The start, or the first of the placements that are best under its order, if it is better."""
+    devices, best = [np.flatnonzero(row) for row in groups.allowed], start
+    sizes = [len(each) for each in devices]
+    count = math.prod(sizes)
+    for first in range(0, count, BLOCK):
+        if time.perf_counter() >= deadline_s:
+            break
+        digits = np.unravel_index(np.arange(first, min(first + BLOCK, count)), sizes)
+        columns = [each[digit] for each, digit in zip(devices, digits, strict=True)]
+        places = np.stack(columns, axis=1)[:, groups.group]
+        values, over = judge.many(places, start.order, start.dispatch)
+        k = np.lexsort((values, over))[0]
+        score = Score(float(over[k]), float(values[k]))
+        if score < best.score:
+            best = Start(places[k], score, start.order, start.dispatch)
+    return best
 
 
 def _improve_queued(
