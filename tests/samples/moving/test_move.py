@@ -53,6 +53,21 @@ def test_a_relay_waits_for_what_it_passes_on() -> None:
         assert all(number < transfer.number for number in transfer.brought_by)
 
 
+@pytest.mark.parametrize("fault", [Fault(3, True, True), Fault(4, False, True)])
+def test_samples_that_come_back_are_not_taken_for_those_that_left(
+    fault: Fault, tmp_path: Path
+) -> None:
+    """Node 1 returns samples before node 0 has seen that they have arrived there."""
+    problem = tiny([80, 3, 20], relay=True)
+    there_and_back = SamplePlan(np.array([0, 1]), np.array([1, 0]), np.array([60, 25]))
+    there, _, back = transfers_of(problem, there_and_back)
+    returned = [s for s, by in zip(there.samples, there.brought_back_by, strict=True) if by >= 0]
+    assert returned == list(back.samples)
+    shards, digests = deal(problem, images(103, 0), tmp_path)
+    move(problem, there_and_back, shards, digests, speed=FAST, faults={0: fault})
+    assert [len(shard.samples()) for shard in shards] == [45, 38, 20]
+
+
 def test_a_second_copy_is_thrown_away(tmp_path: Path) -> None:
     """What arrived once and went on does not come back."""
     shard = Shard(tmp_path / "a")

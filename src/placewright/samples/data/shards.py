@@ -65,6 +65,10 @@ class Shard:
         except FileNotFoundError:
             return None
 
+    def has(self, sample: int) -> bool:
+        """Whether the sample is here."""
+        return self._place(sample).exists()
+
     def arrived(self, transfer: int, sample: int) -> bool:
         """Whether, by the journal, this transfer brought the sample."""
         return self._note(transfer, sample).exists()

@@ -230,13 +230,25 @@ def transfers_of(
                 j,
                 tuple(taken),
                 tuple(brought[s] for s in taken),
+                (-1,) * count,
                 float(max(problem.send_s[i, j], problem.receive_s[i, j])) / speed,
                 float(problem.latency_s[i, j]) / speed,
             )
         )
         if problem.relay:
             heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
-    return transfers if problem.relay else _joined(transfers)
+    return _with_returns(transfers) if problem.relay else _joined(transfers)
+
+
+def _with_returns(transfers: list[Transfer]) -> list[Transfer]:
+    """Transfers with `Transfer.brought_back_by`."""
+    following: dict[tuple[int, int], int] = {}  # node, sample: the next transfer that brings it
+    found = []
+    for one in reversed(transfers):
+        back = tuple(following.get((one.source, s), -1) for s in one.samples)
+        found.append(replace(one, brought_back_by=back))
+        following.update(dict.fromkeys(((one.target, s) for s in one.samples), one.number))
+    return found[::-1]
 
 
 def _joined(transfers: list[Transfer]) -> list[Transfer]:
@@ -251,6 +263,7 @@ def _joined(transfers: list[Transfer]) -> list[Transfer]:
                 before,
                 samples=before.samples + one.samples,
                 brought_by=before.brought_by + one.brought_by,
+                brought_back_by=before.brought_back_by + one.brought_back_by,
             )
         else:
             latest[one.source] = len(joined)

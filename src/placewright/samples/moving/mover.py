@@ -12,7 +12,9 @@ serves one connection at a time, as a port does:
        |  deletes its files of the first message                      |
 
 A sample that the sender no longer has was taken over before, so a transfer goes on where it was
-cut. A link is as slow as in the problem: the sender waits out what the files would take.
+cut. Where a later transfer has brought it back, the file that is here is that one's: it is neither
+sent nor deleted. A link is as slow as in the problem: the sender waits out what the files would
+take.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +53,8 @@ class Transfer:
         Its place in the order of all transfers.
     samples, brought_by
         Which, and the transfer that brings each to the source first, -1 where none does.
+    brought_back_by
+        Of each, the later transfer that brings it to the source again, -1 where none does.
     sample_s, latency_s
         What the link takes.
     """
@@ -59,6 +64,7 @@ class Transfer:
     target: int
     samples: tuple[int, ...]
     brought_by: tuple[int, ...]
+    brought_back_by: tuple[int, ...]
     sample_s: float
     latency_s: float
 
@@ -108,6 +114,7 @@ class Mover:
 
     def __init__(self, listening: socket.socket, order: MoveOrder) -> None:
         self._listener = Listener(listening, order.secret)
+        self._lock = threading.Lock()
         self.prepare(order)
         threading.Thread(target=self._receive, daemon=True).start()
 
@@ -117,7 +124,7 @@ class Mover:
 
     def send(self) -> Sent:
         """Send everything."""
-        sender = _Sender(self._order, self._shard)
+        sender = _Sender(self._order, self._shard, self._lock)
         for transfer in self._order.transfers:
             while not sender.send(transfer):
                 time.sleep(RETRY_S)
@@ -134,15 +141,19 @@ class Mover:
                 while True:
                     transfer, files = link.recv()
                     for sample, content, digest in files:
-                        self._shard.accept(transfer, sample, content, digest)
+                        with self._lock:
+                            self._shard.accept(transfer, sample, content, digest)
                     link.send(TAKEN)
 
 
 class _Sender:
-    """Sends transfers to their end, whatever breaks on the way."""
+    """Sends transfers to their end, whatever breaks on the way.
 
-    def __init__(self, order: MoveOrder, shard: Shard) -> None:
-        self.order, self.shard = order, shard
+    `lock`: held where a sample that comes back could be taken for the one that was sent.
+    """
+
+    def __init__(self, order: MoveOrder, shard: Shard, lock: threading.Lock) -> None:
+        self.order, self.shard, self.lock = order, shard, lock
         self.messages = self.confirmed = 0
         self.spans: list[tuple[int, int, float, float]] = []
 
@@ -151,7 +162,8 @@ class _Sender:
         for sample, first in zip(transfer.samples, transfer.brought_by, strict=True):
             if first >= 0 and not self.shard.arrived(first, sample):
                 return False
-        left = [s for s in transfer.samples if self.shard.content(s) is not None]
+        back = dict(zip(transfer.samples, transfer.brought_back_by, strict=True))
+        left = [s for s in transfer.samples if not self._is_back(s, back) and self.shard.has(s)]
         if not left:
             return True
         try:
@@ -165,9 +177,9 @@ class _Sender:
                     unconfirmed.append(left[k : k + few])
                     self._message(link, transfer, unconfirmed[-1])
                     if len(unconfirmed) > ON_THE_WAY:
-                        self._confirm(link, unconfirmed.popleft())
+                        self._confirm(link, unconfirmed.popleft(), back)
                 while unconfirmed:
-                    self._confirm(link, unconfirmed.popleft())
+                    self._confirm(link, unconfirmed.popleft(), back)
                 self.spans.append((transfer.target, len(left), begun, time.perf_counter()))
         except BROKEN:
             return False
@@ -188,13 +200,18 @@ class _Sender:
         left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
         time.sleep(max(0.0, left_s))
 
-    def _confirm(self, link: Channel, samples: list[int]) -> None:
+    def _confirm(self, link: Channel, samples: list[int], back: Mapping[int, int]) -> None:
         """Keep files until the other side has confirmed them."""
         link.recv()
         self.confirmed += 1
         self._inject_fault(self.confirmed, late=True)
         for sample in samples:
-            self.shard.drop(sample)
+            with self.lock:  # between the look and the deletion it might arrive
+                if not self._is_back(sample, back):
+                    self.shard.drop(sample)
+
+    def _is_back(self, sample: int, back: Mapping[int, int]) -> bool:
+        return back[sample] >= 0 and self.shard.arrived(back[sample], sample)
 
     def _inject_fault(self, message: int, *, late: bool) -> None:
         fault = self.order.fault
