@@ -31,10 +31,11 @@ def update(name: str, *names: str) -> Instruction:
     return Instruction(name, "aten.copy_.default", args, {}, ("",), mutates=("b:",))
 
 
-def test_an_update_waits_for_readers_of_views_too() -> None:
+@pytest.mark.parametrize("target", ["aten.t.default", "aten.unsafe_split.Tensor"])
+def test_an_update_waits_for_readers_of_views_too(target: str) -> None:
     """The reader of a view of the buffer has no value that the update reads."""
     step = step_of(
-        pure("view", "aten.t.default", "b:"),
+        pure("view", target, "b:"),
         pure("reader", "aten.relu.default", "view"),
         pure("new", "aten.relu.default", "x:"),
         update("write", "new"),

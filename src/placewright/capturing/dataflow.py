@@ -76,7 +76,7 @@ def resolve(step: Lowered) -> Dataflow:
         view_of.append(base.get(names[0], names[0]) if shares else "")
         for name in filter(None, call.instruction.results):
             producer[name] = k
-            if view and names[0] in base:
+            if shares and names[0] in base:
                 base[name] = base[names[0]]
     hidden: dict[int, set[int]] = {}
     for before, after in (*_update_order(step, used), *_random_order(step)):
