@@ -117,10 +117,7 @@ def _shaped(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 def _spread(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A copy with strides that have gaps or overlap (an expanded tensor)."""
-    if 0 in spec.stride:
-        for dimension, stride in enumerate(spec.stride):
-            if stride == 0:
-                tensor = tensor.narrow(dimension, 0, min(1, spec.shape[dimension]))
-        return tensor.expand(spec.shape)
-    made = torch.empty_strided(spec.shape, spec.stride, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
+    sizes = zip(spec.shape, spec.stride, strict=True)
+    once = [min(1, extent) if stride == 0 else extent for extent, stride in sizes]
+    made = torch.empty_strided(once, spec.stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor[tuple(map(slice, once))]).expand(spec.shape)
