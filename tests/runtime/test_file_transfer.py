@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ def test_a_file_is_handed_out_and_fetched_in_pieces(
     files = [tmp_path / "0", tmp_path / "1"]
     group.collect("state", files)
     assert [file.read_bytes() for file in files] == [b"state" * 5] * 2
+    assert [worker.take() for worker in group.workers] == [b""] * 2
+    links = [os.readlink(f) for f in Path("/proc/self/fd").iterdir() if f.is_symlink()]
+    assert not [link for link in links if link.endswith("/file (deleted)")], "room on the disk"
 
 
 @pytest.mark.parametrize("why", ["No space left on device", "raise"])

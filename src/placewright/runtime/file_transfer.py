@@ -54,5 +54,8 @@ class FileTransfer:
 
     def take(self) -> bytes:
         """The next piece of what goes out; empty after the last."""
-        assert self._outgoing is not None
-        return self._outgoing.read(PIECE_BYTES)
+        piece = b"" if self._outgoing is None else self._outgoing.read(PIECE_BYTES)
+        if not piece and self._outgoing is not None:
+            self._outgoing.close()  # has no name any more: now the disk has its room back
+            self._outgoing = None
+        return piece
