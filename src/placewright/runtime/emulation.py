@@ -47,6 +47,8 @@ class Stretch:
 
     def worked(self) -> None:
         """Sleep if enough is owed for the work since `begin`."""
+        # Wall time is at least CPU time: an upper limit of what is owed, for the price of a quick
+        # clock.
         owed_s = self.owed_s + (time.perf_counter() - self._wall_s) * (self.factor - 1.0)
         if owed_s > _WORTH_A_SLEEP_S:
             self.pay()
@@ -69,6 +71,7 @@ def sleep_until(deadline_s: float) -> None:
     left_s = deadline_s - time.perf_counter()
     if left_s > _OVERSLEEP_S:
         time.sleep(left_s - _OVERSLEEP_S)
+    # The last moment awake: a sleep ends too late by more than an emulated link may be wrong.
     while time.perf_counter() < deadline_s:
         pass
 

@@ -51,6 +51,7 @@ class CudaTimer(Timer):
         """Tie the GPU's clock to the host's by a first mark on an idle GPU."""
         self.settle()
         self._origin = self.mark()
+        # The GPU is idle, so the mark is reached when the host sees it, but for some microseconds.
         self._origin.synchronize()
         self._origin_s = time.perf_counter()
 

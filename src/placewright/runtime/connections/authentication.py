@@ -72,11 +72,15 @@ def connect(
     with socket.create_connection(address, timeout=limit_s) as end:
         _send_at_once(end)
         connection = Connection(os.dup(end.fileno()))
+        # A limit of the whole proof: a timeout of the socket would count anew with every byte. It
+        # needs `end` beside the duplicate: a shutdown ends the connection for both.
         late = threading.Timer(limit_s, _hang_up, (end,))
         late.daemon = True
         late.start()
         try:
             _answer(connection, _key(secret, "connect", address[1]))
+            # In this order: who calls answers first, so that a listener tells strangers nothing to
+            # try secrets on.
             deliver_challenge(connection, _key(secret, "listen", address[1]))
             channel = Channel(connection, codec)
             channel.send(hello)
@@ -128,6 +132,7 @@ class Listener:
             except TimeoutError:
                 continue
             except OSError:
+                # Closed, or out of file descriptors: at once the same again would take a core.
                 time.sleep(_AGAIN_S)
                 continue
             with self._lock:
@@ -140,6 +145,7 @@ class Listener:
         with self._lock:
             while self._callers:
                 caller, deadline = next(iter(self._callers.items()))
+                # All have the same time, so the first to come is the first to be late.
                 if deadline > now and len(self._callers) < MOST_CALLERS:
                     return deadline - now
                 del self._callers[caller]
@@ -150,11 +156,15 @@ class Listener:
         """Accept a caller that proves to know the secret, and read its hello."""
         with caller, suppress(*BROKEN, ValueError):
             _send_at_once(caller)
+            # A duplicate: `caller` stays a socket, which `_drop_late` can shut down from another
+            # thread.
             connection = Connection(os.dup(caller.fileno()))
             deliver_challenge(connection, _key(self._secret, "connect", self.port))
             _answer(connection, _key(self._secret, "listen", self.port))
             hello = connection.recv_bytes(HELLO_BYTES)
             with self._lock:
+                # Dropped meanwhile, maybe between the last byte and here: its connection is shut
+                # down already.
                 in_time = self._callers.pop(caller, None) is not None
             if in_time:
                 self._known.put((hello, Channel(connection, self._codec)))

@@ -70,6 +70,8 @@ def connection_between(source: NodeHandle, target: NodeHandle) -> tuple[Connecti
 
 
 def _ends(source: NodeHandle, target: NodeHandle) -> tuple[socket.socket, socket.socket]:
+    # A socket belongs to the namespace of its thread when it is made: first the listening end is
+    # made on the target, then the calling one on the source; `accept` works from anywhere.
     join(target.namespace)
     with socket.create_server((target.address, 0)) as listening:
         listening.settimeout(CONNECT_S)
@@ -100,7 +102,11 @@ def unheard_s(end: Connection) -> float:
     """Seconds for which the other end's kernel owes an answer too long; 0 while it answers."""
     with socket.socket(fileno=os.dup(end.fileno())) as link:
         info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    # Of an older kernel the structure is shorter; newer ones cut it to what was asked for.
     fields = struct.unpack_from(f"8x{(len(info) - 8) // 4}I", info)
+    # Whichever was last: of data that is received in sequence the kernel need not note the
+    # acknowledgement that is in it.
     silent_s = 1e-3 * min(fields[_DATA_RECEIVED], fields[_ACK_RECEIVED])
+    # Four round trips beside it, for a link that is slow and not cut.
     limit_s = PENDING_S + 4e-6 * fields[_ROUND_TRIP] if fields[_UNACKED] else UNHEARD_S
     return silent_s if silent_s > limit_s else 0.0

@@ -98,6 +98,8 @@ def send(connection: Channel, message: Any) -> None:
         duplicate = connection.duplicate()
         sending = Thread(target=_send_and_close, args=(duplicate, data), daemon=True)
         sending.start()
+        # A worker that reads takes less. Two threads must not send on one connection, as their
+        # frames would mix: hence the condition on `connection`.
         sending.join(_AT_ONCE_S)
 
 

@@ -60,6 +60,8 @@ class Codec:
             ) from None
 
     def _unpacked(self, data: bytes) -> Any:
+        # Tuples, so that sequences can be keys of mappings; `_made` unpacks what is in an
+        # extension.
         return msgpack.unpackb(
             data, use_list=False, raw=False, strict_map_key=False, ext_hook=self._made
         )
@@ -88,9 +90,11 @@ class Codec:
 def _array(dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
     if not re.fullmatch(rf"[<>|][{_NUMBERS}]\d\d?", dtype):
         raise ValueError(f"arrays of {dtype!r} are no data")
+    # Reads no more than `data`, whatever shape is said: a larger one is a `TypeError`.
     found = np.ndarray(shape, dtype, buffer=data)
     if found.nbytes != len(data):
         raise ValueError(f"an array of {found.nbytes} bytes has {len(data)}")
+    # What msgpack gives is read-only, and the whole message would live as long as the array.
     return found.copy()
 
 

@@ -36,6 +36,8 @@ class FrameReader:
         """
         while (size := self._frame_size()) is None or len(self._data) < size[0] + size[1]:
             try:
+                # For this call alone: the file descriptor's own blocking mode, which both
+                # duplicates share, is that of the sender on the same connection.
                 piece = self._socket.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return None

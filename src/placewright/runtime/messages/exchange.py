@@ -41,6 +41,8 @@ class Exchange:
 
     def expect(self, receives: Iterable[Message]) -> None:
         """Make room for what arrives through host memory in every step from now on."""
+        # What the sender has learned is by message: buffers for the moment at which it is due,
+        # among others.
         self.sender.forget()
         self.receiver = GlooReceiver(
             [m for m in receives if m.way in THROUGH_HOST], self.layout.devices

@@ -75,6 +75,7 @@ class GlooReceiver:
         self._devices = devices
         self._receives = tuple(receives)
         self._timed = {message_key(m): Timed(wire_bytes(m.spec)) for m in receives if says_when(m)}
+        # Made once, not in every step: buffers, and the views of dense ones that `take` gives out.
         stay = [m for m in receives if lasting or small(m) or devices[m.target].is_gpu]
         self._raw = {message_key(m): self._buffer(m) for m in stay}
         self._tensors = {
@@ -104,12 +105,15 @@ class GlooReceiver:
     def take(self, message: Message) -> torch.Tensor:
         """Wait for one message; a GPU's kernels find it in the GPU's memory."""
         key, target = message_key(message), self._devices[message.target]
+        # Popped, so that a large buffer lives no longer than the tensors that are made of it.
         work, raw = self._pending.pop(key)
         work.wait()
         if key in self._timed:
             sleep_until(self._timed[key].due_s)
             raw = self._timed[key].bytes
         if target.is_gpu:
+            # The next receive into this pinned buffer is posted after the GPU has been waited for
+            # (`settle`), so the copy has ended by then.
             raw = raw.to(target.torch_device, non_blocking=True)
             return tensor_of(raw, message.spec)
         return self._tensors[key] if key in self._tensors else tensor_of(raw, message.spec)
@@ -146,11 +150,15 @@ class GlooSender:
     def send(self, message: Message, tensor: torch.Tensor) -> None:
         """Let a tensor leave; returns before it has arrived."""
         given = self._known.get(message) or self._learn(message)
+        # Before the bytes are put in order: a link begins when its sender has the tensor.
         begin_s, due_s = self._held(given)
         moved = self.streams.to_host(wire(tensor, message.spec))
+        # Of small messages only, between CPUs: nothing is on its way out of a GPU here.
         if given.timed is not None:
             given.timed.fill(moved.tensor, due_s)
             self._send_now(given, given.timed.raw, begin_s, due_s)
+        # By the queue's thread if it still leaves a GPU: this thread would wait for the copy, and
+        # start no kernels meanwhile.
         elif given.at_once and moved.arrived is None:
             self._send_now(given, moved.tensor, begin_s, due_s)
         else:
@@ -175,6 +183,8 @@ class GlooSender:
         for work in self._leaving:
             work.wait()
         self._leaving.clear()
+        # One release per message, whether it was sent or failed: so an error cannot let this wait
+        # for ever.
         for _ in range(self._handed):
             self._idle.acquire()
         self._handed = 0
@@ -196,6 +206,8 @@ class GlooSender:
         now_s, link = time.perf_counter(), given.link
         if link is None:
             return now_s, now_s
+        # First come, first served, as the judge counts: known here already, whichever thread sends
+        # it. Links with one channel number share it.
         begin_s = max(now_s, self._free_s.get(link.channel, 0.0))
         due_s = self._free_s[link.channel] = begin_s + link.duration_s(given.size)
         return begin_s, due_s
@@ -208,6 +220,7 @@ class GlooSender:
 
     def _queue(self, target: int) -> queue.SimpleQueue[_Queued]:
         link = self.links.get(target)
+        # Of its own for each target without an emulated link; below 0, where no link's channel is.
         channel = link.channel if link is not None else -1 - target
         if channel not in self._queues:
             self._queues[channel] = queue.SimpleQueue()
@@ -225,6 +238,8 @@ class GlooSender:
                 self._send_queued(item)
             except BaseException as error:
                 self._errors.append(error)
+            # Else this frame would hold the tensor until the next message comes, and its memory
+            # with it.
             del item
             self._idle.release()
 
@@ -232,6 +247,8 @@ class GlooSender:
         raw, given = queued.moved.wait(), queued.given
         begin_s = queued.begin_s
         if given.link is not None:
+            # Sending takes time by itself, which ends when the link delivers: it begins so much
+            # earlier.
             sleep_until(queued.due_s - SEND_S - given.size * self._send_s_per_byte)
         elif queued.moved.arrived is not None:  # of the way out of a GPU's memory, too
             begin_s = time.perf_counter() - queued.moved.seconds()
@@ -240,6 +257,8 @@ class GlooSender:
         end_s = time.perf_counter()
         self._log(given.message, begin_s, end_s)
         if given.size > SMALL_BYTES:
+            # A running mean: a receiver that is late for one message does not spoil the next ones
+            # for long.
             seen = max(0.0, end_s - start_s - SEND_S) / given.size
             self._send_s_per_byte += LEARNING * (seen - self._send_s_per_byte)
 
@@ -281,6 +300,7 @@ class Timed:
     """
 
     def __init__(self, size: int) -> None:
+        # Rounded up to whole words, and one more: the moment is aligned, behind the elements.
         words = torch.empty(-(-size // DUE_BYTES) + 1, dtype=torch.float64)
         self.raw = words.view(torch.uint8)
         self.bytes = self.raw[:size]
@@ -303,6 +323,8 @@ def own_pages(size: int) -> torch.Tensor:
     Raises `MemoryError` where there are none.
     """
     try:
+        # Not from the allocator: it may keep what is freed, and then its pages stay with the
+        # process.
         pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
     except OSError as error:
         raise MemoryError(f"tried to allocate {size} bytes") from error

@@ -59,6 +59,8 @@ class NcclMessages:
         work = dist.isend(raw, dst=target, group=self._group)
         assert work is not None
         self._leaving.append((raw, work))
+        # NCCL does them in the order in which they were named: behind one that has not left, none
+        # has.
         while self._leaving and self._leaving[0][1].is_completed():
             self._leaving.popleft()
 

@@ -46,6 +46,7 @@ class Moved:
         if self.arrived is not None:
             stream = torch.cuda.current_stream(self.tensor.device)
             stream.wait_event(self.arrived)
+            # It was allocated on the second stream, and is read on this one from here on.
             self.tensor.record_stream(stream)
         return self.tensor
 
@@ -66,10 +67,13 @@ class Streams:
             return Moved(tensor)
         side = self._side[tensor.device]
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        # The kernels that make the tensor may not have begun; later ones do not delay the copy.
         side.wait_stream(torch.cuda.current_stream(tensor.device))
         began = _timed(side)
         with torch.cuda.stream(side):
             host.copy_(tensor, non_blocking=True)
+            # Without it the allocator may give the tensor's memory to a kernel of the other stream,
+            # as soon as Python drops the tensor, while the copy still reads it.
             tensor.record_stream(side)
         ended = _timed(side)
         return Moved(host, ended, (began, ended))
@@ -87,10 +91,14 @@ class Streams:
         here, there = self._side[tensor.device], self._side[target]
         here.wait_stream(torch.cuda.current_stream(tensor.device))
         began = _timed(here)
+        # PyTorch copies on the current stream of the source and lets that of the target wait: both
+        # are the second ones here, or the copy would wait for the target's kernels.
         with torch.cuda.stream(there), torch.cuda.stream(here):
             moved = tensor.to(target, non_blocking=True, copy=True)
             tensor.record_stream(here)
         ended = _timed(here)
+        # The arrival is an event of the target's stream; the span is of the source's, which has a
+        # clock of its own.
         return Moved(moved, there.record_event(), (began, ended))
 
 

@@ -59,11 +59,15 @@ def wire(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.uint8, device=tensor.device)
     tensor = tensor.detach()
     if not is_dense(spec):
+        # The elements in row-major order, without gaps and each repeated element in full: `_spread`
+        # undoes it.
         flat = tensor.contiguous()
     elif _same_layout(tensor, spec):
         flat = tensor
     else:
         flat = tensor.new_empty_strided(spec.shape, spec.stride).copy_(tensor)
+    # A dense tensor fills its memory without gaps, so in memory order its bytes are one run,
+    # whatever the strides. (A reshape would put them in row-major order.)
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
@@ -89,6 +93,8 @@ def is_dense(spec: TensorSpec) -> bool:
     """Whether the strides are a permutation of a contiguous layout, without gaps or overlap."""
     expected = 1
     pairs = zip(spec.stride, spec.shape, strict=True)
+    # From the innermost dimension outwards: each must step over all that is inside of it. The
+    # stride of a dimension of one element says nothing.
     for stride, extent in sorted((s, e) for s, e in pairs if e > 1):
         if stride != expected:
             return False
@@ -118,6 +124,7 @@ def _shaped(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def _spread(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A copy with strides that have gaps or overlap (an expanded tensor)."""
     sizes = zip(spec.shape, spec.stride, strict=True)
+    # Repeated elements once; `expand` repeats them again without memory.
     once = [min(1, extent) if stride == 0 else extent for extent, stride in sizes]
     made = torch.empty_strided(once, spec.stride, dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor[tuple(map(slice, once))]).expand(spec.shape)
