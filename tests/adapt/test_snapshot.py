@@ -87,6 +87,17 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str) -> None:
     assert folder.damaged == [hurt.name]
 
 
+def test_a_damaged_one_is_none_of_those_that_are_kept(tmp_path: Path) -> None:
+    """Once the run goes on from the one before, it would be the last one for long."""
+    folder = net_in(tmp_path)
+    write(folder, 1)
+    (write(folder, 9) / NOTE).write_text("{")
+    assert folder.latest() is not None
+    for step in (3, 4):
+        write(folder, step)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-00000003", "step-00000004"]
+
+
 def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
     """Starting from nothing would in time replace what could still be mended."""
     folder = net_in(tmp_path)

@@ -122,6 +122,9 @@ class SnapshotFolder:
             shutil.rmtree(target)
         folder.rename(target)
         _to_disk(self.path)
+        for other in self.whole():
+            if _number(other) > step:  # damaged, as `latest` has passed over it: none to be kept
+                shutil.rmtree(other)
         for old in self.whole()[: -self.keep]:
             shutil.rmtree(old)
         return target
