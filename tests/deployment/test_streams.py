@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,3 +223,15 @@ def test_a_model_closed_in_mid_stream_says_so(placed: PlacedModel) -> None:
     placed.close()
     with pytest.raises(RunError, match="the placed model is closed"):
         list(stream)
+
+
+def test_a_worker_lost_while_the_stream_is_closed_is_nobodys_loss(placed: PlacedModel) -> None:
+    """The caller wants no more batches: nothing is planned again, and nothing is raised."""
+    stream: Any = placed.stream(torch.randn(4, 8) for _ in range(9))
+    next(stream)
+    session = placed.workers._held.session
+    assert session is not None
+    os.kill(session.group.processes[1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    stream.close()
+    x = torch.randn(4, 8)
+    assert torch.equal(placed(x), placed.workload.source.model(x))

@@ -59,6 +59,8 @@ class PlacedStream:
         Taken and not delivered, in order.
     refused
         Why the next batch could not be had or taken; raised once those before it are delivered.
+    closed
+        Whether the caller wants no more batches.
     """
 
     workload: Workload
@@ -71,6 +73,7 @@ class PlacedStream:
     names: tuple[str, ...] = field(init=False)
     waiting: deque[_Waiting] = field(default_factory=deque)
     refused: Exception | None = None
+    closed: bool = False
 
     def __post_init__(self) -> None:
         self.names = self.workload.cluster.device_names
@@ -92,6 +95,8 @@ class PlacedStream:
                         return
                 break
             except WorkerError as error:
+                if self.closed:
+                    return
                 self._go_on_without(lost, error)
                 lost = set()
         if self.refused is not None:
@@ -148,7 +153,11 @@ class PlacedStream:
             self.workers.check_open()
             for delivered in stream.take():
                 self.waiting.popleft()
-                yield form.returned(delivered.outputs)
+                try:
+                    yield form.returned(delivered.outputs)
+                except GeneratorExit:
+                    self.closed = True  # a worker may be lost while the stream is drained
+                    raise
 
     def _item(self, k: int, source: Iterator[Any]) -> _Waiting | None:
         """The k-th batch that is not delivered; taken from the source if it is the next one."""
