@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import torch
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, WorkerError
 from placewright.runtime.session import Session
+from placewright.runtime.stream.executor import Finished, Progress
 from placewright.runtime.stream.stream import Cut, SampleStream
 from tests.runtime.chain import answer, diamond
 
@@ -86,3 +90,24 @@ def test_a_window_of_nothing_is_refused() -> None:
     graph, state = diamond()
     with Session(graph, DUO, state) as session, pytest.raises(InputError, match="at least one"):
         SampleStream(session, cut((0, 1, 0, 1), 0))
+
+
+def test_time_in_which_the_caller_was_stopped_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers that were stopped with it are not given up when all go on."""
+    now, answers = [0.0], iter([Progress(), Progress((Finished(0, 0.0, 0.0),))])
+    for clock in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, clock, lambda: now[0])
+
+    class Stopped:
+        group = SimpleNamespace(specs=("a",))
+
+        def order(self, *_: object, **__: object) -> list[Progress]:
+            now[0] += 3600.0
+            return [next(answers)]
+
+    session: Any = Stopped()
+    stream = SampleStream(session, cut((0, 0, 0, 0), 1), expected_s=0.1)
+    stream.give(None)
+    assert [delivered.index for delivered in stream.take()] == [0]

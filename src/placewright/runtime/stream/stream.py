@@ -200,13 +200,16 @@ class SampleStream:
 
     def take(self) -> list[Delivered]:
         """Samples that are done; waits for the oldest one."""
-        asked_s = time.perf_counter()
+        countdown = limits.Countdown(self._limit_s)
         while self._next in self._parts:
+            # Every worker is asked, also those that are not waited for: each gets its new samples
+            # now.
             turns = [queue.turn(self._next) for queue in self._queues]
             self._note(self.session.order("stream_turn", turns, limit_s=limits.patience(30.0)))
             if found := self._complete():
                 return found
-            if time.perf_counter() - asked_s > self._limit_s:
+            countdown.look()
+            if countdown.over:
                 raise self.session.group.silent_error(
                     range(len(self.session.group.specs)), self._limit_s, "executing a stream"
                 )
@@ -218,6 +221,8 @@ class SampleStream:
 
     def _note(self, answers: Sequence[Progress]) -> None:
         for worker, progress in enumerate(answers):
+            # Spans before samples are removed: they name samples by numbers that are looked up
+            # here.
             sample = self._queues[worker].sample
             self.spans[worker] += [(d, s, sample[n], a, b) for d, s, n, a, b in progress.spans]
             for done in progress.finished:
@@ -280,6 +285,7 @@ class _Queue:
     def turn(self, oldest: int) -> tuple[list[Sample], int, float]:
         """Arguments of the order `stream_turn`: wait only where the stream's oldest sample is."""
         new, self.new = self.new, []
+        # -1 is done always: the worker answers at once.
         until = next((own for own, n in self.sample.items() if n == oldest), -1)
         return new, until, WAIT_S
 
