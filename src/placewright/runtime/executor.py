@@ -85,6 +85,8 @@ class StepExecutor(WorkerProgram):
 
         Raises `RunError`: a file with weights is not there.
         """
+        # The old part first: with both of them the peak, and maybe the limit, would be of two
+        # models.
         self.devices.clear()
         self.memory.begin()
         try:
@@ -107,6 +109,8 @@ class StepExecutor(WorkerProgram):
         return [self._step(watched) for _ in range(count)]
 
     def _step(self, watched: bool) -> tuple[StepLog, ...]:
+        # Receives are posted before the barrier: behind it no send waits to be asked for, and none
+        # can meet the receive of another step, which has the same tag.
         self.devices.exchange.start()
         dist.barrier()
         return self.devices.step(watched, self.stretch)
@@ -123,6 +127,7 @@ class StepExecutor(WorkerProgram):
             deliver=deliver,
             watched=watched,
             threads=self.spec.threads,
+            # One of its own: it counts CPU time of the thread that calls it.
             stretch=None if self.stretch is None else Stretch(self.stretch.factor),
         )
 
@@ -233,6 +238,8 @@ class StepExecutor(WorkerProgram):
         for source, target in pairs:
             processes = [self.spec.layout.devices[d].process for d in (source, target)]
             if self.spec.rank in processes:
+                # In the order of the list everywhere, so that both ends of a pair are at it at the
+                # same time.
                 here = (source, target)[processes.index(self.spec.rank)]
                 seconds = link_seconds(here, source, target, sender)
                 if here == source:

@@ -47,6 +47,7 @@ class FileTransfer:
                 path = Path(folder) / "file"
                 why = write(str(path))
                 if not why:
+                    # Opened before the folder goes: the file lives on without a name.
                     self._outgoing = path.open("rb")
         except OSError as error:
             return str(error)

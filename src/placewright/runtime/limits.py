@@ -87,6 +87,7 @@ class Countdown:
     def look(self) -> float:
         """Seconds since the last look, without those in which this process was stopped."""
         now_s = time.monotonic()
+        # Looks are `LOOK_S` apart: a gap that is much longer is a process that did not run.
         passed_s = min(now_s - self._looked_s, 4 * LOOK_S)
         self._looked_s = now_s
         self.left_s -= passed_s

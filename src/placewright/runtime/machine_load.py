@@ -76,6 +76,7 @@ class LoadMeter:
         spent = self._ours() - own
         hosts = self.session.group.hosts
         for boot in {host.boot for host in hosts[: len(after)]}:
+            # Workers of one machine see the same total, each its own part of it.
             ranks = [r for r in range(len(after)) if hosts[r].boot == boot]
             self._add(boot, [(before[r], after[r]) for r in ranks], spent if boot == here else 0.0)
 
@@ -98,6 +99,7 @@ class LoadMeter:
         )
 
     def _add(self, boot: str, pairs: Sequence[tuple[Reading, Reading]], ours: float) -> None:
+        # Any worker's reading of the whole machine; all of its own are subtracted.
         (start, _, first), (end, _, last) = pairs[0]
         if first is None or last is None:
             return

@@ -51,6 +51,7 @@ class MemoryUse:
         return [
             torch.cuda.max_memory_allocated(device)
             if device.startswith("cuda")
+            # The peak of file pages is not known; they hardly shrink, so those of now stand for it.
             else max(0, _status("VmHWM") - _status("RssFile") - self._before)
             for device in self._devices
         ]

@@ -50,6 +50,7 @@ def _store_at(host: str, port: int, spec: WorkerSpec) -> Any:
     By itself a `TCPStore` listens on every interface of the machine, to anybody.
     """
     first = spec.rank == 0
+    # The store takes the file descriptor over and closes it.
     listening = socket.create_server((host, port)).detach() if first else None
     return dist.TCPStore(  # type: ignore[attr-defined]
         host, port, spec.world, first, _limit(spec), master_listen_fd=listening

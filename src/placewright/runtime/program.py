@@ -94,6 +94,7 @@ class WorkerProgram:
                 f"{type(self).__name__} has no order {name!r}",
                 hint="install the same version of Placewright on every machine",
             )
+        # Marked methods alone: a name from a frame can call nothing else of the object.
         return getattr(self, name)(*arguments)
 
     @order("receiving a file")

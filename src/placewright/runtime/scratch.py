@@ -106,6 +106,7 @@ def sweep(parent: str | None = None) -> None:
 
 def _remove_abandoned(folder: Path) -> None:
     try:
+        # Only where nobody holds it: its process has ended.
         with _locked(folder / LOCK):
             _remove(folder)
     except FileNotFoundError:

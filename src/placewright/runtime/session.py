@@ -109,6 +109,7 @@ class Session:
         self._weights = {n: t for n, t in state.items() if isinstance(t, StoredTensor)}
         here = {n: t for n, t in state.items() if not isinstance(t, StoredTensor)}
         self._initial_file, self._initial = self._written(here), [""]
+        # Of orders that move the whole state: load, migrate, collect.
         self.group.limit_s = limits.order_s(sum(map(size_of, state.values())))
         self.parts: tuple[Part, ...] = ()
         self.loads = 0
@@ -208,6 +209,7 @@ class Session:
             all(ROOM * self._expected[d] <= devices[d].memory_bytes for d in own)
             for own in map(self.layout.device_group, range(len(self.group.specs)))
         )
+        # Workers begin by keeping, so the first order is left out where nothing changes.
         if keep != (self._keep or (True,) * len(keep)):
             self.order("keep_freed", [(kept,) for kept in keep])
         self._keep = keep
@@ -232,6 +234,8 @@ class Session:
         processes = self.layout.processes
         after, given = self._cut(self._loaded, placement, order)
         moves = state_moves(self.parts, after, processes)
+        # Before the migration: `self.parts` are still the old ones, and the state is where they
+        # draw.
         drawing = processes[random_home(self.parts)]
         if drawing != processes[random_home(after)]:
             state = self.order_all("random_state")[drawing]
@@ -541,6 +545,7 @@ class Session:
 
     def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
         """Answers by process and device, in the cluster's order."""
+        # A process answers for its devices in the cluster's order.
         by_process = [iter(answer) for answer in answers]
         return [next(by_process[process]) for process in self.layout.processes]
 

@@ -105,6 +105,8 @@ def worker_specs(
     )
     shaped = [_shaped(cluster, d) if emulate else {} for d in range(len(devices))]
     layout = layout.timed(
+        # Only where both ends have one clock: the moment that a message is due means nothing
+        # elsewhere.
         {(a, b) for a, out in enumerate(shaped) for b in out if hosts[a].boot == hosts[b].boot}
     )
     groups = [layout.device_group(rank) for rank in sorted(set(layout.processes))]
@@ -202,6 +204,7 @@ def _cores(devices: Sequence[Device], hosts: Sequence[Host]) -> list[tuple[int, 
     }
     taken: list[tuple[int, ...]] = []
     for device, host in zip(devices, hosts, strict=True):
+        # All or none on a host: a pinned device beside free ones would lose its cores to them.
         enough = wanted[host.boot] <= len(host.cores)
         taken.append(tuple(free[host.boot][: device.cores]) if enough else ())
         del free[host.boot][: device.cores]

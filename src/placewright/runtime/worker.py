@@ -41,6 +41,7 @@ def worker_main(
     spec: WorkerSpec, orders: Channel, listening: socket.socket | None, lifeline: Connection
 ) -> None:
     """Entry point of the process; the frames are drawn in `placewright.runtime.program`."""
+    # Ctrl-C goes to all processes of a terminal: who gives the orders decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(lifeline)
     try:
@@ -54,6 +55,8 @@ def worker_main(
         with suppress(OSError):
             orders.send(("error", traceback.format_exc()))
     finally:
+        # Not by an exception: threads of gloo and NCCL may wait for others that are gone, and would
+        # keep the process from ending.
         os._exit(0)
 
 
@@ -91,6 +94,8 @@ def end_with_parent(lifeline: Connection) -> None:
         os._exit(1)
 
     with suppress(OSError, AttributeError):
+        # SIGKILL in place of SIGIO, sent when the pipe becomes readable: at its end, as nothing is
+        # ever written.
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)

@@ -75,6 +75,7 @@ class PlacedDevices:
             Its own by program input. Parameters, buffers and optimizer state are the tensors that
             the other programs have; inputs and targets are zeros until they are fed.
         """
+        # The loaded one is entered when a second one comes: until then it is the only one.
         self._programs[0] = self._programs.get(0, (self._share, self._compiled))
         here = {
             (part.device, item.name): compiled.registers[compiled.index[item.name]]
@@ -115,7 +116,10 @@ class PlacedDevices:
         for message in moves:
             if message.source in own:
                 self.exchange.send(message, here[message.source, message.value])
+        # Everybody has asked before it sends, and gloo keeps a send until it is asked for: no
+        # barrier is needed. All have flushed before the next order, which may use the tags again.
         here |= {(m.target, m.value): self.exchange.take(m) for m in arriving}
+        # Tensors that leave are sent from where they are: nobody may change them before.
         self.exchange.flush()
         self._take(share, here)
 
@@ -138,6 +142,7 @@ class PlacedDevices:
         else:
             self._compiled.run(self.exchange, stretch)
         end = time.perf_counter()
+        # Behind `end`: what is still leaving delays the next step, not this one's operators.
         self.exchange.flush()
         if not watched:
             return tuple(StepLog(start, end, scalars=_scalars(p)) for p in self._compiled.parts)
@@ -240,6 +245,7 @@ def storable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         own = tensor.detach().cpu().contiguous()
+        # Safetensors refuses tensors that share memory.
         if own.untyped_storage().data_ptr() in seen:
             own = own.clone()
         seen.add(own.untyped_storage().data_ptr())

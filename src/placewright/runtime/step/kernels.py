@@ -131,6 +131,8 @@ def in_place_targets(part: Part) -> dict[int, str]:
         step.operator: IN_PLACE[step.instruction.target]
         for step in part.steps
         if step.instruction.target in IN_PLACE
+        # Memory of its own, read by this operator alone (so there is no view of it either), not
+        # sent, and dead behind it: nobody can see that it is written over.
         and (value := _first(step)) in fresh
         and reads[value] == 1
         and value in step.frees

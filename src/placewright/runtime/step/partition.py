@@ -163,9 +163,12 @@ def _part(
     keep = {*inputs, *outputs.values()}
     steps, waited = [], set[str]()
     for k, instruction in enumerate(instructions):
+        # A message is waited for once, by the first that reads it; the register keeps it until the
+        # last.
         due = [arriving[v] for v in reads[k] if v in arriving and v not in waited]
         waited.update(m.value for m in due)
         made = [r for r in instruction.results if r]
+        # Also results that nobody here reads: what is only sent is freed right behind the send.
         dead = [v for v in (*reads[k], *made) if last_use.get(v, k) == k and v not in keep]
         steps.append(
             Step(
@@ -211,6 +214,7 @@ def with_copies(parts: Sequence[Part], stages: Sequence[Sequence[int]]) -> tuple
         parts[first] = replace(own, inputs=(*own.inputs, *more), outputs={**own.outputs, **passed})
     copied = {d for stage in stages if len(stage) > 1 for d in stage}
     for stage in stages:
+        # The first one last, as the others are made from its part before it is changed.
         for device in reversed(stage):
             parts[device] = _copied(parts[stage[0]], device, copied)
     return tuple(parts)
@@ -221,6 +225,8 @@ def _copied(part: Part, device: int, copied: set[int]) -> Part:
 
     def way(message: Message) -> Message:
         ends = {message.source, message.target}
+        # The other end may be named by another device of its stage: both ends decide alike, as
+        # either all devices of a stage are copied or it has one.
         return replace(message, way="gloo") if ends & copied else message
 
     def taken(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -52,6 +52,8 @@ class CompiledShare:
         if stretch is not None:
             stretch.begin()
         for slot, registers, _ in self.turns:
+            # Before the slot's own waits, in the one order that all ends share: see
+            # `messages.nccl`.
             for message in slot.posts:
                 exchange.post(message)
             if slot.waits:
@@ -92,10 +94,13 @@ class CompiledShare:
                 self._receive(slot, registers, exchange, stretch)
             noted.append(timer.mark())
             call(slot, registers)
+            # Held here, as the registers are emptied within the span.
             leaving = [(message, registers[register]) for register, message in slot.sends]
             for register in slot.frees:  # giving memory back takes time: it belongs to the span
                 registers[register] = None
             if stretch is not None:
+                # What leaves has to have taken its time before others see it; else the sleep may be
+                # put off.
                 if leaving:
                     stretch.pay()
                 else:

@@ -85,6 +85,8 @@ def serial_actions(
         for message in step.sends:
             control = hand_over(own)
             actions[own].append(Action("send", device, message=message))
+            # With the tensor itself, no message of its own: the receiver's next action is to take
+            # it.
             control = processes[message.target]
             actions[control].append(Action("take", message.target, message=message))
     return [tuple(found) for found in actions]
@@ -145,6 +147,8 @@ def run_serially(
     for action in actions:
         if action.kind == "run":
             _free(pending)
+            # Freed one operator later: its results have left by then, and what is freed is in
+            # nobody's time.
             pending = work.do(action, timers[action.part])
             continue
         work.over()

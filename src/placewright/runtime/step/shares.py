@@ -94,6 +94,7 @@ def _step(
     made: dict[tuple[int, int], int],
 ) -> Step:
     due = []
+    # Posted as late as the order allows: a posted receive takes its memory at once.
     while coming and made[message_key(coming[0])] < place[step.operator]:
         due.append(coming.popleft())
     return replace(step, posts=tuple(due)) if due else step

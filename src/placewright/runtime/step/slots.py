@@ -92,6 +92,7 @@ def compile_part(
         names.setdefault(message.value, len(names))
     for step in part.steps:
         for result in filter(None, step.instruction.results):
+            # Constants get their registers behind these, from `Binder`.
             names.setdefault(result, len(names))
     registers: Registers = [None] * len(names)
     for item in part.inputs:
@@ -153,6 +154,7 @@ class Binder:
             ]
         positions = [self._register(a) for a in arguments]
         if len(positions) > 1:
+            # With one position alone `itemgetter` would give no tuple.
             return itemgetter(*positions)
         return self._single(positions[0]) if positions else lambda registers: ()
 

@@ -34,4 +34,5 @@ def next_copy(copies: Sequence[Copy], waiting: Sequence[int]) -> int:
     `waiting`: by copy, samples that it has and has not done. One of them has room in its window.
     """
     free = [k for k, copy in enumerate(copies) if waiting[k] < copy.window]
+    # With the position for ties, as all floats may be equal and every run should deal alike.
     return min(free, key=lambda k: ((waiting[k] + 1) * copies[k].seconds, k))

@@ -156,6 +156,7 @@ class StreamExecutor:
             (bundle, SimpleQueue()) for segment in self.segments for bundle in segment.bundles
         ]
         self._threads_up = [self._start(self._execute)]
+        # One thread each: a wait for a message holds up nobody who has what it needs.
         for bundle, queue in self._queues:
             self._threads_up.append(self._start(self._receive, bundle, queue))
 
@@ -242,6 +243,8 @@ class StreamExecutor:
                 ]
                 if ready:
                     index, k = min(ready)
+                    # The oldest sample first: it is the one that the caller waits for, and its slot
+                    # is free soonest.
                     return k, self.segments[k], self._open[index]
                 self._condition.wait()
 
@@ -259,14 +262,18 @@ class StreamExecutor:
         """Open samples whose slots are free: post their receives, put their inputs in place."""
         while self._waiting and self._waiting[0].index < self._done + self._window:
             sample = self._waiting.popleft()
+            # A copy of the references: state is shared with other samples, results are this
+            # sample's own.
             registers = [list(part.registers) for part in self._compiled.parts]
             slot, route = sample.number % self._window, dict(sample.route)
             self._open[sample.index] = _InFlight(sample.index, slot, route, registers)
             if sample.inputs:
                 self._put(load(sample.inputs), registers)
+            # Before any thread is told of the sample: they take from what is posted.
             self._receivers[slot].post(route)
             for _, queue in self._queues:
                 queue.put(sample.index)
+            # Where this process has no part of the sample, it is done as soon as it is open.
             self._finish()
 
     def _put(self, inputs: Mapping[str, torch.Tensor], registers: list[Registers]) -> None:
@@ -306,10 +313,16 @@ class StreamExecutor:
         if stretch is not None:
             stretch.pay()
         self._compiled.timers[segment.part].settle()
+        # Behind `settle`: a GPU has made all that the next segment, the outputs and the spans speak
+        # of.
         end_s = time.perf_counter()
+        # So many messages back is a sample whose slot was free again: its receivers have taken all
+        # of it.
         exchange.sender.reap(self._per_sample * self._window)
         self._clear_logs()
         with self._condition:
+            # The span and the count in one hold of the lock: whoever hears that a sample is done
+            # has its spans.
             segment.done += 1
             if self._spans is not None:
                 self._spans.append((*self._names[k], sample.index, start_s, end_s))
@@ -345,6 +358,7 @@ class StreamExecutor:
 
     def _receive(self, bundle: Bundle, queue: SimpleQueue[int | None]) -> None:
         while (index := queue.get()) is not None:
+            # Without the lock: no sample is closed before all its bundles have arrived.
             slot = self._open[index].slot
             receiver = self._receivers[slot]
             tensors = [(register, receiver.take(m[slot])) for register, m in bundle.messages]

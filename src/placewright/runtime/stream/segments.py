@@ -97,6 +97,7 @@ def segments_of(
         for length in runs:
             slots = own.slots[start : start + length]
             for slot in slots:
+                # By message the segment that makes it: the one that is appended below.
                 made |= {message_key(m): len(found) for _, m in slot.sends if m.way == "copy"}
             sends = tuple(
                 tuple((register, tagged(m, window)) for register, m in slot.sends) for slot in slots
@@ -106,6 +107,7 @@ def segments_of(
                 found[-1].sources.append(len(found) - 2)
             start += length
         _gate(found, first, part)
+    # Only now: a device may read what a later one of this process makes.
     for index, segment in enumerate(found):
         _receive(segment, index, made, window)
     return found
@@ -136,6 +138,8 @@ def _gate(segments: list[Segment], first: int, part: Part) -> None:
         if any(_depends(steps[slot.operator], changing) for slot in segments[k].slots)
     ]
     if held:
+        # From the first that uses such state to the last: all between are in order already, as
+        # segments of one device are.
         segments[held[0]].gated_by = held[-1]
 
 
