@@ -92,6 +92,7 @@ WRONG = [
     (changed("problem", "nodes", "costs", 1, 0, to=2.5), r"costs\[1\]\[0\]: must be a whole.*2.5"),
     (changed("problem", "nodes", "costs", 1, 0, to=10**30), r"costs\[1\]\[0\]: must be a whole"),
     (changed("problem", "nodes", "costs", 1, 0, to=[1]), r"costs\[1\]\[0\]: must be a whole"),
+    (changed("problem", "nodes", "usages", to=[[[1], [2]]]), r"usages\[0\]\[0\]: must be a whole"),
     (changed("problem", "nodes", "costs", 1, 0, to=2**54), "neither exact nor forbidden"),
     (changed("problem", "nodes", "usages", 0, to=[1]), r"usages\[0\]: has the wrong length"),
     (changed("problem", "nodes", "usages", to=[[1, 1]]), r"usages: has the wrong length"),

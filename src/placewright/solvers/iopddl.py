@@ -121,7 +121,7 @@ def _whole(values: Sequence[Any]) -> IntArray | None:
         array = np.array(values)
     except (ValueError, OverflowError):
         return None
-    return array.astype(np.int64) if array.dtype.kind == "i" else None
+    return array.astype(np.int64) if array.dtype.kind == "i" and array.ndim == 1 else None
 
 
 def _raise_invalid_entry(rows: Sequence[Sequence[Any]], place: str) -> None:
