@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from typing import Any
 
@@ -14,6 +16,12 @@ from tests.solvers.memory_cases import optimum, random_case, slow_value
 
 from placewright.errors import InfeasibleError
 from placewright.solvers import memory_search
+from placewright.solvers._memory_contract import spans_of
+from placewright.solvers._memory_core import Core, Loads, core_of
+from placewright.solvers._memory_draft import _one_of_equals, draft
+from placewright.solvers._memory_milp import prove
+from placewright.solvers._memory_prices import Priced, Prices, level, solve_priced
+from placewright.solvers._pbqp_work import Arrays
 from placewright.solvers.iopddl import read_iopddl
 from placewright.solvers.memory_pbqp import MemoryPbqp
 from placewright.solvers.memory_search import MemoryPbqpSolution, solve_pbqp_memory
@@ -184,3 +192,60 @@ def test_forbidden_everywhere_names_the_node() -> None:
     )
     with pytest.raises(InfeasibleError, match="node 1"):
         solve_pbqp_memory(problem)
+
+
+def colouring(n: int, colours: int) -> Pbqp:
+    """No two nodes of one colour, each pair joined."""
+    apart = np.where(np.eye(colours) > 0, np.inf, 0.0)
+    pairs = itertools.combinations(range(n), 2)
+    return Pbqp.of([np.arange(colours)] * n, [(i, j, apart) for i, j in pairs])
+
+
+def test_forbidden_costs_are_not_blamed_on_memory() -> None:
+    """Four nodes, three colours: there is room, but no assignment."""
+    problem = MemoryPbqp(colouring(4, 3), np.arange(12), np.zeros(4), np.ones(4), 100)
+    with pytest.raises(InfeasibleError, match="forbidden costs"):
+        solve_pbqp_memory(problem)
+
+
+def test_prices_are_finite_where_reductions_end_in_a_forbidden_pair() -> None:
+    """The first prices are then measured by the bound."""
+    problem = MemoryPbqp(colouring(4, 4), np.arange(16), np.zeros(4), np.ones(4), 25)
+    spans = spans_of(problem.usage, problem.pbqp.start, problem.live_from, problem.live_until)
+    core, asked = core_of(draft(problem.pbqp.arrays, spans), problem.limit), []
+
+    def solve(price: np.ndarray) -> Priced:
+        asked.append(price)
+        return Priced(price, np.zeros(4, np.int64), core.loads.room + 1, math.inf, 6.0)
+
+    level(core, Prices.of(core), solve, lambda found: None, lambda: True)
+    assert len(asked) > 2
+    assert all(np.isfinite(price).all() for price in asked)
+
+
+def test_prices_far_apart_keep_the_bound_true() -> None:
+    """Two nodes that fill two rows, one of them small and dear; the optimum is 0."""
+    i, none = np.array, np.zeros(0, np.int64)
+    arrays = Arrays(i([0, 1, 2]), np.zeros(2), none.reshape(0, 2), none, np.zeros(0))
+    loads = Loads(i([1, 10**12]), i([0, 1, 2]), i([0, 1]), i([1, 2]), i([0, 1]), i([1, 10**12]))
+    core = Core(arrays, loads, i([0, 1]), i([0, 1]), 0.0)
+    assert -1 < solve_priced(core, i([1e7, 1e-7]), math.inf).bound <= 0
+
+
+def test_a_proof_that_never_began_has_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is up between the linear program and branching; costs are below zero."""
+    pytest.importorskip("highspy", reason="the extra `exact` is not installed")
+    problem = MemoryPbqp(Pbqp.of([[-3, -5]]), [0, 0], [0], [0], 1)
+    spans = spans_of(problem.usage, problem.pbqp.start, problem.live_from, problem.live_until)
+    core, bounds = core_of(draft(problem.pbqp.arrays, spans), problem.limit), list[float]()
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr("placewright.solvers._memory_milp.time.perf_counter", lambda: next(clock))
+    assert not prove(core, None, -3.0, 1.0, lambda choice: None, bounds.append)
+    assert max(bounds) <= -5
+
+
+def test_of_options_that_beat_each_other_in_a_circle_one_stays() -> None:
+    """Rounding can make such circles; of equal options the first stays."""
+    circle = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]], dtype=np.bool_)
+    assert not _one_of_equals(circle).all()
+    assert _one_of_equals(np.ones((3, 3), dtype=np.bool_)).tolist() == [False, True, True]

@@ -261,6 +261,15 @@ def priced(arrays: Arrays, loads: Loads, price: FloatArray) -> FloatArray:
     return cost
 
 
+def rent(loads: Loads, price: FloatArray) -> float:
+    """What all room costs at these prices.
+
+    From the running total that `priced` takes differences of: what rounding makes of a row's price
+    is then the same on both sides, and the bound stays one.
+    """
+    return float(np.diff(np.cumsum(price), prepend=0.0) @ loads.room)
+
+
 @njit_cached
 def loaded(arrays: Arrays, loads: Loads, choice: IntArray) -> IntArray:
     """What `choice` uses on every row."""

@@ -242,10 +242,13 @@ def _uses_no_more(d: Draft, i: int) -> BoolArray:
 
 def _one_of_equals(better: BoolArray) -> BoolArray:
     """Options that another one is at least as good as; of equals the first stays."""
-    k = np.arange(len(better))
-    strict = better & (~better.T | (k[:, None] < k[None, :]))
-    beaten: BoolArray = np.logical_or.reduce(strict, axis=0)
-    return beaten
+    stays = np.ones(len(better), dtype=np.bool_)
+    # One after the other, the last one first: rounding can make options beat each other in a
+    # circle, and one of these must stay.
+    for b in range(len(better) - 1, -1, -1):
+        stays[b] = False
+        stays[b] = not (better[:, b] & stays).any()
+    return ~stays
 
 
 def _dominate_leaf(d: Draft, i: int) -> bool:

@@ -99,6 +99,8 @@ def prove(
     solver.require_whole()
     while True:
         finished = solver.run(start)
+        if finished is None:  # HiGHS's bound is then 0, which it says after every linear program
+            return False
         bound(solver.bound)
         if solver.infeasible:
             bound(math.inf)
@@ -134,11 +136,11 @@ class _Solver:
         lp.a_matrix_.value_ = p.entry
         self.highs.passModel(lp)
 
-    def run(self, start: IntArray | None = None) -> bool:
-        """Whether it came to its end before the deadline."""
+    def run(self, start: IntArray | None = None) -> bool | None:
+        """Whether it came to its end before the deadline; ``None`` where it was not begun."""
         left_s = self.deadline_s - time.perf_counter()
         if left_s <= 0.05:
-            return False
+            return None
         if start is not None:
             self._begin_with(start)
         status = self.runner.run(left_s)

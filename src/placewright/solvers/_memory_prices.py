@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.solvers._memory_core import Core, loaded, priced
+from placewright.solvers._memory_core import Core, loaded, priced, rent
 from placewright.solvers._pbqp_bound import sweep, tighten
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate, prepare
@@ -61,7 +61,7 @@ def solve_priced(core: Core, price: FloatArray, deadline_s: float) -> Priced:
         if found.choice is not None and found.value < value:
             choice = found.choice
     load = loaded(core.arrays, core.loads, choice)
-    room = float(price @ core.loads.room)
+    room = rent(core.loads, price)
     noise = (SEARCHED if greedy.fired else NOISE) * (abs(lower) + room)
     dual = lower - room - noise
     return Priced(price, choice, load, float(evaluate(core.arrays, choice)), dual)
@@ -88,7 +88,7 @@ class Messages:
         lower = float(sweep(work, SWEEPS))
         a = core.arrays
         choice = reduce_greedily(Arrays(a.start, work.cost, a.ends, a.matrix, work.pool)).choice
-        room = float(price @ core.loads.room)
+        room = rent(core.loads, price)
         dual = lower - room - DRIFT * (abs(lower) + room)
         load = loaded(a, core.loads, choice)
         return Priced(price, choice, load, float(evaluate(a, choice)), dual)
@@ -137,7 +137,9 @@ def level(
     tell(found)
     if (found.load <= room).all():
         return
-    unit = max(abs(found.value), 1.0) / float(found.load.max()) / rows
+    # reductions with RN may end in a forbidden pair; prices must be finite all the same
+    size = found.value if math.isfinite(found.value) else found.bound
+    unit = max(abs(size), 1.0) / float(found.load.max()) / rows
     low, high, exponent, left = -math.inf, math.inf, -1.0, HALVINGS
     for _ in range(DOUBLINGS):
         if left == 0 or not running():
@@ -194,7 +196,7 @@ def ascend(
 
 def fixed(core: Core, price: FloatArray, upper: float) -> Core:
     """The core without options and pairs that nothing cheaper than `upper` has."""
-    room = float(price @ core.loads.room)
+    room = rent(core.loads, price)
     tolerance = NOISE * (abs(upper) + 2 * room)
     own = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
     work = prepare(own, 0)

@@ -403,6 +403,10 @@ def _whole(costs: FloatArray) -> bool:
 
 
 def _infeasible(p: MemoryPbqp, peak: int, moment: int) -> InfeasibleError:
+    if peak <= p.limit:
+        return InfeasibleError(
+            "no assignment that fits avoids all forbidden costs (proved)", where="PBQP"
+        )
     return InfeasibleError(
         "no assignment fits in memory (proved)",
         where=f"moment {moment}",
