@@ -49,6 +49,8 @@ def forbid(arrays: Arrays, allowed: BoolArray) -> bool:
             i, j = arrays.ends[k, side], arrays.ends[k, 1 - side]
             own, other = arrays.start[i], arrays.start[j]
             n, m = arrays.start[i + 1] - own, arrays.start[j + 1] - other
+            # Distance in the pool between options of i and between those of j: rows belong to
+            # `ends[k, 0]`.
             step, stride = (m, 1) if side == 0 else (1, n)
             for a in range(n):
                 if not allowed[own + a]:
@@ -77,6 +79,7 @@ def partners(arrays: Arrays, partner: IntArray, edge: int) -> bool:
                 if partner[a] >= 0:
                     return False
                 partner[a] = b
+        # A second option with this partner: the tie holds in one direction only.
         for c in range(a):
             if partner[c] == partner[a]:
                 return False
@@ -101,6 +104,8 @@ def tied(arrays: Arrays) -> tuple[IntArray, IntArray]:
     for k in range(len(arrays.ends)):
         ties[k] = partners(arrays, partner, k)
         if ties[k]:
+            # Half-edges of tying edges by node, by counting sort: `degree` is counted one place on,
+            # so that its running sum is where each node begins.
             degree[arrays.ends[k, 0] + 1] += 1
             degree[arrays.ends[k, 1] + 1] += 1
     first = np.cumsum(degree)
@@ -110,6 +115,8 @@ def tied(arrays: Arrays) -> tuple[IntArray, IntArray]:
             if ties[k]:
                 halves[place[arrays.ends[k, side]]] = 2 * k + side
                 place[arrays.ends[k, side]] += 1
+    # Depth first through each tree; a tying edge that closes a circle is left to `carry_edges`,
+    # which forbids the options whose images disagree.
     seen, queue = np.zeros(n, np.bool_), np.empty(n, np.int64)
     for r in range(n):
         if seen[r]:
@@ -125,6 +132,7 @@ def tied(arrays: Arrays) -> tuple[IntArray, IntArray]:
                     continue
                 seen[j], root[j], queue[size] = True, r, j
                 size += 1
+                # Again, rather than kept for all edges.
                 partners(arrays, partner, h // 2)
                 for a in range(arrays.start[j + 1] - arrays.start[j]):
                     here, there = (a, partner[a]) if h % 2 == 0 else (partner[a], a)
@@ -138,6 +146,7 @@ def carry_edges(old: Arrays, to: Images, target: IntArray, swapped: BoolArray, n
     for k in range(len(old.ends)):
         i, j = old.ends[k, 0], old.ends[k, 1]
         u, v = to.node[i], to.node[j]
+        # Options of the new second end, which is v unless the edge has turned round.
         width = new.start[v + 1] - new.start[v]
         if swapped[k]:
             width = new.start[u + 1] - new.start[u]
@@ -149,6 +158,7 @@ def carry_edges(old: Arrays, to: Images, target: IntArray, swapped: BoolArray, n
                 if p < 0 or q < 0:
                     continue
                 if target[k] < 0:
+                    # Both ends are one node now: other pairs cannot be.
                     if p == q:
                         new.cost[new.start[u] + p] += c
                 elif swapped[k]:
@@ -166,6 +176,7 @@ def mapped(old: Arrays, to: Images, start: IntArray) -> Arrays:
     ends = to.node[old.ends]
     swapped = ends[:, 0] > ends[:, 1]
     low, high = ends.min(axis=1, initial=len(start)), ends.max(axis=1, initial=0)
+    # One key for both directions; keys of a node with itself become no edge but node costs.
     keys, target = np.unique(low * len(start) + high, return_inverse=True)
     kept = keys // len(start) != keys % len(start)
     number = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -228,6 +239,8 @@ def contract(arrays: Arrays, spans: Spans) -> tuple[Arrays, Spans, list[Images]]
     """
     steps: list[Images] = []
     while True:
+        # Restriction first: it makes more edges tie. Every step loses an option or a node, so it
+        # ends.
         step = restriction(arrays) or contraction(arrays)
         if step is None:
             return arrays, spans, steps
@@ -239,6 +252,7 @@ def contract(arrays: Arrays, spans: Spans) -> tuple[Arrays, Spans, list[Images]]
 
 
 def _stuck(node: int, steps: list[Images]) -> InfeasibleError:
+    # By the first node that became it; the step that failed keeps numbers.
     for to in reversed(steps):
         node = int(np.argmax(to.node == node))
     return InfeasibleError(

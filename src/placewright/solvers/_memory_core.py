@@ -61,6 +61,7 @@ def core_of(d: Draft, limit: int) -> Core:
     nodes = np.flatnonzero(np.array(d.live, dtype=np.bool_))
     size = np.array([len(d.cost[i]) for i in nodes.tolist()], dtype=np.int64)
     start = np.concatenate([[0], np.cumsum(size)])
+    # Lines of `base` are (live_from, live_until, amount), whatever is chosen.
     base = np.array(d.base, dtype=np.int64).reshape(-1, 3)
     table, use = _spans(d, nodes, base)
     moments, room = _moments(table, use, start, limit)
@@ -88,6 +89,7 @@ def _spans(d: Draft, nodes: IntArray, base: IntArray) -> tuple[IntArray, IntArra
     lines, use = [], [base[:, 2]]
     at = len(base)
     if len(base):
+        # The amounts of `base` come first in the usages, one each.
         whole = np.full(len(base), -1)
         lines.append(np.stack([whole, base[:, 0], base[:, 1], np.arange(at)], axis=1))
     for k, i in enumerate(nodes.tolist()):
@@ -136,6 +138,8 @@ def _sweep(
     A moment is covered by the next one where nothing ends in between, and, if `compare`, by any
     of the `REMEMBERED` before it that need as much of every option.
     """
+    # By option, what it uses now; the last place is for minus the room, so that `_covers` compares
+    # both in one loop. `most`: by node, its largest usage now; their sum is `highest`.
     now = np.zeros(start[-1] + 1, np.int64)
     most = np.zeros(len(start), np.int64)
     recent = np.zeros((REMEMBERED if compare else 0, start[-1] + 1), np.int64)
@@ -144,6 +148,7 @@ def _sweep(
     live_from = dead = slot = 0
     worst, left, highest = -1, limit, 0
     for t in range(len(times)):
+        # Ends before beginnings: intervals are half-open.
         while dead < len(table) and table[by_death[dead], 2] <= times[t]:
             left, highest = _apply(table, use, start, now, most, by_death[dead], -1, left, highest)
             dead += 1
@@ -155,8 +160,10 @@ def _sweep(
         room[t] = left
         if left < 0 and (worst < 0 or left < room[worst]):
             worst = t
+        # Nothing that can be chosen overflows here.
         if highest <= left:
             continue
+        # Nothing ends before the next moment, which then needs as much at least.
         if t + 1 < len(times) and (dead == len(table) or table[by_death[dead], 2] > times[t + 1]):
             continue
         if not compare:
@@ -168,9 +175,11 @@ def _sweep(
             covered = covered or (whose[s] >= 0 and _covers(recent[s], now))
         if covered:
             continue
+        # The other way round: this moment may cover ones that were kept.
         for s in range(REMEMBERED):
             if whose[s] >= 0 and _covers(now, recent[s]):
                 keep[whose[s]], whose[s] = False, -1
+        # A ring: the oldest is forgotten, but stays kept.
         keep[t], whose[slot] = True, t
         recent[slot] = now
         slot = (slot + 1) % REMEMBERED
@@ -198,6 +207,7 @@ def _apply(
     highest: int,
 ) -> tuple[int, int]:
     """Let a span begin or end; the room that is left and the sum of the nodes' largest usages."""
+    # A node that joined others may live in several spans at once, hence the largest of the sum.
     node, at = table[line, 0], table[line, 3]
     if node < 0:
         return left - sign * use[at], highest
@@ -236,6 +246,7 @@ def _runs(spans: IntArray, use: IntArray) -> tuple[IntArray, IntArray, IntArray]
     """Spans (shape (s, 2), may overlap) added up: begin and end of every run, usages on it."""
     edges, where = np.unique(spans, return_inverse=True)
     where = where.reshape(-1, 2)
+    # Differences at the edges, added up: spans that begin and end at one row cancel.
     steps = np.zeros((len(edges), use.shape[1]), np.int64)
     np.add.at(steps, where[:, 0], use)
     np.add.at(steps, where[:, 1], -use)
@@ -249,6 +260,7 @@ def _runs(spans: IntArray, use: IntArray) -> tuple[IntArray, IntArray, IntArray]
 def priced(arrays: Arrays, loads: Loads, price: FloatArray) -> FloatArray:
     """Node costs with every row's usage at its price."""
     cost = arrays.cost.copy()
+    # Running total, so that a run costs two look-ups however many rows it covers.
     total = np.zeros(len(price) + 1)
     for r in range(len(price)):
         total[r + 1] = total[r] + price[r]
@@ -273,6 +285,7 @@ def rent(loads: Loads, price: FloatArray) -> float:
 @njit_cached
 def loaded(arrays: Arrays, loads: Loads, choice: IntArray) -> IntArray:
     """What `choice` uses on every row."""
+    # Differences at the ends of runs, summed once.
     steps = np.zeros(len(loads.room) + 1, np.int64)
     for i in range(len(arrays.start) - 1):
         for p in range(loads.first[i], loads.first[i + 1]):

@@ -85,12 +85,15 @@ class Draft:
 
     def pop(self, i: int, chosen: Callable[[dict[int, int]], int]) -> None:
         """Node i is gone; `chosen` gives the position of its option in the end."""
+        # Positions shift when options are dropped; names do not. `chosen` works on the positions of
+        # now.
         names = self.names[i]
         self.live[i] = False
         self.undo.append((i, lambda later: int(names[chosen(later)])))
 
     def position(self, i: int) -> Callable[[dict[int, int]], int]:
         """Where, among the options node i has now, its final choice stands."""
+        # A snapshot: later, i may have lost options, but chooses one of these.
         names = {int(name): k for k, name in enumerate(self.names[i].tolist())}
         return lambda later: names[later[i]]
 
@@ -128,6 +131,8 @@ def draft(arrays: Arrays, spans: Spans) -> Draft:
 
 def reduce(d: Draft, running: Callable[[], bool] = lambda: True) -> Draft:
     """Apply every rule until none does, or until ``running()`` is false."""
+    # A rule that returns true has put back on the list whatever may fold now, its own node
+    # included.
     while d.waiting and running():
         i = d.waiting.pop()
         d.queued[i] = False
@@ -162,6 +167,7 @@ def _straighten(d: Draft, i: int) -> bool:
     """Move minima of rows and columns into the nodes; drop edges of which nothing is left."""
     for j in list(d.edges[i]):
         matrix = d.edges[i][j]
+        # Rows have a finite minimum since `_prune`; a column may have none.
         columns = matrix.min(axis=0)
         if (columns == np.inf).any():
             d.keep(j, columns < np.inf)
@@ -196,6 +202,7 @@ def _fold(d: Draft, i: int) -> bool:
         d.put(u, v, total.min(axis=0) + d.edges[u].get(v, np.zeros(())))
 
     def chosen(later: dict[int, int]) -> int:
+        # As they were when it was folded, not as they are later.
         own = cost
         for matrix, place in zip(matrices, places, strict=True):
             own = own + matrix[:, place(later)]
@@ -210,6 +217,7 @@ def _follow(d: Draft, i: int) -> bool:
     if not 1 <= len(d.edges[i]) <= 2:
         return False
     for j, matrix in d.edges[i].items():
+        # Each option of j allows one of i; i may have more, which j then never uses.
         if ((matrix < np.inf).sum(axis=0) == 1).all():
             _join(d, j, i)
             return True
@@ -258,6 +266,8 @@ def _dominate_leaf(d: Draft, i: int) -> bool:
     ((j, matrix),) = d.edges[i].items()
     less, changed = _uses_no_more(d, i), matrix.copy()
     for c in range(matrix.shape[1]):
+        # A leaf meets no one else, so for this option of its neighbour its options can be compared
+        # outright.
         total = d.cost[i] + matrix[:, c]
         changed[_one_of_equals(less & (total[:, None] <= total[None, :])), c] = np.inf
     if (changed == matrix).all():
@@ -274,6 +284,7 @@ def _dominate(d: Draft, i: int) -> bool:
     better = _uses_no_more(d, i) & ~np.eye(k, dtype=np.bool_)
     if not better.any():
         return False
+    # [a, b]: what a costs beyond b at the worst; infinite where a may use more, which rules it out.
     excess = np.where(better, cost[:, None] - cost[None, :], np.inf)
     for matrix in d.edges[i].values():
         if not add_worst_excess(excess, matrix):

@@ -43,6 +43,7 @@ class Program(NamedTuple):
 def program_of(core: Core) -> Program:
     """One option per node; on every edge the pairs agree with the options."""
     a = core.arrays
+    # Allowed options are numbered through; pairs get the columns after them, edge by edge.
     option = np.where(a.cost < np.inf, np.cumsum(a.cost < np.inf) - 1, -1)
     cost, top = [a.cost[option >= 0]], int((option >= 0).sum())
     lines: list[tuple[IntArray, FloatArray, float]] = []
@@ -90,6 +91,7 @@ def prove(
     with every bound.
     """
     solver = _Solver(core, abs(goal) if math.isfinite(goal) else 0.0, deadline_s)
+    # Rows are found by the relaxation, which is quick, before anything has to be whole.
     while True:
         if not solver.run():
             return False
@@ -110,6 +112,8 @@ def prove(
             return False
         found(choice)
         over = loaded(core.arrays, core.loads, choice) - core.loads.room
+        # An answer that breaks a row cuts itself off by it; one whose row is there breaks it by
+        # HiGHS's tolerance, and nothing more can be done.
         if over.max(initial=0) <= 0 or not solver.add(int(np.argmax(over))):
             return finished
         if not finished:
@@ -188,6 +192,7 @@ class _Solver:
             if not len(over) or over[worst] <= BROKEN:
                 break
             any_new = self.add(worst) or any_new
+            # Rows near each other are nearly the same row.
             over[max(0, worst - near) : worst + near] = 0.0
         return any_new
 
@@ -197,8 +202,10 @@ class _Solver:
             return False
         self.added.add(row)
         column, use = _memory_row(self.core, self.program, row)
+        # Usages are whole: what the room has beyond a multiple of the divisor cannot be used.
         unit = int(np.gcd.reduce(use))
         room = float(self.core.loads.room[row] // unit)
+        # Rows of about a thousand: bytes would drown HiGHS's absolute tolerance.
         entry, size = use / unit, max(1.0, room / 1e3)
         lowest = -math.inf
         self.highs.addRow(lowest, room / size, len(column), column.astype(np.int32), entry / size)

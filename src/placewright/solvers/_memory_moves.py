@@ -36,8 +36,13 @@ class State(NamedTuple):
     How full the rows are is kept in a tree: ``over[1]`` is the most that any row is above its
     room, ``over[half + r]`` belongs to row r, and a place p holds the greater of its two children
     2p and 2p + 1, plus ``later[p]``, which all rows below it have in common. Runs that cover the
-    rows of place p as a whole, and not those of its parent, are ``cover[begin[p]]`` to
-    ``cover[begin[p + 1]]``.
+    rows of place p as a whole, and not those of its parent, are ``cover[begin[p]]`` to before
+    ``cover[begin[p + 1]]``; run q is of node ``owner[q]``.
+
+    Half-edges of node i are ``near[first[i] : first[i + 1]]``, numbered ``2 * edge + side`` as in
+    `placewright.solvers._pbqp_work`. A line of `chain` is (node, option that it had). A node is in
+    the chain if its `stamp` is the chain's number, so that nothing is cleared between chains.
+    `memory_cost` has every option's usage at the prices, aligned with ``arrays.cost``.
     """
 
     choice: IntArray
@@ -86,9 +91,12 @@ def _covers(loads: Loads, half: int) -> tuple[IntArray, IntArray]:
     """Runs by the places of the tree that they cover."""
     begin = np.zeros(2 * half + 1, np.int64)
     cover = np.zeros(0, np.int64)
+    # Counting sort in two passes: count by place, turn counts into beginnings, then put in.
     for filling in range(2):
         for p in range(len(loads.low)):
             low, high = loads.low[p] + half, loads.high[p] + half
+            # Bottom-up through a segment tree: an odd left end, or an odd right one, is no left
+            # child whose parent could stand for it.
             while low < high:
                 if low & 1:
                     if filling:
@@ -106,6 +114,7 @@ def _covers(loads: Loads, half: int) -> tuple[IntArray, IntArray]:
             cover = np.zeros(begin.sum(), np.int64)
         total = 0
         if filling:
+            # Filling has moved every beginning to its end, which is where the next place begins.
             for k in range(2 * half, 0, -1):
                 begin[k] = begin[k - 1]
             begin[0] = 0
@@ -141,6 +150,8 @@ def _fill(s: State, low: int, high: int, amount: int) -> None:
     """Add to all rows from `low` to below `high`."""
     half = len(s.later)
     left, right = low + half, high + half
+    # All maxima that change stand above the two outer leaves; what lies between is moved as a
+    # whole.
     first, last = left, right - 1
     while left < right:
         if left & 1:
@@ -161,7 +172,7 @@ def _fill(s: State, low: int, high: int, amount: int) -> None:
 
 @njit_internal
 def _update_ancestors(s: State, place: int) -> None:
-    """Recompute the sums of the tree nodes above a place."""
+    """Recompute the maxima of all places above this one."""
     place >>= 1
     while place:
         s.over[place] = max(s.over[2 * place], s.over[2 * place + 1]) + s.later[place]
@@ -176,6 +187,7 @@ def fullest(s: State) -> int:
     place = 1
     while place < len(s.later):
         place *= 2
+        # `later` of the parents is the same for both children and does not matter.
         if s.over[place + 1] > s.over[place]:
             place += 1
     return place - len(s.later)
@@ -190,6 +202,7 @@ def _trial(arrays: Arrays, s: State, node: int) -> None:
     for p in range(s.first[node], s.first[node + 1]):
         edge, side = s.near[p] // 2, s.near[p] % 2
         other = arrays.ends[edge, 1 - side]
+        # As the second end of the edge: a row of the matrix; as the first: a column.
         at, step = arrays.matrix[edge] + s.choice[other] * width, 1
         if side == 0:
             step = arrays.start[other + 1] - arrays.start[other]
@@ -226,6 +239,7 @@ def _extend_chain(arrays: Arrays, loads: Loads, s: State, head: int) -> None:
         head += 1
         for p in range(s.first[node], s.first[node + 1]):
             other = arrays.ends[s.near[p] // 2, 1 - s.near[p] % 2]
+            # The last places of a chain are kept for repairs.
             if s.stamp[other] == s.counts[STAMP] or s.counts[SIZE] >= CHAIN - REPAIRS:
                 continue
             _trial(arrays, s, other)
@@ -249,11 +263,13 @@ def _best_priced(arrays: Arrays, s: State, node: int) -> int:
 @njit_internal
 def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
     """Change the node that frees `row` at the least cost per unit; whether any can."""
+    # The runs that cover a row hang at its leaf and at all places above it.
     over, members, place = s.over[1], 0, row + len(s.later)
     while place:
         members += s.begin[place + 1] - s.begin[place]
         place >>= 1
     stride = members // CANDIDATES + 1
+    # Every stride-th member, beginning with another one for every chain.
     seen = stride - 1 - s.counts[STAMP] % stride
     best, option, ratio = -1, 0, np.inf
     place = row + len(s.later)
@@ -268,6 +284,8 @@ def _make_room(arrays: Arrays, loads: Loads, s: State, row: int) -> bool:
                 continue
             _trial(arrays, s, node)
             for a in range(arrays.start[node + 1] - arrays.start[node]):
+                # More than what is over counts for nothing: the smallest change that suffices is
+                # preferred.
                 freed = min(over, loads.use[at + s.choice[node]] - loads.use[at + a])
                 if freed > 0:
                     dearer = (s.trial[a] - s.trial[s.choice[node]]) / freed
@@ -309,6 +327,7 @@ def _around(arrays: Arrays, s: State) -> float:
         for p in range(s.first[node], s.first[node + 1]):
             edge, side = s.near[p] // 2, s.near[p] % 2
             other = arrays.ends[edge, 1 - side]
+            # An edge inside the chain is counted at its lower node only.
             if s.stamp[other] == s.counts[STAMP] and other < node:
                 continue
             i, j = (node, other) if side == 0 else (other, node)
@@ -329,6 +348,7 @@ def _exchange(s: State) -> None:
 def _change(arrays: Arrays, s: State) -> float:
     """What the chain costs; what was there before is finite."""
     after = _around(arrays, s)
+    # Choices only: loads stay those of the chain.
     _exchange(s)
     before = _around(arrays, s)
     _exchange(s)
@@ -354,8 +374,10 @@ def anneal(
         s.counts[STAMP] += 1
         _link(loads, s, node, (s.choice[node] + 1 + int(draws[k, 1] * (width - 1))) % width)
         _extend_chain(arrays, loads, s, 0)
+        # Repairs are not worth their time where the chain itself is forbidden.
         fits = _change(arrays, s) < np.inf and _repair(arrays, loads, s)
         change = _change(arrays, s)
+        # Metropolis: accept with probability exp(-change / heat).
         if not fits or change > -heat * np.log(draws[k, 2]):
             _undo(loads, s)
             continue

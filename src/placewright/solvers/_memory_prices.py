@@ -55,6 +55,7 @@ def solve_priced(core: Core, price: FloatArray, deadline_s: float) -> Priced:
     arrays = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
     greedy = reduce_greedily(arrays)
     choice, value, lower = greedy.choice, greedy.value, greedy.value
+    # Without RN the greedy answer is the optimum, and the bound.
     if greedy.fired:
         found = Search(Limits(BRANCHES, deadline_s), abs(value)).descend(arrays, value)
         lower = min(found.lower, value)
@@ -82,6 +83,8 @@ class Messages:
         """Choices by reductions of the costs as messages have shifted them."""
         core, work = self.core, self.work
         own = priced(core.arrays, core.loads, price)
+        # `work.cost` differs from the costs by what messages have moved, so only the change is
+        # added.
         fine = own < np.inf
         work.cost[fine] += own[fine] - self.own[fine]
         self.own = own
@@ -140,6 +143,7 @@ def level(
     # reductions with RN may end in a forbidden pair; prices must be finite all the same
     size = found.value if math.isfinite(found.value) else found.bound
     unit = max(abs(size), 1.0) / float(found.load.max()) / rows
+    # Exponents of 4: outwards until one price is too low and one high enough, then halving.
     low, high, exponent, left = -math.inf, math.inf, -1.0, HALVINGS
     for _ in range(DOUBLINGS):
         if left == 0 or not running():
@@ -177,11 +181,13 @@ def ascend(
         at.note(found)
         tell(found)
         at.stalled = 0 if better else at.stalled + 1
+        # Back to the best prices with half the step, without the old direction.
         if at.stalled >= 6:
             at.step, at.stalled, at.price = at.step / 2, 0, at.best.copy()
             at.direction = np.zeros(len(scale))
             continue
         excess = (found.load - core.loads.room) / scale
+        # A price cannot fall below zero: such rows must not make the direction longer.
         excess[(excess < 0) & (at.price <= 0)] = 0.0
         at.direction = excess + 0.4 * at.direction
         length = float(at.direction @ at.direction)
@@ -191,6 +197,7 @@ def ascend(
         distance = max(goal - found.bound, 1e-6 * abs(goal))
         if length == 0.0:
             return
+        # Polyak step in prices per full row (price times scale), in which `excess` is the gradient.
         at.price = np.maximum(at.price + at.step * distance / length * at.direction / scale, 0.0)
 
 
@@ -199,6 +206,7 @@ def fixed(core: Core, price: FloatArray, upper: float) -> Core:
     room = rent(core.loads, price)
     tolerance = NOISE * (abs(upper) + 2 * room)
     own = core.arrays._replace(cost=priced(core.arrays, core.loads, price))
+    # A reduced cost that exceeds the gap rules an option out, whatever the others do.
     work = prepare(own, 0)
     tighten(work, FINAL_SWEEPS, upper + room + 2 * tolerance, tolerance)
     cost = np.where(work.cost == np.inf, np.inf, core.arrays.cost)

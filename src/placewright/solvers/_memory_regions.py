@@ -35,6 +35,7 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
         A dearer answer is accepted if dearer by at most `heat` times a logarithm of luck.
     """
     arrays, loads = core.arrays, core.loads
+    # Prices, luck, the first node, and one for every further one.
     draws = rng.random(size + 3)
     nodes = gathered(arrays, s, draws[3:], draws[2])
     part = cut_out(arrays, s, nodes)
@@ -46,11 +47,14 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
         if (answer.choice == before).all():
             return 0.0
         change = float(evaluate(part, answer.choice)) - now
+        # Dearer prices would only make it dearer still.
         if change > -heat * np.log(max(draws[1], 1e-300)):
             return 0.0
         row, over = exchange(arrays, loads, s, nodes, answer.choice)
         if row < 0:
             return change
+        # Does not fit: back, and raise the fullest row's price by what would have made both answers
+        # equal, more with every attempt.
         exchange(arrays, loads, s, nodes, before)
         own = part.cost + memory_cost
         gain = evaluate(part._replace(cost=own), before) - answer.value
@@ -73,6 +77,7 @@ def gathered(arrays: Arrays, s: State, draws: FloatArray, first: float) -> IntAr
             break
         at = int(draws[k] * waiting)
         node = border[at]
+        # The border is a set: the last of it fills the gap.
         waiting -= 1
         border[at] = border[waiting]
         nodes[size] = node
@@ -98,6 +103,7 @@ def cut_out(arrays: Arrays, s: State, nodes: IntArray) -> Arrays:
     for k in range(len(nodes)):
         for p in range(s.first[nodes[k]], s.first[nodes[k] + 1]):
             other = arrays.ends[s.near[p] // 2, 1 - s.near[p] % 2]
+            # Inner edges are seen from both ends; the first one counts.
             if s.near[p] % 2 == 0 and number[other] >= 0:
                 edges += 1
                 entries += (start[k + 1] - start[k]) * (

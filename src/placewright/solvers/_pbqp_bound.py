@@ -29,6 +29,8 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
             _visit(w, node, False)
         bound = _bound(w)
         _forbid(w, bound, upper - tolerance)
+        # Written so that NaN (an infinite bound twice) ends it too. A sweep is not worth its time
+        # once it closes less than a ten-thousandth of the gap.
         if not (bound - before > 0.01 * tolerance + 1e-4 * abs(upper - bound)):
             return bound
         before = bound
@@ -67,6 +69,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
     least = np.inf
     for i in range(options(w, node)):
         for j in range(options(w, other)):
+            # `_gather` leaves entries of forbidden options as they are: they must not count.
             both = w.cost[w.start[node] + i] + w.cost[w.start[other] + j]
             if both < np.inf:
                 least = min(least, w.pool[m + i * si + j * sj])
@@ -88,12 +91,14 @@ def _visit(w: Work, node: int, forward: bool) -> None:
     low = cheapest(w, node)
     if ahead == 0 or low == np.inf:
         return
+    # Kolmogorov's weight: a node lies on that many monotonic chains.
     share = 1.0 / max(ahead, behind)
     h = w.head[node]
     while h >= 0:
         if (w.ends[h // 2, 1 - h % 2] > node) == forward:
             _push_costs(w, node, h, share, low)
         h = w.after[h]
+    # What was pushed onto the edges, taken off the node: every assignment costs what it did.
     for i in range(w.start[node], w.start[node + 1]):
         if w.cost[i] < np.inf:
             w.cost[i] -= ahead * share * (w.cost[i] - low)
@@ -131,10 +136,14 @@ def _forbid(w: Work, bound: float, upper: float) -> None:
     for i in range(len(w.head)):
         low = cheapest(w, i)
         for a in range(w.start[i], w.start[i + 1]):
+            # The bound with the cheapest option exchanged for this one bounds all assignments that
+            # have it.
             if bound - low + w.cost[a] >= upper:
                 w.cost[a] = np.inf
     for k in range(len(w.ends)):
         if alive(w, k):
+            # Over the options that are still allowed: forbidding some before can only raise `low`,
+            # which forbids less.
             low = _edge_minimum(w, k)
             size = options(w, w.ends[k, 0]) * options(w, w.ends[k, 1])
             for a in range(w.matrix[k], w.matrix[k] + size):

@@ -46,11 +46,14 @@ def run(w: Work, greedy: bool) -> int:
     Returns POOL_FULL where RII needs room for a matrix: give `w` a larger pool, call again.
     """
     while True:
+        # Least degree first: R0 and RI never add an edge, RII may add one, RN may lose the optimum.
         if w.bucket[0] >= 0:
             retire(w, w.bucket[0])
         elif len(w.bucket) > 1 and w.bucket[1] >= 0:
             _reduce_one(w, w.bucket[1])
         elif len(w.bucket) > 2 and w.bucket[2] >= 0:
+            # Compiled code cannot replace the pool in `w`: the caller does, and nothing is half
+            # done.
             if w.counts[POOL_TOP] + room_needed(w, w.bucket[2]) > len(w.pool):
                 return POOL_FULL
             _reduce_two(w, w.bucket[2])
@@ -74,6 +77,7 @@ def fix(w: Work, node: int, option: int) -> None:
         for j in range(options(w, other)):
             w.cost[w.start[other] + j] += w.pool[m + option * si + j * sj]
         delete(w, h // 2)
+    # Its own cost stays: `settled_cost` finds it, and `back_propagate` the choice.
     for i in range(options(w, node)):
         if i != option:
             w.cost[w.start[node] + i] = np.inf
@@ -83,11 +87,14 @@ def fix(w: Work, node: int, option: int) -> None:
 @njit_no_refcount
 def back_propagate(w: Work, choice: IntArray) -> None:
     """Choose for the retired nodes, last first; `choice` already holds the live nodes'."""
+    # A node only depends on neighbours that went after it, which are decided by now. Matrices of
+    # deleted edges are still in the pool: new ones are put behind them, never in their place.
     for r in range(w.counts[RECORDS] - 1, -1, -1):
         node = w.record[r, 0]
         best, best_cost = 0, np.inf
         for i in range(options(w, node)):
             c = w.cost[w.start[node] + i]
+            # Where in the record its two neighbours stand.
             for a in (1, 5):
                 other = w.record[r, a]
                 if other >= 0:
@@ -147,6 +154,8 @@ def _reduce_two(w: Work, node: int) -> None:
     h, g = w.head[node], w.after[w.head[node]]
     m, si, sj, u = view(w, h)
     p, ti, tj, v = view(w, g)
+    # Where u and v have an edge, the new costs are added to it in place; else they get room at the
+    # top of the pool, and the slot of edge g, which goes.
     target = edge_between(w, u, v)
     made = w.counts[POOL_TOP]
     to, su, sv = made, options(w, v), 1
@@ -166,6 +175,7 @@ def _reduce_two(w: Work, node: int) -> None:
     delete(w, h // 2)
     delete(w, g // 2)
     retire(w, node)
+    # `ends` of edge g change hands here: its record has what is needed of it already.
     edge = target // 2
     if target < 0:
         edge = g // 2
@@ -188,6 +198,7 @@ def _normalise(w: Work, edge: int) -> None:
     for i in range(options(w, u)):
         for j in range(options(w, v)):
             at = m + i * si + j * sj
+            # Pairs with a forbidden option may be anything: the option itself forbids them.
             allowed = w.cost[w.start[u] + i] < np.inf and w.cost[w.start[v] + j] < np.inf
             if not allowed or w.pool[at] <= NOISE * (abs(w.minima[0, i]) + abs(w.minima[1, j])):
                 w.pool[at] = 0.0
@@ -223,6 +234,7 @@ def _local_best(w: Work, node: int) -> int:
     for i in range(options(w, node)):
         total = w.cost[w.start[node] + i]
         h = w.head[node]
+        # The bound that every neighbour alone would give, not what they cost together.
         while h >= 0 and total < np.inf:
             m, si, sj, other = view(w, h)
             least = np.inf
@@ -244,6 +256,7 @@ def _dominate_all(w: Work) -> bool:
             changed = True
             h = w.head[node]
             while h >= 0:
+                # `_normalise` may delete the edge, and with it its place in the list.
                 following = w.after[h]
                 _normalise(w, h // 2)
                 h = following
@@ -260,6 +273,8 @@ def _dominate(w: Work, node: int) -> bool:
             if i == b or w.cost[at + i] == np.inf or w.cost[at + b] == np.inf:
                 continue
             excess = _worst_excess(w, node, b, i)
+            # Of equal options the first stays; one that has gone beats no other, so one is left in
+            # any case.
             if excess < 0 or (excess == 0 and b < i):
                 w.cost[at + i] = np.inf
                 changed = True
@@ -276,6 +291,7 @@ def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
         worst = -np.inf
         for j in range(options(w, other)):
             x, y = w.pool[m + b * si + j * sj], w.pool[m + i * si + j * sj]
+            # Where i itself is forbidden, b cannot be dearer; where only b is, x - y is infinite.
             if w.cost[w.start[other] + j] < np.inf and y < np.inf:
                 worst = max(worst, x - y)
         excess += worst

@@ -91,6 +91,8 @@ class Search:
         self, arrays: Arrays, upper: float, fixed: tuple[int, int] | None = None, depth: int = 0
     ) -> Found:
         """Solve `arrays`, with one node decided if `fixed`, to better than `upper`."""
+        # The option is fixed on the whole, and the rest reduced again: a core often falls to
+        # pieces.
         w = prepare(arrays, _first_room(arrays))
         normalise_all(w)
         if fixed is not None:
@@ -102,6 +104,8 @@ class Search:
         lower = settled + sum(core.lower for core in cores)
         if lower >= upper - self.tolerance:
             return Found(None, math.inf, lower)
+        # What the other parts cost at least may be taken off what this one may cost; parts that are
+        # done count with the bounds that they have reached.
         open_lower = lower
         for core in cores:
             found = self._branch(core, upper - (open_lower - core.lower), depth)
@@ -116,6 +120,7 @@ class Search:
         best = Found(core.greedy.choice, core.greedy.value, core.lower)
         if best.value - best.lower <= self.tolerance or depth >= MAX_DEPTH:
             return best
+        # Only for the degrees.
         w = prepare(core.arrays, 0)
         node = int(branching_node(w))
         costs = core.arrays.cost[core.arrays.start[node] : core.arrays.start[node + 1]]
@@ -124,11 +129,13 @@ class Search:
             if costs[option] == np.inf:
                 continue
             if self._exhausted():
+                # Options that were not tried cost what the whole core costs at least.
                 lower = min(lower, core.lower)
                 break
             self.opened += 1
             reach = min(upper, best.value)
             found = self.descend(core.arrays, reach, (node, int(option)), depth + 1)
+            # A child without a choice was cut off at `reach`: its bound then is about `reach`.
             lower = min(lower, max(found.lower, core.lower))
             if found.choice is not None and found.value < best.value:
                 best = found
@@ -145,9 +152,12 @@ def _cores(w: Work, upper: float, tolerance: float, sweeps: int) -> list[_Core]:
     for part in range(int(label.max(initial=-1)) + 1):
         arrays, nodes = extract(w, (label == part).astype(np.int64))
         greedy = reduce_greedily(arrays)
+        # What cannot beat the part's own greedy answer is forbidden, so the bound may pass the
+        # optimum where that answer is optimal; hence the minimum below.
         inner = prepare(arrays, 0)
         lower = float(tighten(inner, sweeps, greedy.value, tolerance))
         shifted = Arrays(arrays.start, inner.cost, arrays.ends, arrays.matrix, inner.pool)
+        # Shifted costs show RN more of what lies beyond the neighbours. Both count costs alike.
         again = reduce_greedily(shifted)
         if again.value < greedy.value:
             greedy = again

@@ -20,7 +20,11 @@ RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
 
 
 class Arrays(NamedTuple):
-    """A PBQP as flat arrays: options of node i are ``cost[start[i]:start[i + 1]]``."""
+    """A PBQP as flat arrays: options of node i are ``cost[start[i]:start[i + 1]]``.
+
+    Edge e joins ``ends[e, 0]`` and ``ends[e, 1]``; its matrix begins at ``pool[matrix[e]]``, a row
+    per option of ``ends[e, 0]``.
+    """
 
     start: IntArray
     cost: FloatArray
@@ -30,7 +34,14 @@ class Arrays(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A PBQP under reduction. ``degree`` is -1 for nodes that are gone."""
+    """A PBQP under reduction. ``degree`` is -1 for nodes that are gone.
+
+    Half-edges at a node: ``head[node]``, then `after` and `before` of each, -1 at the ends of the
+    list. Nodes of degree d: ``bucket[d]``, then `bucket_after` and `bucket_before`. A line of
+    `record` is (node, and for each of the at most two neighbours that it was folded into: neighbour
+    or -1, matrix offset, stride of the node's option, stride of the neighbour's), in the order in
+    which nodes went. `minima` is scratch of one normalisation: by side, what was taken off rows.
+    """
 
     start: IntArray
     cost: FloatArray
@@ -78,6 +89,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
         np.array([0, len(arrays.pool), 0, top]),
         np.zeros((2, widest)),
     )
+    # Lists grow at their heads: put in backwards, edges and nodes stand in ascending order.
     for k in range(e - 1, -1, -1):
         link(w, 2 * k)
         link(w, 2 * k + 1)
@@ -188,6 +200,8 @@ def options(w: Work, node: int) -> int:
 @njit_no_refcount
 def alive(w: Work, edge: int) -> bool:
     """Whether edge is in the lists: it is the head or has a predecessor."""
+    # A head has no predecessor, nor has what is in no list: only the node's `head` tells them
+    # apart.
     h = 2 * edge
     return bool(w.before[h] >= 0 or w.head[w.ends[edge, 0]] == h)
 
@@ -234,6 +248,7 @@ def enqueue(w: Work, node: int) -> None:
 
 @njit_internal
 def dequeue(w: Work, node: int) -> None:
+    # Before `degree` changes: it says which bucket the node is in.
     left, right = w.bucket_before[node], w.bucket_after[node]
     if left >= 0:
         w.bucket_after[left] = right
@@ -277,6 +292,7 @@ def retire(w: Work, node: int) -> None:
 @njit_internal
 def edge_between(w: Work, u: int, v: int) -> int:
     """The half-edge at u that leads to v, -1 if there is none."""
+    # Walk the shorter of the two lists.
     a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
     h = w.head[a]
     while h >= 0:

@@ -65,6 +65,7 @@ def waited(work: Callable[[], Any], stop: Callable[[], Any]) -> tuple[Any, bool]
             pass
     except KeyboardInterrupt:
         interrupted = True
+        # The solver ends by itself soon after: its answer so far is wanted, so wait for it.
         stop()
         done.wait()
     if isinstance(found[0], BaseException):

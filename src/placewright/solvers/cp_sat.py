@@ -31,6 +31,7 @@ def run_cp_sat(
     parameters.random_seed = seed % 2**31
     parameters.num_workers = workers
     parameters.cp_model_presolve = presolve
+    # Workers take turns in a fixed order; else threads would race and answers vary.
     parameters.interleave_search = workers > 1
     parameters.catch_sigint_signal = False
     parameters.relative_gap_limit = gap

@@ -195,6 +195,7 @@ def joined(start: IntArray, cost: FloatArray, ends: IntArray, pool: FloatArray) 
     options = np.diff(start)
     area = options[ends[:, 0]] * options[ends[:, 1]]
     matrix = np.concatenate([[0], np.cumsum(area)])[:-1]
+    # Parallel edges have one key; the first of them takes the sum of all and keeps its place.
     key = np.minimum(ends[:, 0], ends[:, 1]) * len(options) + ends.max(axis=1, initial=0)
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
     kept = np.sort(first)

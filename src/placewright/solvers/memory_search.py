@@ -202,6 +202,8 @@ class _Search:
         self.improve(SEARCH)
         if exact:
             self.prove()
+        # Prices and search in turn: better prices lead regions elsewhere, a better value aims the
+        # steps.
         for k in range(rounds):
             if not self.running():
                 break
@@ -274,6 +276,7 @@ class _Search:
         rng = np.random.default_rng((self.seed, self.draws))
         state = state_of(core, self.best, prices.best)
         best = self.best.copy()
+        # The gap is the scale of costs that still matter; temperatures are shares of it.
         room = max(self.value - self.lower, 0.0) if math.isfinite(self.lower) else abs(self.value)
         for heat in np.geomspace(0.3, 0.003, 20) * room / 10:
             if not self.running():
@@ -322,6 +325,8 @@ class _Search:
             self.note = MISSING
             return
         self.report("proving")
+        # Only what is cheaper than the best is left to HiGHS; it ends infeasible where there is
+        # nothing.
         upper = self.value
         narrow = core
         if math.isfinite(upper):
@@ -368,6 +373,7 @@ class _Search:
     def answer(self, interrupted: bool) -> MemoryPbqpSolution:
         """The best assignment on the problem as given, counted again."""
         p, core = self.problem, self.core
+        # The core's positions -> the draft's option names -> nodes folded away -> nodes contracted.
         chosen = self.best if self.best is not None else self.nearest
         if chosen is None:
             chosen = np.zeros(len(core.nodes), np.int64)

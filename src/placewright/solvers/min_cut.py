@@ -60,6 +60,7 @@ def min_cut(network: Network) -> tuple[BoolArray, float]:
     total = float(capacity[open_].sum())
     scale = _LARGEST / total if total > 0 else 1.0
     units = np.rint(np.where(open_, capacity, 0.0) * scale).astype(np.int64)
+    # Dearer than all finite arcs together: a cut that costs less holds no forbidden arc.
     forbidden = int(units.sum()) + 1
     units[~open_] = forbidden
     flow = max_flow.SimpleMaxFlow()
