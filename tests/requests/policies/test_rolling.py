@@ -11,6 +11,7 @@ from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policy import warm_up
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
+from placewright.requests.service import service_of
 from placewright.requests.stream import stream_of
 
 
@@ -79,3 +80,15 @@ def test_a_server_that_runs_nothing_gets_nothing() -> None:
     assert (policy.surcharge[runs] > 0).all()
     used = judge(problem, RequestPlan("rolling")).answers.server
     assert not np.isin(used[used >= 0], np.flatnonzero(~runs)).any()
+
+
+def test_what_starts_is_not_refused_too() -> None:
+    """A batch of two takes less than one request alone; a third request is hopeless."""
+    service = service_of(("a",), ("x",), [0.9], [[[0.0, 1.0, 0.5]]])
+    policy, queue, servers = Rolling(hold=False).start(service), Queue(1), Servers.of(service)
+    for k, deadline_s in enumerate((0.1, 0.7, 0.7)):
+        queue.add(k, 0, 0.0, deadline_s)
+    decision = policy.decide(0.0, queue, servers)
+    (batch,) = decision.dispatches
+    assert queue.id[batch.slots].tolist() == [1, 2]
+    assert queue.id[decision.refused].tolist() == [0]

@@ -249,26 +249,26 @@ def _hopeless(
     due_s: FloatArray,
     floor: FloatArray,
     up: BoolArray,
-    planned_s: FloatArray,
+    least_s: FloatArray,
     family: IntArray,
     accuracy: FloatArray,
     fastest_s: FloatArray,
     found: IntArray,
 ) -> int:
     """Put slots into `found` that no server answers in time even if it begins now; how many."""
-    n, m, _ = planned_s.shape
+    n, m = least_s.shape
     for v in range(m):
         fastest_s[v] = np.inf
         for i in range(n):
             if up[i]:
-                fastest_s[v] = min(fastest_s[v], planned_s[i, v, 1])
+                fastest_s[v] = min(fastest_s[v], least_s[i, v])
     count = 0
     for slot in order:
-        least_s = np.inf
+        took_s = np.inf
         for v in range(m):
             if family[v] == request_family[slot] and accuracy[v] >= floor[slot]:
-                least_s = min(least_s, fastest_s[v])
-        if now_s + least_s > due_s[slot]:
+                took_s = min(took_s, fastest_s[v])
+        if now_s + took_s > due_s[slot]:
             found[count] = slot
             count += 1
     return count
@@ -333,6 +333,8 @@ class RollingHorizon:
         """Use these tables from now on."""
         s = self.service = service
         self.planned_s = s.planned_s(self.options.quantile) + s.round_trip_s[:, None, None]
+        # Of any size: a larger batch may take less, and what it answers must not be refused too.
+        self.least_s = self.planned_s[:, :, 1:].min(axis=2)
         flat = self.planned_s.reshape(s.servers, -1)
         _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
         self.kind = kind.reshape(-1).astype(np.int64)
@@ -467,7 +469,7 @@ class RollingHorizon:
             queue.deadline_s,
             queue.min_accuracy,
             servers.up,
-            self.planned_s,
+            self.least_s,
             self.family,
             self.accuracy,
             self.fastest_s,
