@@ -77,3 +77,11 @@ def test_no_policy_passes_the_windows() -> None:
         for planner in planners(problem).values():
             if planner.unsupported_reason(problem) is None:
                 assert judge(problem, planner(problem, Context(seed))).value <= top + 1e-6
+
+
+def test_accuracies_are_not_rounded_down() -> None:
+    """One request that is answered: the bound is its accuracy, which has more digits than units."""
+    service = two_servers()
+    service = service.replace(accuracy=service.accuracy - 0.6e-6)
+    problem = RequestProblem(service, stream_of([0.0], [10.0]), 1.0)
+    assert windows(problem) >= service.accuracy.max()

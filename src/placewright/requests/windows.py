@@ -17,6 +17,7 @@ inputs are left out and each batch has the least noise of any: this can only loo
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -35,7 +36,9 @@ MOST_REQUESTS = 160
 
 MICROSECONDS = 1e6
 UNITS = 1_000_000
-"""Of accuracy 1."""
+"""Of accuracy 1; accuracies are rounded up, but for `ROUNDING`."""
+
+ROUNDING = 1e-10
 
 WORK_S = 2.0
 """CP-SAT's deterministic time for a window; where it ends early, its bound counts."""
@@ -71,7 +74,7 @@ def _best(problem: RequestProblem, part: IntArray, deadline_s: float) -> float:
     answer = run_cp_sat(made.model, seed=0, deadline_s=deadline_s, workers=1, work=WORK_S)
     if answer.values is None and not answer.bound:
         return simple
-    return min(simple, answer.bound / UNITS)
+    return min(simple, answer.bound / UNITS + len(part) * ROUNDING)
 
 
 class _Window:
@@ -162,4 +165,4 @@ class _Window:
             m.add_implication(earns, belongs)
             m.add(sum(own) >= 1).only_enforce_if(earns)
             m.add(end <= int(self.due[i])).only_enforce_if(earns)
-            self.gains.append(round(service.accuracy[v] * UNITS) * earns)
+            self.gains.append(math.ceil(service.accuracy[v] * UNITS - 1e-4) * earns)
