@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
-from placewright.layers.costs import transfers
+from placewright.layers.costs import ReplicaCosts, Transfer, transfers
 from placewright.layers.judge import judge
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.planners.space import Cell, build, orders
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.simulation import order_of, reference, simulate
+from placewright.layers.simulation import (
+    Network,
+    _Events,
+    _Walk,
+    order_of,
+    reference,
+    simulate,
+)
 
 FREE = (Link.linear(1e30),)
 
@@ -192,6 +199,24 @@ def test_blocking_transfers_keep_both_ends_busy() -> None:
     assert simulate(blocking, plan).step_s > simulate(p, plan).step_s
     eager = p.replace(training=Training(blocking_transfers=True, eager_bytes=100.0))
     assert simulate(eager, plan).step_s <= simulate(blocking, plan).step_s
+
+
+def test_an_eager_sender_does_not_wait_for_its_message() -> None:
+    """One replica sends to two: slowly but buffered, then to one that has to meet it."""
+    one, long = np.array([1.0]), ReplicaCosts(np.array([20.0]), np.array([1.0]))
+    stages = (
+        Stage(0, 0, (Replica((0,), 6),)),
+        Stage(1, 1, (Replica((1,), 1), Replica((2,), 5))),
+    )
+    cut = (Transfer(0, 0, 1, 10.0, 0.5, True, True), Transfer(0, 1, 5, 1.0, 0.5))
+    costs = ((long,), (ReplicaCosts(one, one),) * 2)
+    net = Network(LayerPlan(stages, 2), costs, (cut,), (0, 1), True)
+    starts = [
+        {span.label: span.start_s for span in kind(net, True).run().spans if span.unit == (0, 0)}
+        for kind in (_Walk, _Events)
+    ]
+    assert starts[0] == starts[1]
+    assert starts[0]["forward 1"] == 21.0  # after its pass and the transfer that it meets
 
 
 @pytest.mark.parametrize(

@@ -403,10 +403,14 @@ class _State:
         for other, taken_s in sorted(others):
             key = (kind, unit, other, m) if sends else (kind, other, unit, m)
             taken_s += self.net.together_s(kind == "act", key[1], key[2], m)
+            eager = self.net.eager(kind, key[1], key[2])
             if key in self.arrived:
-                self.clock[home] = max(self.clock[home], self.arrived[key])
+                # An eager sender comes here again where a later partner was not ready; it has gone
+                # on and does not wait for its message.
+                if not (sends and eager):
+                    self.clock[home] = max(self.clock[home], self.arrived[key])
                 continue
-            if self.net.eager(kind, key[1], key[2]):
+            if eager:
                 if not sends:
                     return False
                 start = max(self.clock[home], self.channel.get(key[:3], 0.0))
