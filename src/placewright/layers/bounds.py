@@ -79,6 +79,7 @@ def _work_s(p: LayerProblem) -> float:
     if not counted.any():
         return 0.0
     with np.errstate(divide="ignore"):
+        # How much faster than the fastest worker of each layer a kind can be at best: at most 1.
         rate = 1.0 / (least[:, counted] / fastest[counted]).min(axis=1)
     workers = np.array([(p.worker_kind == k).sum() for k in used])
     return float(p.global_batch * fastest.sum() / (rate * workers).sum())

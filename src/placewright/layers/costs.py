@@ -38,12 +38,14 @@ def pass_s(
 
 def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
     """Shape (n,): `table`, of shape (B, n), at a size; rows that are NaN are left out."""
+    # Sizes that were measured on this kind and degree.
     known = ~np.isnan(table).all(axis=1)
     sizes, table = sizes[known], table[known]
     if len(sizes) == 0:
         return np.full(table.shape[1], math.nan)
     if samples <= sizes[0] or len(sizes) == 1:
         return np.asarray(table[0] * (samples / sizes[0]), dtype=np.float64)
+    # Beyond the last size, the last interval: its slope goes on.
     k = min(int(np.searchsorted(sizes, samples)), len(sizes) - 1)
     part = (samples - sizes[k - 1]) / (sizes[k] - sizes[k - 1])
     return np.asarray(table[k - 1] + part * (table[k] - table[k - 1]), dtype=np.float64)
@@ -115,6 +117,8 @@ def _gathers(p: LayerProblem, stage: Stage, replica: Replica) -> FloatArray:
 def together(p: LayerProblem, stage: Stage, replicas: Sequence[ReplicaCosts]) -> ReplicaCosts:
     """Passes of replicas that wait for each other at every layer with weights."""
     held = p.parameters[stage.first_layer : stage.last_layer + 1, 0] > 0
+    # A part begins at a layer with weights, where all wait; layers without follow in it. Its time
+    # is written at its first layer.
     parts = np.cumsum(held)
     slowest = np.zeros((2, len(held)))
     for part in np.unique(parts):
@@ -147,6 +151,7 @@ def _kind_costs(
     degree, share = len(replica.workers), replica.share
     kinds_of = [stage.strategy(layer) for layer in stage.layers]
     forward, backward = np.zeros(len(kinds_of)), np.zeros(len(kinds_of))
+    # A table look-up per strategy, not per layer.
     for strategy in dict.fromkeys(kinds_of):
         split = strategy in (Strategy.DATA, Strategy.SHARDED)
         at = degree if strategy is Strategy.TENSOR else 1
@@ -189,6 +194,8 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
                 source = int(p.edge_source[e])
                 if source < stage.first_layer:
                     continue
+                # Rows are gathered where the target wants the whole; where it wants rows, cutting
+                # is free, but the gradient is gathered on the way back.
                 if (stage.strategy(source) in WHOLE) != (strategy in WHOLE):
                     moved = float(p.edge_bytes[e]) * share
                     gathers = forward if strategy in WHOLE else backward
@@ -249,6 +256,7 @@ def ring_times(
         return np.zeros(len(each_bytes))
     buckets = np.maximum(1.0, np.ceil(each_bytes / bucket_bytes))
     message = each_bytes / buckets / size
+    # By node, so that the ring crosses each network card once.
     ordered = sorted(members, key=lambda w: (int(p.worker_node[w]), w))
     nodes = p.worker_node[[*ordered, ordered[0]]].tolist()
     hops = list(pairwise(nodes))
@@ -256,6 +264,7 @@ def ring_times(
     # Every member sends and receives at once, which takes the time of its own processor.
     slowest = float((p.send_s + p.receive_s)[kinds].max()) * message
     for pair in dict.fromkeys(hops):
+        # Hops inside a node share its bus; between two nodes there is one per direction.
         many = rings * (hops.count(pair) if pair[0] == pair[1] else 1)
         slowest = np.maximum(slowest, link_of(p, pair).times(message, many))
     return np.asarray(buckets * passes * (size - 1) * slowest, dtype=np.float64)
@@ -353,6 +362,7 @@ def cut_bytes(p: LayerProblem, stage: Stage) -> float:
     sources = np.unique(p.edge_source[crossing])
     if len(sources) == 1 and int(sources[0]) == cut and stage.strategy(cut) is Strategy.TENSOR:
         return float(p.output_bytes[cut, p.degree_index(degree)])
+    # Of its consumers' edges the largest.
     edge = [float(p.edge_bytes[crossing & (p.edge_source == s)].max()) for s in sources]
     return sum(edge)  # a tensor with several consumers crosses once
 
@@ -363,6 +373,7 @@ def _overlaps(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, int,
     ends_l, ends_r = np.cumsum(left), np.cumsum(right)
     for a, (end_a, share_a) in enumerate(zip(ends_l, left, strict=True)):
         for b, (end_b, share_b) in enumerate(zip(ends_r, right, strict=True)):
+            # Shares are intervals of the micro-batch's samples, in order of replicas.
             both = min(end_a, end_b) - max(end_a - share_a, end_b - share_b)
             if both > 0:
                 found.append((a, b, int(both)))
@@ -403,6 +414,7 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
         members, many = (peers, rings) if apart else (stage.workers, 1)
         # Sharded weights were gathered: their gradients are reduced and scattered once.
         waits = shards_wait(p, stage)
+        # Between replicas ZeRO decides, among all workers of the stage the strategy.
         once_only = stage.zero_stage == 3 or waits if apart else strategy is Strategy.SHARDED
         if not apart or replicas > 1:
             found[chosen] = ring_times(p, members, sent, 1 if once_only else 2, many)
@@ -434,6 +446,7 @@ def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
     found, waiting, passes = [], 0.0, 1 if stage.zero_stage == 3 else 2
     peers = tuple(r.workers[0] for r in stage.replicas)
     rings = _rings(p, plan, s)
+    # From the last layer on, as the backward pass makes gradients.
     for k in range(len(exchange) - 1, -1, -1):
         if not filled:
             if exchange[k] > 0:

@@ -63,6 +63,7 @@ class Link:
 
     def times(self, each_bytes: FloatArray, pairs: int = 1) -> FloatArray:
         """`seconds` of many sizes."""
+        # The next larger measured number of pairs, which takes as long or longer.
         row, sent = int(np.searchsorted(self.pairs, pairs)), each_bytes
         if row == len(self.pairs):  # more than any row has: the last one's bytes per second
             row, sent = row - 1, each_bytes * (pairs / float(self.pairs[-1]))

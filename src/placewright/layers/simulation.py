@@ -156,6 +156,7 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
         for replica in stage.replicas:
             kinds = tuple(p.worker_kind[list(replica.workers)].tolist())
             nodes = tuple(p.worker_node[list(replica.workers)].tolist())
+            # Replicas of the same kinds on the same nodes take the same; large plans have hundreds.
             key = (s, kinds, nodes, replica.share)
             if key not in seen:
                 seen[key] = replica_costs(p, stage, replica).times(factor)
@@ -163,6 +164,7 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
         if shards_wait(p, stage):
             row = [together(p, stage, row)] * len(row)
         costs.append(tuple(row))
+    # Least time between two messages of a replica: see `transfers`.
     busy = [min(c.forward + c.backward for c in row) for row in costs]
     cuts = tuple(
         tuple(transfers(p, plan, s, min(busy[s], busy[s + 1]))) for s in range(len(busy) - 1)
@@ -209,6 +211,7 @@ def order_of(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str,
     M, S = plan.micro_batches, len(plan.stages)
     if plan.schedule is Schedule.INTERLEAVED:
         return _interleaved(plan, s, group)
+    # 1F1B: one micro-batch more ahead per stage that follows; then forward and backward in turn.
     ahead = M if plan.schedule is Schedule.GPIPE else min(S - s - 1, M)
     found = [("forward", s, m) for m in range(ahead)]
     for m in range(M):
@@ -227,6 +230,7 @@ def _interleaved(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[
     runs = range(0, plan.micro_batches, P)
     ahead = [(i, m) for run in runs for i in own for m in range(run, run + P)]
     back = [(i, m) for run in runs for i in reversed(own) for m in range(run, run + P)]
+    # With a single run nothing can alternate; else Megatron's warm-up of its rank.
     warm = total if plan.micro_batches == P else min(total, 2 * (P - rank - 1) + (len(own) - 1) * P)
     found = [("forward", i, m) for i, m in ahead[:warm]]
     for k in range(total):
@@ -258,6 +262,8 @@ def _slots(s: int, S: int, M: int, activations_first: bool) -> list[tuple[str, i
     for step in range(2 * (M + S - 1) + 1):
         base, forward = step // 2, step % 2 == s % 2
         if forward:
+            # Step of the forward of micro-batch m on stage s is s + 2 m; its backward comes at 2 S
+            # - 1 - s + 2 m. Numbers outside 0 .. M - 1 are idle slots.
             m = base - s // 2
         else:
             m = base - S + (s + 1) // 2 if step % 2 == 0 else base - S + 1 + s // 2
@@ -362,6 +368,7 @@ class _State:
         ahead = what in ("forward", "send_act")
         others = (self.graded if ahead else self.received)[unit[0]][unit]
         table = self.received if ahead else self.graded
+        # The other side's list has the time in this direction.
         return [(o, dict(table[o[0]][o])[unit]) for o, _ in others]
 
     def try_pass(self, home: Unit, what: str, unit: Unit, m: int) -> bool:
@@ -389,6 +396,7 @@ class _State:
     def _send(
         self, what: str, unit: Unit, target: Unit, m: int, end: float, taken_s: float
     ) -> None:
+        # Messages of one channel follow each other; it is free from the arrival of the last.
         start = max(end, self.channel.get((what, unit, target), 0.0))
         self.channel[what, unit, target] = self.arrived[what, unit, target, m] = start + taken_s
         self._note(unit, f"{what} {m} to stage {target[0]}", start, taken_s)
@@ -417,6 +425,7 @@ class _State:
                 self.arrived[key] = self.channel[key[:3]] = start + taken_s
                 self._note(key[1], f"{kind} {m}", start, taken_s)
                 continue
+            # setdefault: who waits is asked again and again, but reached this point once.
             mark = (what, unit, other, m)
             opposite = ("recv_" if sends else "send_") + kind
             self.reached.setdefault(mark, self.clock[home])
@@ -455,6 +464,8 @@ class _Walk(_State):
         while waiting:
             moved = False
             for home in waiting:
+                # What a unit waits for is an arrival that, once known, does not change: the order
+                # of units is free.
                 while self.left(home) and self.step(home):
                     moved = True
             waiting = [home for home in waiting if self.left(home)]
@@ -490,6 +501,7 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
     count = range(len(plan.stages))
     ends = [[passes.end_s[s, r] for r in range(len(net.costs[s]))] for s in count]
     ready = [max(row) for row in ends]
+    # One pair after another: a stage in two of them does both.
     for (s, t), taken_s in sorted(tied_s(p, plan).items()):
         start = max(ready[s], ready[t])
         ready[s] = ready[t] = start + taken_s
@@ -519,6 +531,8 @@ def _overlapped_end(p: LayerProblem, net: Network, s: int, ends: list[float]) ->
     Meanwhile a replica's own passes take longer by what the exchange takes of its processor.
     """
     stage = net.plan.stages[s]
+    # A backward pass goes from the last layer to the first: gradients of a layer are there when
+    # only earlier layers, these seconds, are left.
     before = [np.cumsum(c.backward_s) - c.backward_s for c in net.costs[s]]  # of earlier layers
     part = 2 * (len(stage.replicas) - 1) / max(1, len(stage.replicas))
     each_byte = part * (p.send_s + p.receive_s)
@@ -530,6 +544,7 @@ def _overlapped_end(p: LayerProblem, net: Network, s: int, ends: list[float]) ->
             for end, wait, b in zip(ends, later, before, strict=True)
         )
         free = max(free, ready) + bucket.exchange_s
+        # The bucket of the first layer leaves when all passes have ended: it slows none of them.
         if bucket.first > 0:
             later = [
                 wait + bucket.sent_bytes * float(each_byte[k].max())

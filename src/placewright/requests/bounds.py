@@ -118,12 +118,15 @@ class _Program:
             for v in range(s.variants):
                 able = (family == s.family[v]) & (floor <= s.accuracy[v])
                 able &= np.isfinite(cost_s[:, k, v])
+                # A group may be served in any window from that of its arrival to that of its
+                # deadline.
                 for shift in range(int((last - first).max()) + 1):
                     group = np.flatnonzero(able & (first + shift <= last))
                     if not len(group):
                         continue
                     column = np.arange(width, width + len(group))
                     width += len(group)
+                    # Rows: one per group, then one per window and kind of server.
                     room = len(count) + (first[group] + shift) * kinds + k
                     rows += [group, room]
                     columns += [column, column]

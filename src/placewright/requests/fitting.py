@@ -111,6 +111,7 @@ def play(
         while following < total and arrival_s[following] <= now_s:
             if class_of[following] >= 0 and count < len(order):
                 k = count
+                # `order` is kept sorted by deadline; equal ones by arrival.
                 while k > 0 and due_s[order[k - 1]] > due_s[following]:
                     order[k] = order[k - 1]
                     k -= 1
@@ -160,6 +161,7 @@ def play(
         )
         for q in range(looked):
             i, v = server_of[q], variant_of[q]
+            # Stays, or belongs to a batch that was started at its first member.
             if i < 0 or end_s[i] >= 0.0:
                 continue
             size = 0
@@ -282,6 +284,7 @@ def fitted(
 
     def loss(z: FloatArray, progress: float) -> float:
         some = np.arange(len(pairs))
+        # Other streams in each generation, so that none of them is fitted.
         if progress < 1.0 - FINE:
             some = np.roll(some, int(progress * evaluations))[:COARSE]
         streams = (kinds * some[:, None] + np.arange(kinds)).reshape(-1)
@@ -361,10 +364,13 @@ def minimised(
         chosen = moves[np.argsort(losses, kind="stable")[:best]]
         move = weights @ chosen
         mean = mean + spread * move
+        # The move in coordinates in which the covariance is one: its length says whether steps
+        # agree.
         whitened = axes @ ((axes.T @ move) / lengths)
         step = (1 - c_step) * step + np.sqrt(c_step * (2 - c_step) * mass) * whitened
         length = float(np.linalg.norm(step))
         expected = np.sqrt(1 - (1 - c_step) ** (2 * (generation + 1)))
+        # Hold the path back while steps are still too long (h_sigma).
         moving = length / expected < (1.4 + 2 / (n + 1)) * usual
         path = (1 - c_path) * path + moving * np.sqrt(c_path * (2 - c_path) * mass) * move
         covariance = (

@@ -84,16 +84,19 @@ def _best(
     for i in range(low, high):
         if family_of[i] != family or floor[i] > accuracy or price[i] >= accuracy:
             continue
+        # How much slower than its table the batch may be; with noise, the chance that it is not.
         ratio = (due_s[i] - now_s) / latency_s - 1.0
         chance = 1.0
         if ratio < -LARGEST_FACTOR * sigma - ROUNDING:
             continue
         if sigma > 0.0 and ratio < LARGEST_FACTOR * sigma:
+            # The table holds the upper end of each step, so that the chance is never too small.
             at = int((ratio / sigma + LARGEST_FACTOR) * STEPS / (2.0 * LARGEST_FACTOR))
             chance = normal[min(max(at, 0), STEPS)]
         x = accuracy * chance - price[i]
         if x <= 0.0 or (count == size and x <= value[count - 1]):
             continue
+        # Insertion into a short list by value; of a full one the last falls out.
         j = min(count, size - 1)
         while j > 0 and value[j - 1] < x:
             value[j], who[j] = value[j - 1], who[j - 1]
@@ -179,6 +182,7 @@ def _relaxed(
                     for j in range(b):
                         gain += value[j]
                     at, end = t + first[k, v, b], start[k, v, b]
+                    # V never grows with t, so its earliest end bounds the expectation.
                     if gain + best[at] <= most:
                         continue
                     for j in range(start[k, v, b + 1] - end):
@@ -187,6 +191,8 @@ def _relaxed(
                         most, batch = gain, v * sizes + b
             best[t], chosen[t] = most, batch
         total += servers[k] * best[0]
+        # Forwards: with what probability the best schedule is free in each cell; so much of each
+        # batch that it starts is what its requests are served.
         for t in range(len(reached)):
             reached[t] = 0.0
         reached[0] = 1.0
@@ -229,6 +235,8 @@ class _Relaxation:
         s, stream = problem.service, problem.stream
         table_s = s.latency_s + s.round_trip_s[:, None, None]
         table_s[:, :, 0] = 0.0
+        # From the largest size downwards: least time of a batch of b or more; 0:-1 leaves size 0
+        # out.
         table_s[:, :, 1:] = np.minimum.accumulate(table_s[:, :, :0:-1], axis=2)[:, :, ::-1]
         flat = table_s.reshape(s.servers, -1)
         _, kind, servers = np.unique(flat, axis=0, return_index=True, return_counts=True)
@@ -246,10 +254,13 @@ class _Relaxation:
         if not longest_s < MOST_CELLS * self.cell_s:
             return
         self.cells = int(self.due_s.max() / self.cell_s) + 1
+        # Requests are sorted by arrival. `highs` is exact; deadlines are not sorted, and their
+        # running maximum gives the first request that may still be in time.
         edges_s = np.arange(self.cells) * self.cell_s
         self.highs = np.searchsorted(stream.arrival_s, edges_s + self.cell_s).astype(np.int64)
         self.lows = np.searchsorted(np.maximum.accumulate(self.due_s), edges_s).astype(np.int64)
         waiting = float((self.highs - self.lows).mean())
+        # No batch is larger than the requests that wait.
         sizes = np.minimum(runs.sum(axis=(0, 1)).sum(), runs.shape[0] * runs.shape[1] * waiting)
         self.work = self.cells * float(sizes) * waiting
 
@@ -281,6 +292,7 @@ class _Relaxation:
         high = int(latency_s * (1 + wide) / self.cell_s + ROUNDING)
         if low == high:
             return low, np.ones(1)
+        # Noise is cut off at its limits: what lies beyond belongs to the first and the last cell.
         edges = np.arange(low + 1, high + 1) * self.cell_s / latency_s - 1.0
         below = [_normal(x / self.sigma) for x in edges.tolist()]
         return low, np.diff(np.array([0.0, *below, 1.0]))
@@ -357,6 +369,7 @@ def lagrangian_bounds(
             if stalled >= STALLED:
                 length, stalled, price = SMALLER * length, 0, best_price
         now = slope if price is best_price else 1.0 - relaxed.served
+        # Prices at 0 cannot fall: they must not shorten the step of the others.
         free = np.where((price <= 0.0) & (now > 0.0), 0.0, now)
         size = float(free @ free)
         if size == 0.0 or time.perf_counter() > deadline_s:

@@ -37,6 +37,7 @@ WHOLE = ("id", "family", "server")
 @njit_no_refcount
 def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: int) -> None:
     """Put `slot` into ``order[:count]``, which is sorted by `key`, then by id."""
+    # From the end: arrivals come in order, and most deadlines nearly so.
     k = count
     while k > 0:
         before = order[k - 1]
@@ -89,6 +90,7 @@ class Queue:
         self._by_deadline = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._by_arrival = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._gone = np.zeros(FIRST_CAPACITY, dtype=np.bool_)
+        # A stack: the lowest slots are taken first and used again soonest.
         self._free = list(range(FIRST_CAPACITY - 1, -1, -1))
 
     id: IntArray
@@ -147,6 +149,7 @@ class Queue:
         self.count += 1
         if not again:
             self.arrived[family] += 1
+            # A ring; places that were never written hold -inf and count for nobody.
             self._recent_s[self._total % RECENT] = arrival_s
             self._total += 1
         return slot
@@ -154,6 +157,8 @@ class Queue:
     def take(self, slots: IntArray) -> list[int]:
         """Remove requests: dispatched, refused or cancelled; their ids, in order."""
         ids: list[int] = self.id[slots].tolist()
+        # Marks are set and cleared for these slots only; a slot that is given twice would be free
+        # twice.
         self._gone[slots] = True
         _filter(self._by_deadline, self.count, self._gone)
         self.count = _filter(self._by_arrival, self.count, self._gone)
@@ -176,6 +181,8 @@ class Queue:
         for name in (*COLUMNS, "_by_deadline", "_by_arrival", "_gone"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        # Called only where no slot is free. Columns are new arrays: views of the old ones are
+        # stale.
         self._free = list(range(self._capacity - 1, old - 1, -1))
 
 
@@ -206,6 +213,7 @@ class Servers:
     def of(cls, service: Service) -> Servers:
         """All idle and up; every variant is loaded where all of them fit."""
         n, m = service.servers, service.variants
+        # Where not all fit, servers begin empty, and the first batches load what they need.
         fits = service.memory_bytes.sum() <= service.server_memory_bytes
         return cls(
             np.zeros(n),
@@ -229,6 +237,7 @@ class Servers:
         self.used_s[server, variant] = now_s
         if self.resident[server, variant]:
             return 0.0
+        # A view: what is set here is set in `resident`.
         held = self.resident[server]
         room = service.server_memory_bytes[server] - service.memory_bytes[variant]
         while held.any() and (held * service.memory_bytes).sum() > room:

@@ -107,6 +107,8 @@ class _Simulation:
         ends, busy, queue = self.ends, self.servers.busy, self.queue
         add, eager, n = queue.add, self.policy.eager, self.service.servers
         while True:
+            # Three clocks: the next arrival, the time that the policy named, the first batch to
+            # end.
             arrival_s = math.inf if row is None else row[2]
             now_s = min(arrival_s, self.wake_s, ends[0][0] if ends else math.inf)
             if now_s == math.inf or self.failures > self.most_failures:
@@ -119,6 +121,7 @@ class _Simulation:
             while row is not None and row[2] <= now_s:
                 add(*row)
                 row = next(rows, None)
+            # `ends` has an entry for every busy server.
             if queue.count and (eager or len(ends) < n):
                 self._decide(now_s)
 
@@ -149,10 +152,12 @@ class _Simulation:
         link_s = service.round_trip_s[server]
         link_s += service.seconds_per_byte[server] * queue.input_bytes[batch.slots].sum()
         load_s = servers.start(service, server, variant, now_s)
+        # Read before `take` frees the slots.
         due_s = queue.deadline_s[batch.slots]
         ids = queue.take(batch.slots)
         fixed_s = now_s + link_s + load_s
         end_s = float(fixed_s + latency_s * self.noise[ids[0]])
+        # The policy sees what the table expects, not the noise.
         servers.free_s[server] = fixed_s + latency_s
         heapq.heappush(self.ends, (end_s, server))
         a = self.answers

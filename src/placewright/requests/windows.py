@@ -138,6 +138,7 @@ class _Window:
             for k in range(service.servers):
                 for b in range(1, min(len(member), service.max_batch) + 1):
                     took = int(self.table[k, v, b])
+                    # Not run there, or it ends after every deadline.
                     if took < 0 or self.arrival[h] + took > self.horizon:
                         continue
                     used = m.new_bool_var(f"b{h},{k},{v},{b}")
@@ -151,6 +152,7 @@ class _Window:
         m.add_at_most_one(modes)
         m.add(sum(member.values()) == sum(sizes))
         for i, belongs in member.items():
+            # A batch has members only if its head is one, which is the earliest arrival.
             m.add_implication(belongs, member[h])
             m.add(start >= int(self.arrival[i])).only_enforce_if(belongs)
             self._earns(i, belongs, of_variant, end)

@@ -34,10 +34,13 @@ def interval_costs(
     cost = np.empty((j - i, variants))
     for layer in range(i, j):
         for v in range(variants):
+            # All-reduce as Piper counts it; once per batch, of which a sample has its share.
             sync = 4.0 * (d - 1) * parameter_bytes[layer, t, v] / d / batch
             cost[layer - i, v] = sync / bandwidth + time_s[layer, t, v] / d
     for e in range(len(source)):
         a, b = source[e], target[e]
+        # Edges into the interval are paid at their target, edges out of it at their source: forward
+        # and backward, 2.
         if i <= b < j and a < i:
             for v in range(variants):
                 cost[b - i, v] += 2.0 * (edge_bytes[e] + sync_in[e, t, v]) / d / bandwidth
@@ -74,6 +77,7 @@ def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
         return np.inf
     if held <= room:
         return total
+    # Not even with all changes.
     if held - saved[saved > 0].sum() > room:
         return np.inf
     ratio = np.full(n, np.inf)
@@ -83,6 +87,7 @@ def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
     order = np.argsort(ratio, kind="mergesort")
     best_cost, best_count, best_last = np.inf, -1, -1
     spent, need = 0.0, held - room
+    # The first `count` changes by ratio, and one more that frees enough alone.
     for count in range(n):
         for k in range(count, n):
             i = order[k]
@@ -125,6 +130,7 @@ def stage_loads(
     room: float,
 ) -> Any:
     """Loads of all intervals; see the module."""
+    # Infinite: too many devices, or no memory.
     table = np.full((n * (n + 1) + 1, len(degrees), start[-1]), np.inf)
     pick = np.zeros(n, dtype=np.int64)
     for i in range(n):
@@ -152,6 +158,7 @@ def stage_loads(
                     for y in range(1, most // d + 2):
                         memory = fixed[i:j, t] + y * in_flight[i:j, t]
                         found = knapsack(cost, memory, room, pick)
+                        # More samples in flight need more memory still.
                         if not np.isfinite(found):
                             break
                         table[i * (n + 1) + j, t, start[k] + y] = found
@@ -183,6 +190,8 @@ def cover(
                     if used > devices or load[pair, t, start[k] + 1] > limit:
                         continue
                     for s in range(d, most + 1):
+                        # With s replicas from here on, each of the d holds ceil(s / d) samples;
+                        # loads grow with them.
                         if load[pair, t, start[k] + (s + d - 1) // d] > limit:
                             break
                         found = used + least[j, s - d]

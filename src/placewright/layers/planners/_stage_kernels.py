@@ -29,6 +29,9 @@ def least_sums(
     With `bounded` memory ``total[k]`` has exactly k + 1 stages, of which the first has
     ``min(k + 1, micro_batches)`` micro-batches in flight; otherwise there is one table for any
     number of stages. ``choice[k, i, a]`` is the first stage's row and end.
+
+    Arrays of shape (rows, blocks + 1) are prefix sums; see `placewright.layers.planners.dp.Table`.
+    ``rows[row]`` is (first unit, end, degree).
     """
     blocks = pass_s.shape[1] - 1
     total = np.full((stages, blocks + 1, units + 1), np.inf)
@@ -40,6 +43,7 @@ def least_sums(
                 a, b = rows[row, 0], rows[row, 1]
                 for j in range(i + 1, blocks + 1):
                     each = pass_s[row, j] - pass_s[row, i]
+                    # Prefix sums grow: a longer stage is over the limit, or out of memory, too.
                     if micro_batches * each + tail_s[row, j] - tail_s[row, i] > limit:
                         break
                     if bounded:
@@ -49,10 +53,12 @@ def least_sums(
                         if held > room[row]:
                             break
                         if j == blocks:
+                            # The last block ends the last stage, and only that.
                             rest = 0.0 if k == 0 else np.inf
                         else:
                             rest = total[k - 1, j, b] if k > 0 else np.inf
                     else:
+                        # j is above i: that entry is final.
                         rest = 0.0 if j == blocks else total[0, j, b]
                     found = each + (cut_s[i] if i > 0 else 0.0) + rest
                     if found < total[k, i, a]:

@@ -221,6 +221,7 @@ class Search:
         for cell in self._cells(layer, worker):
             least, most = self._time(cell)
             after = before + least
+            # Of all stages so far; the slowest replica counts, before it the fastest ones.
             own = max(bound, before + self.M * most)
             whole = max(own, after + self.to_go[cell.last_layer + 1][cell.end])
             best = self.best
@@ -398,7 +399,9 @@ class Table:
                 slowest = max(slowest, self.micro_batches * each + tail)
                 spent += each
                 i, a, k = j, end, k - 1 if bounded else k
+            # Sum of the stages, and the slowest one M - 1 times more.
             yield spent + slowest * (1 - 1 / self.micro_batches), cells
+            # Below what this plan has, or the next one would be the same.
             limit = min(limit * 0.9, slowest * 0.85)
 
 
@@ -409,6 +412,7 @@ def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, .
     """By layer: passes of the slowest replica, exchange, kept activations, states."""
     passes = np.zeros(p.n)
     for replica in dict.fromkeys(_likeness(p, stage, r) for r in stage.replicas):
+        # Of many stages with such a replica: `known` is shared by all rows of a table.
         key = (*replica, stage.tensor_degree)
         if key not in known:
             first = next(r for r in stage.replicas if _likeness(p, stage, r) == replica)
@@ -424,6 +428,7 @@ def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, .
     kept = np.nan_to_num(p.activation_bytes[:, t]) * share
     if stage.recompute:
         kept = np.minimum(kept, np.concatenate([[0.0], p.output_bytes[:-1, t]]) * share)
+    # A guess for ranking drafts; the judge values them.
     hidden = 0.3 if p.training.overlap_sync else 1.0
     return passes, held * (hidden * each + optimizer), kept, held * _state_each(p, stage)
 

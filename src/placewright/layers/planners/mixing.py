@@ -90,6 +90,7 @@ def _costs(
     if any(p.refusal(i, s, degree) for i, s in enumerate(every)):
         every = (strategy,) * p.n if not refused.any() else (Strategy.REPLICATED,) * p.n
     plan = build(p, order, [Cell(0, p.n - 1, 0, used, degree, every, *option)], micro_batches)
+    # `build` may refuse, or the spare strategies not fit: then this table has nothing to say.
     if plan is None or any(every[i] is not strategy for i in np.flatnonzero(~refused)):
         return np.full(p.n, math.inf)
     stage: Stage = plan.stages[0]

@@ -124,6 +124,7 @@ def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
         )
         return found
 
+    # The answer is among ``values[low : high + 1]``; whether a limit is enough grows with it.
     low, high, least = 0, len(values) - 1, bounds(p)["load"]
     for factor in NEAR:  # most answers are near the bound, and time may end the bisection
         at = int(np.searchsorted(values, factor * least, side="right")) - 1
@@ -143,6 +144,7 @@ def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
             low = middle + 1
         if time.perf_counter() > deadline_s:
             break
+    # `high` is always enough, also where time has ended the bisection.
     return _plan(p, *covered(values[high]), degrees, table)
 
 

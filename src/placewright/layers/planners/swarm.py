@@ -122,6 +122,7 @@ def _cuts(position: FloatArray, top: int, stages: int) -> list[int]:
     wanted = sorted(round(float(np.clip(x, 0, 1)) * top) for x in position)
     cuts = [0]
     for k, cut in enumerate(wanted):
+        # At least one behind the cut before, and one left for each part that follows.
         cuts.append(min(max(cut, cuts[-1] + 1), top - (stages - 1 - k)))
     return [*cuts, top]
 
@@ -285,6 +286,7 @@ class Mutation:
                 break
             trial = at.copy()
             for _ in range(1 + rng.poisson(self.rate - 1)):
+                # A part first: strategies have most entries, and would take nearly all changes.
                 part = int(rng.integers(len(fitness.decoder.sizes)))
                 k = int(rng.integers(begin[part], begin[part + 1]))
                 trial[k] = rng.random() if part else 1.2 * rng.random()

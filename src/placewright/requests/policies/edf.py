@@ -60,6 +60,7 @@ def _edf(
                 if end_s > due_s[slot]:
                     continue
                 hopeless = False
+                # A busy server keeps the request from being hopeless, but cannot take it now.
                 if not idle[i]:
                     continue
                 if choice == 0:
@@ -82,6 +83,7 @@ def _edf(
         size = 1
         for j in range(k + 1, count):
             other = order[j]
+            # The head has the earliest deadline of the batch: what keeps it keeps all.
             if size + 1 >= sizes or now_s + planned_s[server, variant, size + 1] > due_s[slot]:
                 break
             fits = request_family[other] == family[variant] and accuracy[variant] >= floor[other]

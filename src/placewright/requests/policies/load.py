@@ -96,6 +96,8 @@ class Load:
     def observe(self, now_s: float, queue: Queue) -> None:
         """Note what has arrived since the last call; now and then change the prices."""
         total = queue.total
+        # Those of them that were dispatched without a decision are not seen; the others stand last
+        # by arrival.
         new = min(total - self.seen, queue.count)
         if total == self.seen:
             return
@@ -156,6 +158,7 @@ class Load:
 
 def _buckets(deadline_s: FloatArray) -> tuple[FloatArray, IntArray]:
     """Lower edges of deadline ranges, and the range of each request."""
+    # Equal deadlines give equal edges, which are one.
     edges = np.unique(quantiles(deadline_s, QUANTILES))
     return edges, np.maximum(np.searchsorted(edges, deadline_s, side="right") - 1, 0)
 

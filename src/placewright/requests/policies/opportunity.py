@@ -104,6 +104,7 @@ def choose(
         server_of[q] = -1
     factor = 1.0 + crowding * waiting / n
     while True:
+        # One batch per turn: it changes what waits and who is free, so all others are valued again.
         any_idle = False
         for i in range(n):
             any_idle = any_idle or idle[i]
@@ -120,6 +121,8 @@ def choose(
             value[q] = 0.0
             if slack_s > 0:
                 value[q] = worth[c] * (1.0 - math.exp(-slack_s / patience_s[c]))
+                # The value of waiting falls with the slack: look again before that has changed
+                # much, but not so often that decisions cost more than they gain.
                 pause_s = max(SOON * slack_s, SOONEST * patience_s[c])
                 if pause_s <= slack_s:
                     wake_s = min(wake_s, now_s + pause_s)
@@ -142,6 +145,7 @@ def choose(
                         continue
                     if accuracy[c] > accuracy[v]:
                         continue
+                    # Running sum by deadline: the gain of a batch of b is one look-up.
                     total += accuracy[v] + bonus - value[j]
                     gain[most] = total
                     most += 1
@@ -170,6 +174,7 @@ def choose(
         if b_head < 0:
             return wake_s
         taken = 0
+        # The same members as above, counted again rather than kept for every candidate.
         for j in range(b_head, count):
             c = class_of[order[j]]
             if server_of[j] >= 0 or c < 0 or family[c] != family[b_variant]:
@@ -184,6 +189,7 @@ def choose(
         took_s = planned_s[b_server, b_variant, b_size]
         if not resident[b_server, b_variant]:
             took_s += load_s[b_server, b_variant]
+        # The others now wait for a server that is taken, with less slack.
         open_s[b_server] = now_s + took_s
 
 

@@ -60,5 +60,7 @@ def adjust_prices(
         for k in range(kinds):
             if servers[k] > 0:
                 load = bought_s[k] * rate_per_s / samples / (servers[k] * utilisation)
+                # Multiplicative weights: up while more is bought than there is, by at most `rate`
+                # in the logarithm.
                 change = rate * max(-1.0, min(1.0, load - 1.0))
                 prices[k] = max(1e-3, min(1e4, prices[k] * np.exp(change)))

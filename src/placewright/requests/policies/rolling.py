@@ -92,6 +92,7 @@ def _fill(
     n, m, _ = planned_s.shape
     for i in range(n):
         end_s[i] = free_s[i]
+    # Link each position to the next one of its family: `last` has the newest by family.
     for f in range(len(last)):
         last[f] = -1
     for q in range(count):
@@ -129,6 +130,8 @@ def _fill(
                 continue
             most = 1
             members[0] = q
+            # Members that this variant is good enough for, by deadline: all of them keep a deadline
+            # that the head keeps.
             before, j = q, follower[q]
             while j >= 0 and most < planned_s.shape[2] - 1:
                 if server_of[j] >= 0:
@@ -155,6 +158,7 @@ def _fill(
                     if gain > best:
                         best, b_server, b_variant, b_size, b_most = gain, i, v, b, most
                         chosen_here = True
+            # `members` is written over by the next variant.
             if chosen_here:
                 for x in range(b_size):
                     picked[x] = members[x]
@@ -164,6 +168,8 @@ def _fill(
         took_s = planned_s[b_server, b_variant, b_size]
         if not resident[b_server, b_variant]:
             took_s += load_s[b_server, b_variant]
+        # At the price without the knob, which says what machine time is worth, not what one likes
+        # to pay.
         dear = accuracy[b_variant] < price[b_server] / knob * took_s / b_size
         if scale == 0.0 and dear and b_size < b_most:
             continue  # its short deadline would keep others out of a fuller batch
@@ -232,11 +238,13 @@ def _until(
         return now_s
     least = np.inf
     for size in range(b + 1, min(b + LOOKED_AT, largest) + 1):
+        # Half as much again as the mean gap: later arrivals would cost the first one its deadline.
         gap_s, took_s = (size - b) / rate, planned_s[server, variant, size]
         if now_s + 1.5 * gap_s + took_s <= due_s:
             least = min(least, price * (took_s + gap_s) / size)
     if price * planned_s[server, variant, b] / b - least < WORTH_WAITING:
         return now_s
+    # As long as one more request would still be in time.
     until_s: float = due_s - planned_s[server, variant, b + 1]
     return until_s
 
@@ -385,6 +393,7 @@ class RollingHorizon:
             pressure,
             price,
         )
+        # Two sets of arrays in turn: the best plan so far is kept while the next is written.
         value, kept, other = -np.inf, self.plans[0], self.plans[1]
         lost = True
         for scale in SURCHARGES:

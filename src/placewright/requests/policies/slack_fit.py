@@ -57,6 +57,7 @@ class SlackFitting:
             table_s = self.planned_s[server, :, 1 : len(mine) + 1]
             own = (s.family == queue.family[head]) & (s.accuracy >= queue.min_accuracy[head])
             fits = own[:, None] & (table_s <= queue.deadline_s[head] - now_s)
+            # The longest that still fits the slack; `_head` has seen to it that one does.
             at = int(np.where(fits, table_s, -1.0).argmax())
             variant, size = at // table_s.shape[1], at % table_s.shape[1] + 1
             good = mine[(queue.min_accuracy[mine] <= s.accuracy[variant]) & (mine != head)]

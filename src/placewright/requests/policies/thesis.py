@@ -119,6 +119,7 @@ class OffloadAndSchedule:
             kept.append((took_s, int(queue.id[slot]), slot))
             end_s += took_s
             if end_s > queue.deadline_s[slot]:
+                # Dropping the longest one so far keeps the most requests in time (Moore 1968).
                 longest = max(kept)
                 kept.remove(longest)
                 end_s -= longest[0]

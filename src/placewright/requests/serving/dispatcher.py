@@ -300,6 +300,7 @@ class Dispatcher:
         if not self.queue.count:
             return
         order = self.queue.by_deadline
+        # The deadline in the queue, which is earlier than the client's by what the reply takes.
         late = order[self.queue.deadline_s[order] < now_s]
         for number in self.queue.take(late):
             why = "its deadline passed while it waited for a server"
@@ -321,6 +322,7 @@ class Dispatcher:
         policy, servers = self._policy, self._servers
         if policy is None or servers is None or not self.queue.count:
             return
+        # Servers come, go and pause between decisions; `busy` is kept as batches start and end.
         for k in range(len(servers.up)):
             servers.up[k] = self.fleet.slots[k].up
         if not policy.eager and not len(servers.idle()):
@@ -355,6 +357,7 @@ class Dispatcher:
         )
         self._servers.start(self.service, server, variant, now_s)
         self._servers.free_s[server] = now_s + expected_s
+        # Before the order is given: a loss, which may come at once, takes the rows from here.
         slot.rows = dict(zip(numbers, rows, strict=True))
         for row in rows:
             row.attempts += 1
@@ -375,6 +378,7 @@ class Dispatcher:
 
     def _ended(self, batch: Batch, answer: asyncio.Future[Computed]) -> None:
         """A batch was computed. Where its server was lost, `_lost` has taken its rows back."""
+        # Reading the exception also keeps asyncio from reporting it.
         if answer.cancelled() or answer.exception() is not None:
             return
         assert self._servers is not None
@@ -389,8 +393,10 @@ class Dispatcher:
             slot.served += len(rows)
             self._observe(batch, len(rows), now_s - batch.start_s)
             for k, row in enumerate(rows):
+                # Its client may have gone.
                 if not row.done.done():
                     row.done.set_result(_served(slot, batch, row, k, len(rows), now_s, computed))
+        # Removed while it computed: this was its last batch.
         if not slot.active:
             slot.process.close()
         self._decide_soon()
@@ -404,6 +410,7 @@ class Dispatcher:
     def _lost(self, server: int, reason: str) -> None:
         """Put the rows of a lost server back into the queue."""
         slot = self.fleet.slots[server]
+        # Taken first: whatever follows must not find them twice.
         rows, slot.rows = slot.rows, {}
         if self._servers is not None:
             self._servers.busy[server], self._servers.up[server] = False, False
@@ -423,6 +430,8 @@ class Dispatcher:
         servers = self._servers = Servers.of(self._service)
         for k, slot in enumerate(self.fleet.slots):
             servers.up[k], servers.busy[k] = slot.up, bool(slot.rows)
+        # With the same variants the policy keeps what it has learnt; others make its tables and
+        # parameters meaningless.
         same = old is not None and old.resident.shape[1] == self._service.variants
         if old is not None and same:
             known = len(old.up)

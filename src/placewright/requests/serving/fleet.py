@@ -135,6 +135,8 @@ class Fleet:
             old = self.slots[position] if name in names else None
             if old is not None and old.active:
                 raise InputError("a server of this name is there", where=f"server {name!r}")
+            # Its last batch would be answered by the wrong process, its restart take the new one's
+            # place.
             while old is not None and (old.rows or old.restarting):
                 await asyncio.sleep(0.01)
 
@@ -156,6 +158,7 @@ class Fleet:
                 self.slots.append(Slot(process, active=True, up=True))
             else:
                 old.process, old.active, old.up, old.failures = process, True, True, 0
+            # All of it without an await, so that no decision sees a server without latencies.
             self.table.resize(len(self.slots), len(self.variants))
             for variant, taken in enumerate(samples):
                 self.table.measured(position, variant, taken)
@@ -235,6 +238,7 @@ class Fleet:
             position = self.variants.index((family, gone))
             key = self.key(family, gone)
             self.families[family] = Family(old.name, old.inputs, old.outputs, rest)
+            # Served no more before it is unloaded: a server that is paused later may still hold it.
             del self.variants[position], self._models[key]
             self.table.remove_variant(position)
             event("variant-removed", variant=key)
@@ -273,6 +277,7 @@ class Fleet:
         try:
             yield
         finally:
+            # Else it was removed or lost meanwhile, and stays down.
             if slot.active and slot.process.pid is not None:
                 slot.up = True
             self._on_state()
@@ -304,6 +309,7 @@ class Fleet:
             await self._time_missing(server)
         except RunError:
             return False
+        # Removed while it started.
         if not slot.active:
             slot.process.close()
         slot.up = slot.active

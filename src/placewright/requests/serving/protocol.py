@@ -152,6 +152,7 @@ def write_answer(
 
 
 def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
+    # 16 + MAX_WBITS reads gzip, MAX_WBITS zlib, which HTTP calls deflate.
     kinds = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
     if encoding in ("", "identity"):
         return body
@@ -159,6 +160,7 @@ def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
         raise Refusal(415, f"Content-Encoding {encoding!r:.50} is not gzip or deflate")
     try:
         reader = zlib.decompressobj(kinds[encoding])
+        # Bounded: a small body may hold gigabytes.
         found = reader.decompress(body, most_bytes)
     except (zlib.error, gzip.BadGzipFile, EOFError) as error:
         raise Refusal(400, f"the body is no {encoding}: {error}") from None

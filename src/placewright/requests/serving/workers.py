@@ -189,6 +189,8 @@ class LocalProcess(ServerProcess):
         self._poll.register(channel.fileno(), select.EPOLLIN)
         self._poll.register(group.watched(0), select.EPOLLIN)
         started = self.expect(limits.patience(limits.START_S))
+        # The epoll can be read when one of its two can: the loop never touches the connection
+        # itself.
         loop.add_reader(self._poll.fileno(), self._ready)
         await started
         await self.load(models)
@@ -204,6 +206,8 @@ class LocalProcess(ServerProcess):
             with suppress(OSError):  # one that died: the sentinel shows it
                 channel.send_packed(data)
         else:
+            # A duplicate: the connection may be closed, and its number used again, while the thread
+            # sends.
             asyncio.get_running_loop().run_in_executor(None, _send, channel.duplicate(), data)
         return answer
 
@@ -211,6 +215,7 @@ class LocalProcess(ServerProcess):
         """See `ServerProcess.trouble`."""
         assert self._group is not None
         now_s = time.monotonic()
+        # At most a second counts: if this loop was stopped itself, the process need not have been.
         passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
         self._stopped_s = self._stopped_s + passed_s if self._group.stopped(0) else 0.0
         if self._stopped_s > STOPPED_S:
@@ -223,6 +228,7 @@ class LocalProcess(ServerProcess):
 
     def end(self) -> None:
         """See `ServerProcess.end`."""
+        # `pid` is None from now on: checks and orders leave it alone.
         group, self._group = self._group, None
         if group is None:
             return
@@ -235,6 +241,7 @@ class LocalProcess(ServerProcess):
         """An answer is there, or the process has ended, or both."""
         assert self._group is not None
         ready = {fd for fd, _ in self._poll.poll(0)}
+        # What it sent before it ended is read first; its end is seen next time.
         if self._group.connections[0].fileno() in ready:
             self._read()
         elif ready:

@@ -19,7 +19,12 @@ UNLIMITED = 1e300
 
 
 class BalanceInstance(NamedTuple):
-    """A problem as the kernel reads it; see `placewright.samples.problem.SampleProblem`."""
+    """A problem as the kernel reads it; see `placewright.samples.problem.SampleProblem`.
+
+    Seconds per sample: ``send_s[i, j]`` at i's port and ``receive_s[i, j]`` at j's for samples from
+    i to j, `work` by node. `half`: a port does not send and receive at once. `relay`: a node may
+    hand on what it was given, as long as it keeps `keep`; else only of its own `stock`.
+    """
 
     send_s: FloatArray
     receive_s: FloatArray
@@ -66,6 +71,8 @@ def last_node(given: BalanceInstance, now: Flows) -> tuple[int, float]:
 @njit_internal
 def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, level: float) -> int:
     """How many samples a may hand to b; those that go back first."""
+    # Samples of b that lie at a: sending them back undoes a transfer, and is never blocked by
+    # links.
     back = now.flow[b, a]
     if back == 0 and not given.send_s[a, b] + given.receive_s[a, b] < UNLIMITED:
         return 0
@@ -73,6 +80,8 @@ def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, le
     count: int = min(quantum, back if back > 0 else left, now.held[a])
     if given.storage[b] < UNLIMITED:
         count = min(count, int(given.storage[b]) - now.held[b])
+    # Fewer, where b would end after `level`: a lower estimate, as its port's and its work's seconds
+    # are added.
     if back == 0 and level < UNLIMITED:
         work_s = given.work[b] * now.held[b] + given.fixed[b]
         spare = level - end_s(given, now.out_s[b], now.in_s[b], work_s)
@@ -88,6 +97,7 @@ def ends_after(
 ) -> tuple[float, float]:
     """When a and b end if a hands `count` samples to b."""
     out_a, in_a, out_b, in_b = now.out_s[a], now.in_s[a], now.out_s[b], now.in_s[b]
+    # The transfer from b to a shrinks: a receives less, b sends less.
     if now.flow[b, a] > 0:
         in_a -= count * given.receive_s[b, a]
         out_b -= count * given.send_s[b, a]
@@ -128,6 +138,7 @@ def balance(given: BalanceInstance, now: Flows, quantum: int, level: float, most
         a, last = last_node(given, now)
         if last <= level < UNLIMITED:
             return moves
+        # By more than rounding, or two nodes could hand a sample to and fro for ever.
         best, best_end, best_count = -1, last * (1.0 - LESS), 0
         for b in range(len(given.work)):
             count = 0 if b == a else movable(given, now, a, b, quantum, level)

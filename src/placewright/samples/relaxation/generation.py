@@ -39,6 +39,7 @@ class Pricing:
         cost += p.price_s
         cost += self.leave[:, sample_class, None]
         cost += self.arrive[None, :, sample_class]
+        # Also NaN: no price times no link.
         cost[~np.isfinite(p.send_s + p.receive_s)] = np.inf
         return cost
 
@@ -71,6 +72,8 @@ def price(program: Program, prices: Prices) -> Pricing:
         low, high = mix_range(program)
         over, under = prices.mix_over, prices.mix_under
         holding += over - under + (under @ low - over @ high)[:, None]
+        # All that the judge allows, whatever the master leaves to rounding: the bound holds for
+        # every plan.
         side_over, side_under = mix_sides(program, ALLOWED)
         constant -= float((over * side_over + under * side_under).sum())
     leave = prices.stock - holding
@@ -84,6 +87,8 @@ def _scaled(program: Program, prices: Prices) -> Prices:
     for t in range(program.times):
         mine = [k for k, family in enumerate(program.rows) if family.time == t]
         shares = [ranked if program.rows[k].ranked else float(rows[k].sum()) for k in mine]
+        # Their column has cost 1 and no upper end: any other sum would leave the bound at minus
+        # infinity.
         total = sum(shares)
         for k in mine if total > 0 else ():
             if program.rows[k].ranked:
@@ -102,6 +107,8 @@ def _carried(program: Program, y: FloatArray, ranked: float) -> FloatArray:
     From any rank on they must add up to at most `ranked` times the work of that rank's node.
     """
     work, ordered = program.problem.work_s[program.order], y[program.order]
+    # The largest multipliers below `y` whose sums from the back keep the caps: less can only
+    # loosen.
     later = np.cumsum(ordered[::-1])[::-1]
     cap = np.minimum.accumulate(np.minimum(later, ranked * work))
     kept = np.empty(len(y))
@@ -120,6 +127,7 @@ def bound_and_columns(pricing: Pricing, per_node: int) -> tuple[float, Moves, fl
     for c in range(pricing.program.problem.k):
         cost = pricing.reduced_s(c)
         best = cost.min(axis=1)
+        # Each node sends at most `most`, all of it by its cheapest move where that pays.
         bound += float(pricing.most(c) @ np.minimum(best, 0.0))
         least = min(least, float(best.min()))
         source, target = _cheapest(cost, per_node)
@@ -197,6 +205,7 @@ def generate_columns(
             bound=bound,
             elapsed_s=time.perf_counter() - start,
         )
+        # Nothing new although bound and value differ: what is left is rounding.
         fresh = present.add(found)
         finished = master.value_s <= bound * (1.0 + TOLERANCE) or len(fresh) == 0
         if finished or time.perf_counter() > deadline_s:

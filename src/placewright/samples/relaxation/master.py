@@ -112,6 +112,8 @@ class Master:
         problem, n = program.problem, program.problem.n
         rank = np.argsort(program.order)
         for rows in program.rows:
+            # time - (what the moves change) >= what the node takes without them; moves come in
+            # `columns`.
             lower = rows.weight * problem.held + rows.fixed
             column = program.times + rank if rows.ranked else np.full(n, rows.time)
             self._rows(lower, np.full(n, self.inf), column)
@@ -126,6 +128,7 @@ class Master:
     def _rows(self, lower: Numbers, upper: Numbers, column: IntArray | None = None) -> None:
         count = len(lower)
         entries = np.zeros(0, np.int32) if column is None else column.astype(np.int32)
+        # One entry per row, or none.
         starts = np.arange(count, dtype=np.int32) if column is not None else np.zeros(count)
         self.solver.addRows(
             count,
@@ -142,6 +145,8 @@ class Master:
         if not self._ranked:
             return
         program, n = self.program, self.program.problem.n
+        # The slowest node's steps at its cost, and each faster one's further steps at what they
+        # add.
         time_column = next(rows.time for rows in program.rows if rows.ranked)
         rank_columns = np.arange(program.times, program.times + n)
         index = np.append(time_column, rank_columns).astype(np.int32)
@@ -318,8 +323,11 @@ def columns(program: Program, moves: Moves) -> tuple[IntArray, FloatArray, IntAr
         base += n
     one = np.ones(len(moves))
     index += [base + i * k + c, base + j * k + c]
+    # What arrives may leave again only with relays.
     value += [one, -one if p.relay else 0 * one]
     base += n * k
+    # Row of a node among those with storage; -1 picks none, its entries are zeros and left out
+    # below.
     room = np.full(n, -1)
     room[program.stored] = np.arange(len(program.stored))
     index += [base + room[i], base + room[j]]
