@@ -7,7 +7,8 @@ earlier than ceft(i, its device): it starts after each of its inputs has arrived
 arrives no earlier than the least over all devices q of its producer's ceft on q plus the
 transfer from q, and it runs for its compute time. Waiting for channels or devices only adds. So T
 is at least the largest over operators of the least ceft. Floating point keeps this: the judge
-rounds the same sums in the same order, and rounding is monotone.
+rounds the same sums in the same order, and rounding is monotone. Where queues count in ticks, times
+are first taken for no more than they are there (`first_come.in_ticks`).
 
 **load**. Each device must do its share: T >= sum_i w[i, d] x[i, d] for every d, and what lives
 there must fit: sum_i r[i] x[i, d] <= memory[d]. Relax x to fractions of colocation groups. For any
@@ -54,6 +55,7 @@ from placewright.operators.bounding.head_load_tail import head_load_tail_bound
 from placewright.operators.bounding.load import balanced_weights, load_bound
 from placewright.operators.bounding.relaxed.bound import relaxed_bounds
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.operators.simulation.first_come import in_ticks
 from placewright.operators.simulation.star.latency import is_star_latency, least_tails
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
@@ -69,6 +71,7 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         A group that fits no device, more resident bytes than memory, or an operator that
         no linked device can run.
     """
+    problem = in_ticks(problem)
     groups = groups_of(problem)
     fits = _fitting(problem, groups)
     if is_star_latency(problem):
@@ -77,7 +80,8 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     found = {"load": _load(problem, groups, work)}
     if problem.objective is Objective.LATENCY:
         tables = ceft(problem)
-        found["ceft"] = tables.critical_s
+        exact = not problem.ticks_per_s  # whole ticks are added up without any rounding
+        found["ceft"] = tables.critical_s if exact else _rounded_down(tables.critical_s, problem.n)
         if problem.overlap is Overlap.SERIAL:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
         else:
@@ -109,7 +113,7 @@ def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tu
     needed = np.isfinite(known.value) and known.bound > 0
     if not known.auto or not needed or not _can_relax(problem):
         return
-    for found in relaxed_bounds(problem, known.bound, known.value, known.deadline_s):
+    for found in relaxed_bounds(in_ticks(problem), known.bound, known.value, known.deadline_s):
         yield "relaxed", _rounded_down(found, problem.n)
 
 

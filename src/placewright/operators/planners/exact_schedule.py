@@ -22,6 +22,7 @@ from placewright.operators.problem import (
     Overlap,
     pairwise_only,
 )
+from placewright.operators.simulation.first_come import in_ticks
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Planner, Proposal, proposal_of
 from placewright.solvers.answer import installed
@@ -111,7 +112,7 @@ class ExactSchedule:
 def _relaxations(problem: OperatorProblem) -> list[tuple[OperatorProblem, float]]:
     """Problems to solve one after another, with the share of the remaining time of each."""
     if problem.links is Links.FREE:
-        return [(problem, 1.0)]
+        return [(in_ticks(problem), 1.0)]
     return [(problem.replace(links=Links.FREE), 0.4), (problem, 1.0)]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_internal, njit_nogil
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import OperatorProblem, Queues
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import linked
 
@@ -117,6 +117,28 @@ def make_queue_state(problem: OperatorProblem) -> QueueState:
         busy=_whole(p.m),
         last=_whole(p.m),
         previous=_whole(n),
+    )
+
+
+def in_ticks(problem: OperatorProblem) -> OperatorProblem:
+    """The problem with times of which none is above what its queues count (rule Q1), for bounds.
+
+    Itself where they do not count in ticks. Compute times are those of the queues. A transfer's
+    time is linear in bytes and its whole ticks are not: each pair of devices has all of its times
+    scaled by the least that rounding leaves of any.
+    """
+    p, ticks = problem, problem.ticks_per_s
+    if p.queues is not Queues.FIRST_COME or not ticks:
+        return p
+    pair, share = linked(p), np.ones((p.m, p.m))
+    for size in np.unique(p.tensor_bytes):
+        took = (p.latency_s[pair] + size * p.seconds_per_byte[pair]) * ticks
+        kept = np.where(took > 0, np.rint(took) / np.where(took > 0, took, 1.0), 1.0)
+        share[pair] = np.minimum(share[pair], kept)
+    return p.replace(
+        compute_s=np.rint(p.compute_s * ticks) / ticks,
+        latency_s=p.latency_s * share,
+        seconds_per_byte=p.seconds_per_byte * share,
     )
 
 
