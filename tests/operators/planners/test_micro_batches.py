@@ -11,8 +11,10 @@ from placewright.operators.files import read_problem, write_problem
 from placewright.operators.instances import tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.micro_batches import MicroBatches, windowed
+from placewright.operators.planners.chains import chain_of, units_by_group
+from placewright.operators.planners.micro_batches import MicroBatches, best_stages, windowed
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from tests.operators.simulation.reference import simulate
@@ -81,6 +83,18 @@ def test_micro_batches_are_kept_in_files(tmp_path: Path) -> None:
     again = read_problem(write_problem(problem, tmp_path / "p.json"))
     assert again.hash() == problem.hash()
     assert problem.replace(micro_batch=np.zeros(problem.n, dtype=int)).hash() != problem.hash()
+
+
+def test_a_device_that_cannot_run_one_stage_can_run_a_later_one() -> None:
+    """What is pinned to one device leaves the rest of the chain to the others."""
+    problem = pipeline(2)
+    problem = problem.replace(pinned=np.where(problem.colocation == 0, 0, -1))
+    groups = groups_of(problem)
+    line = chain_of(problem, groups, units_by_group(problem, groups))
+    found = best_stages(problem, line, (0, 1))
+    assert found is not None
+    assert (found[0], found[1].tolist()) == (4.0, [0, 1])
+    assert best_stages(problem, line, (1, 0)) is None
 
 
 def test_a_step_without_them_is_left_to_others() -> None:

@@ -113,8 +113,12 @@ def best_stages(
     `order`: one stage on each of these devices, in this order.
     """
     u, joined = chain.units, linked(problem)
-    before = np.zeros((problem.m, u + 1))
-    np.cumsum(chain.seconds, axis=1, out=before[:, 1:])
+    # Sums before each cut, of seconds and of units that the device cannot run: those are counted,
+    # as one of ``inf`` would bar every stretch behind it as well.
+    barred = np.isinf(chain.seconds)
+    before, closed = np.zeros((problem.m, u + 1)), np.zeros((problem.m, u + 1))
+    np.cumsum(np.where(barred, 0.0, chain.seconds), axis=1, out=before[:, 1:])
+    np.cumsum(barred, axis=1, out=closed[:, 1:])
     held = np.concatenate([[0.0], np.cumsum(chain.resident_bytes)])
     value: FloatArray = np.full(u + 1, np.inf)
     value[0] = 0.0
@@ -124,8 +128,8 @@ def best_stages(
         if k and not (joined[order[k - 1], d] and joined[d, order[k - 1]]):
             return None
         load = before[d][None, :] - before[d][:, None]  # from cut b (row) to cut c (column)
-        load = np.where(np.isnan(load), np.inf, load)
         fits = held[None, :] - held[:, None] <= problem.memory_bytes[d]
+        fits &= closed[d][None, :] == closed[d][:, None]
         later = np.arange(u + 1)[:, None] < np.arange(u + 1)[None, :]
         reached = np.maximum(np.maximum(value, sent)[:, None], load)
         reached = np.where(fits & later, reached, np.inf)
@@ -161,6 +165,8 @@ def windowed(judge: Judge, place: IntArray) -> Iterator[tuple[int, OperatorPlan]
     first = np.array([alone.op_start_s[own == j].min() for j in range(1, number + 1)])
     last = np.array([alone.op_end_s[own == j].max() for j in range(1, number + 1)])
     lasts_s = float((last - first).max())
+    # What belongs to no micro-batch (an optimizer's step) comes last; its own 0 - 1 picks any
+    # entry.
     at = np.where(own > 0, alone.op_start_s - first[own - 1], np.inf)
     for window in range(1, number + 1):
         key = at + np.where(own > 0, own - 1, 0) * (lasts_s / window)
