@@ -43,6 +43,14 @@ def one() -> np.ndarray:  # type: ignore[type-arg]
     return np.array([77], dtype=np.int64)
 
 
+def test_a_device_without_any_memory_is_a_device() -> None:
+    """What it holds is a number, and compiled code does not divide by zero."""
+    problem = tiny([[1.0, 2.0]] * 2, [(0, 1.0, [1])], memory_bytes=[0.0, 9.0])
+    trace = ruled_episode(episode_instance(problem), 0.0, 0.0, 0.0, one())
+    assert trace.place.tolist() == [0, 0]
+    assert np.isfinite(trace.seen).all()
+
+
 def test_features_are_those_of_the_estimated_schedule() -> None:
     """A join: inputs at 1 and 2 on unlike devices, sent in 4; 3 makes a sibling input."""
     problem = tiny(

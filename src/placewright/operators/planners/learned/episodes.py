@@ -334,7 +334,8 @@ def _write_features(
         s[SENT], s[SIBLINGS] = sent / b.unit_s, siblings / b.unit_s
         s[COMPUTE] = compute / b.unit_s
         s[SHARE] = share / inputs if inputs else 0.0
-        s[MEMORY] = (used[d] + b.resident_bytes[v]) / b.memory_bytes[d]
+        # A device may have no memory at all, and compiled code raises where it divides by zero.
+        s[MEMORY] = (used[d] + b.resident_bytes[v]) / max(b.memory_bytes[d], 1.0)
         least = min(least, s[END])
     for d in range(m):
         t.seen[v, d, END] -= least
