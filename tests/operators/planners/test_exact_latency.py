@@ -57,6 +57,20 @@ def test_no_placement_is_shorter(calls: int, alike: bool, groups: bool) -> None:
     assert proofs > 15
 
 
+def test_an_accelerator_without_a_memory_limit() -> None:
+    """Its memory is not the measure of what another one has left; nor is any of it warned about."""
+    proofs = 0
+    for seed in range(30):
+        p = star_problem(seed, operators=6, alike=False)
+        p = p.replace(memory_bytes=[float("inf"), p.memory_bytes[1], float("inf")])
+        proposal, best = ExactLatency()(p, Context(judge=judge)), best_latency(p)
+        assert proposal.bound <= best * (1 + 1e-12)
+        if not proposal.note:
+            assert judge(p, proposal.plan).value == pytest.approx(best, rel=1e-12)
+            proofs += 1
+    assert proofs > 15
+
+
 @pytest.mark.parametrize(
     ("name", "known_ms", "optimum_ms"),
     [

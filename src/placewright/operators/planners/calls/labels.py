@@ -373,11 +373,11 @@ def _left(m: Machines, new: FloatArray) -> int:
     for d in range(len(m.like)):
         largest = max(largest, m.room_bytes[d])
         free += max(0.0, m.room_bytes[d] - new[1 + 3 * d])
-    if largest == 0.0:
+    if free == 0.0:
         return 0
     if not free < largest * len(m.like):
         return len(m.like)
-    return int(np.ceil(free / largest))
+    return max(1, int(np.ceil(free / largest)))  # 0 of a memory without limit is still some
 
 
 @njit_internal

@@ -262,9 +262,8 @@ def tails(graph: CallGraph) -> FloatArray:
     p, t = graph.problem, graph.problem.topology
     cost = np.where(p.allowed(), p.compute_s, np.inf)
     fast, slow = cost.min(axis=1), graph.cpu_s.min(axis=0, initial=np.inf)
-    room = np.floor(p.memory_bytes[graph.called]).max(initial=0.0) * np.arange(
-        len(graph.called) + 1
-    )
+    largest = np.floor(p.memory_bytes[graph.called]).max(initial=0.0)
+    room = np.append(0.0, largest * np.arange(1, len(graph.called) + 1))  # also of ``inf`` bytes
     follows = _followers(graph, fast)
     result = np.zeros((p.n, len(room)))
     paths: dict[int, IntArray] = {}
