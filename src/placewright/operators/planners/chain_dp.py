@@ -172,6 +172,7 @@ def _tightened(
     memory = problem.memory_bytes
     over = np.maximum(0, judgement.peak_bytes - memory)
     held = np.bincount(judgement.placement, problem.resident_bytes, problem.m)
+    # A budget is for what lives there; activations must have taken the rest of the peak.
     lower = np.where(over > 0, np.minimum(budget, held - over), budget)
     return np.array([lower[memory == room].min() for room in memory])
 

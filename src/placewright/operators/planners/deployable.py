@@ -168,6 +168,7 @@ class Deployable:
         by_complexity = sorted(
             range(len(plans)), key=lambda k: (search.structure.complexity(plans[k].placement), k)
         )
+        # `plans[0]` is the best one, which all tolerances are of: it is simplified in any case.
         for k in dict.fromkeys((*by_complexity[:STARTS], 0)):
             search.simplify(thawed(plans[k].placement))
         for place in search.layer_splits():
@@ -279,6 +280,7 @@ class _Search:
 
     def _better(self, found: _Found, place: IntArray) -> _Found:
         """`place` where it is within the limit and less complex, else what was found."""
+        # Complexity costs little next to a simulation: look at it first.
         if self.done() or self.structure.complexity(place) >= found.complexity:
             return found
         return self.tried(place) or found
@@ -312,6 +314,7 @@ class _Search:
             d = found.place[part[0]]
             largest[d] = max(largest[d], seconds)
         order = sorted(range(len(parts)), key=lambda k: (size[k], k))
+        # The largest part of each device stays: emptying devices is `_fewer_devices`.
         small = [parts[k] for k in order if size[k] < largest[found.place[parts[k][0]]]]
         return self._in_halves(found, small)
 
@@ -325,6 +328,7 @@ class _Search:
             here = place[part[0]]
             self._send(place, part, self._nearest(place, part, used[used != here]))
         better = self._better(found, place)
+        # Delta debugging: what cannot be sent all at once may still be sent in part.
         if better is not found or len(parts) == 1:
             return better
         half = len(parts) // 2
@@ -373,6 +377,7 @@ class _Search:
         same = place[self.structure.source] == place[self.structure.target]
         a = self.groups.group[self.structure.source[same]]
         b = self.groups.group[self.structure.target[same]]
+        # Connected components by label propagation with pointer jumping: a few rounds in numpy.
         while True:  # each group takes the smallest number that it is connected to
             least = root.copy()
             np.minimum.at(least, a, root[b])
@@ -386,7 +391,7 @@ class _Search:
         return np.split(order, np.flatnonzero(np.diff(part[order])) + 1)
 
     def _nearest(self, place: IntArray, part: IntArray, others: IntArray) -> int:
-        """Of `others` the device that exchanges most tensors with a part, then most bytes."""
+        """Of `others` the one that exchanges most bytes with a part; a tensor counts one more."""
         p, inside = self.problem, np.zeros(self.problem.n, dtype=np.bool_)
         inside[part] = True
         out = inside[self.structure.source] & ~inside[self.structure.target]

@@ -199,11 +199,14 @@ class Exact:
         value, aside = c.most_s if slot is None else value_of(slot), None
         if small and slot is not None:
             aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
+        # Without walks beside it nothing comes after the solver: it has all of the time.
         until = context.deadline_s if aside is None else until
         with aside or nullcontext() as walks:
             found, bound, stopped = best_cuts(
                 c, slot, value, seed=context.seed, deadline_s=until, solve=solve
             )
+            # A solver that has proved its plan needs no walks; waiting for them would only cost
+            # time.
             if walks is not None and (stopped or time.perf_counter() >= until):
                 plans.append(plan_of(c, walks()))
         plans += [] if found is None else [plan_of(c, found)]

@@ -121,6 +121,7 @@ class CallSearch:
         sources, sinks = free_sources(self.problem), idle_sinks(self.problem)
         if not self.closed():
             self._explore(sources | sinks)
+        # Left-out sinks are put back by a rule, which may lengthen the plan: then they take part.
         if sinks.any() and not self.closed():
             self._explore(sources)
 
@@ -156,6 +157,7 @@ class CallSearch:
         """On a copy per call."""
         more = CallSearch(one_call_each(self.problem), self.context.part(0.5), self.effort)
         more.run()
+        # Copies relax calls, not groups: only where blocks are all there is does the bound hold.
         if call_graph(self.problem, np.zeros(self.problem.n, dtype=np.bool_)).exact:
             self.bound_s = max(self.bound_s, more.bound_s)
         plan = None if more.best is None else packed(self.problem, more.best)

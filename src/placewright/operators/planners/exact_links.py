@@ -79,6 +79,7 @@ class ExactLinks:
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved; raises `InfeasibleError`: no plan fits the memories."""
         tried, bound = _Tried(problem), 0.0
+        # In ``auto`` other planners come after this one.
         if context.incumbent is not None and not problem.contiguous:
             context = context.part(0.5)
         try:
@@ -143,6 +144,7 @@ class _Tried:
                 by=self.miss or f"{self.problem.resident_bytes.sum():.0f} resident bytes",
                 hint="raise a memory limit, add a device, or allow more time",
             )
+        # A bound above the judged value is wrong somewhere: it is dropped rather than believed.
         sound = bound <= self.value_s * (1 + 1e-6)
         least = min(bound, self.value_s) if sound else 0.0
         return Proposal(self.best, least, interrupted=self.interrupted, note=self.note)
@@ -182,6 +184,7 @@ def _solve(c: Pairs, tried: _Tried, context: Context, engine: BackEnd) -> float:
         found, claim, answer = best_pairs(
             c, start, seed=context.seed, deadline_s=context.deadline_s, solve=engine
         )
+        # Later programs have less memory than the problem, and bound nothing.
         bound = claim if turn == 0 else bound
         if answer.interrupted:
             tried.interrupted = True

@@ -137,6 +137,7 @@ class _Islands:
     def round(self, r: int, length: int, heats: list[float]) -> None:
         """One walk per island; some restart from the best plan or from another start."""
         if r % 3 == 0:
+            # Two islands cool from the best plan, two walk far from it.
             self.own[:2] = [self.best, self.best]
         if r and r % 8 == 0:
             self.own[2:] = [self.best, self.starts[r // 8 % len(self.starts)]]
@@ -144,6 +145,8 @@ class _Islands:
         def walk(k: int) -> Found:
             return self._walk(k, length, heats[k], 1009 * self.context.seed + ISLANDS * r + k)
 
+        # The kernels release the GIL, and each island has a state of its own: threads share
+        # nothing.
         with ThreadPoolExecutor(2) as pool:
             try:
                 self.own = list(pool.map(walk, range(ISLANDS)))

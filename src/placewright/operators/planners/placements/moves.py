@@ -154,6 +154,7 @@ def _propose(s: PlacementInstance, walk: Walk) -> bool:
     i = _pick(s, walk)
     here = walk.place[i]
     there = _target(s, walk, i)
+    # Nothing was evaluated: such draws count as idle, and do not cool the walk.
     if there == here or not s.allowed[s.group[i], there]:
         return False
     kind = draw(walk.counts, RANDOM, 10)
@@ -190,6 +191,7 @@ def _target(s: PlacementInstance, walk: Walk, i: int) -> int:
 def _send(s: PlacementInstance, walk: Walk, g: int, there: int) -> None:
     """Move a group once, if it may go there and is not there."""
     here = walk.place[s.members[s.group_start[g]]]
+    # `seen`: a group is recorded once per move, with the device that it had before.
     if walk.seen[g] or here == there or not s.allowed[g, there]:
         return
     walk.seen[g] = True
@@ -212,6 +214,7 @@ def _send_stretch(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
     """Move all operators on the device of `i` within a stretch of the topological order."""
     here, n = walk.place[i], len(walk.place)
     length = 2
+    # Lengths by doubling: short stretches often, half of the order sometimes.
     while length < n // 2 and draw(walk.counts, RANDOM, 4) > 0:
         length *= 2
     first = s.position[i] - draw(walk.counts, RANDOM, length)
@@ -259,6 +262,7 @@ def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -
     """List the critical path: from the last operator back along what each one waited for."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
+    # The fast simulator keeps no starts and arrivals of transfers: the full one runs once a chunk.
     if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
         end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
         _follow_back(*simulator, walk, np.argsort(end_s))

@@ -109,7 +109,7 @@ def accept_moves(
     b: QueueState, s: QueueInstance, walk: Walk, evaluations: int, threshold: float, fall: float
 ) -> None:
     """Evaluate `evaluations` moves; the threshold falls by `fall` after each."""
-    # `start`, `end` and `previous` of the state may be another thread's or walk's: simulate again.
+    # The state has what was tried last, maybe a move that was taken back: simulate again.
     walk.counts[MOVED] = 0
     simulate_queues(b, walk.place)
     _list_critical(b, s, walk)

@@ -95,6 +95,7 @@ def _compute(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
         m.model.add(m.makespan >= m.end[i])
     for d in range(p.m):
         m.model.add_no_overlap(busy[d])
+        # Implied by the intervals, which do not overlap, but propagated at once.
         m.model.add(sum(work[d]) <= m.makespan)
 
 
@@ -116,6 +117,7 @@ def _took(p: OperatorProblem, k: int, scale: float) -> FloatArray:
     seconds = np.where(pair, p.latency_s, 0.0)
     seconds = seconds + p.tensor_bytes[k] * np.where(pair, p.seconds_per_byte, 0.0)
     took: FloatArray = np.floor(seconds * scale)
+    # Forbidden pairs, not numbers: larger than any schedule that counts.
     took[~pair | (took > RESOLUTION)] = np.inf
     np.fill_diagonal(took, 0.0)
     return took
@@ -167,6 +169,8 @@ def _transfers(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
                     for _, x in there:
                         m.model.add_bool_or([~here, ~x])
                     continue
+                # Wanted where the producer is on s and some reader on d. The solver may send
+                # without need, which only lengthens schedules: the bound stays one.
                 sent = m.model.new_bool_var("")
                 m.model.add_implication(sent, here)
                 for j, x in there:
@@ -185,10 +189,12 @@ def _transfers(p: OperatorProblem, groups: Groups, m: ScheduleModel) -> None:
 def _in_turn(m: ScheduleModel, moves: list[tuple[Any, Any, Any, Any]]) -> None:
     """First come, first served."""
     for (_, a, a_begin, a_ready), (_, b, b_begin, b_ready) in combinations(moves, 2):
+        # Of one producer: which goes first is the order of their readers, and is left open.
         if a_ready is b_ready:
             continue
         first = m.model.new_bool_var("")
         m.model.add(a_begin <= b_begin).only_enforce_if(a, b, first)
+        # Ends are known to 2 units (see above): the order of requests is not known more exactly.
         m.model.add(a_ready <= b_ready + 2).only_enforce_if(a, b, first)
         m.model.add(b_begin <= a_begin).only_enforce_if(a, b, ~first)
         m.model.add(b_ready <= a_ready + 2).only_enforce_if(a, b, ~first)

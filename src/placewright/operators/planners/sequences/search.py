@@ -97,6 +97,7 @@ class OrderSearch:
         cooling = COLDEST ** (1.0 / max(1, moves))
         left = moves
         while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
+            # A chunk is compiled: the clock and Ctrl-C are looked at between chunks only.
             left -= self._chunk(state, left, cooling)
         return Sequenced(
             state.best_sequence.copy(), state.best_place.copy(), float(state.score[BEST])
@@ -151,6 +152,7 @@ def fully_linked(problem: OperatorProblem) -> bool:
 def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
     n, m = problem.n, problem.m
     reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
+    # Uses are listed by tensor; sorted stably by producer they stay by tensor, which rule C4 needs.
     made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
     by_producer = np.argsort(made, kind="stable")
     members = np.argsort(groups.group, kind="stable")

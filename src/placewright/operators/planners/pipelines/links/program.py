@@ -186,6 +186,7 @@ def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
 def _any(program: LinearProgram, on: Sequence[int | None]) -> int | None:
     """A column that is no less than each of these."""
     some = [x for x in on if x is not None]
+    # One reader: its own column says whether it reads there.
     if len(some) < 2:
         return some[0] if some else None
     read = program.column()
@@ -253,6 +254,7 @@ def _positions(c: Pairs, program: LinearProgram) -> list[list[int]]:
         program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
     for u, v in c.edges.tolist():
         for j in range(c.devices - 1):
+            # Sums over positions up to j rather than one row per pair: the relaxation is tighter.
             later = [(1.0, x) for x in at[v][: j + 1]]
             program.row(*later, *((-1.0, x) for x in at[u][: j + 1]), high=0.0)
     return at

@@ -175,6 +175,7 @@ def _open(c: Contraction, m: _Model) -> list[int]:
             if row[s] is not None:
                 m.program.row((1.0, row[s]), (-1.0, x), high=0.0)
     for p, count in enumerate(c.counts):
+        # Slots of several kinds share a pool where stages are replicated: devices are counted once.
         taken = [(float(c.copies[k]), opened[s]) for s, k in enumerate(m.kinds) if c.pool[k] == p]
         m.program.row(*taken, high=float(count))
     return opened
@@ -241,6 +242,7 @@ def limit_memory(
     """What lives on a device fits, in shares of its memory."""
     if resident_bytes.sum() <= limit:
         return
+    # Shares, not bytes: the solver's tolerance is absolute.
     share = resident_bytes / max(limit, 1.0)
     terms = [(float(share[v]), x) for v, x in enumerate(on)]
     program.row(*terms, high=limit / max(limit, 1.0))
