@@ -36,7 +36,7 @@ class ChainDp:
     Units (modules with their backward pass, where they are known, and colocation groups) stand in
     the order of execution. Dynamic programming finds the best cuts for every subset of the
     devices, in every order of them: the time of the stretches and of what crosses the cuts, within
-    the memories (`chains.cuts`). The best few are judged. What lives only for a while is not in the
+    the memories (`best_cuts`). The best few are judged. What lives only for a while is not in the
     recurrence: where the shortest does not fit by the judge, budgets shrink until no stretch is as
     large, and it starts again. After the dynamic programs for pipelines of Tarnawski et al.,
     NeurIPS 2020 (arXiv 2006.16423), with the sum of times in the place of the largest load.
@@ -220,6 +220,14 @@ def best_cuts(
     per_byte: FloatArray,
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Times of all states, and from which cut and device each is reached.
+
+    ``best[s, d, c]`` is the least time in which the units before cut c are done on the devices of
+    subset s, each with one stretch, the last of them on d::
+
+        best[s + d, d, c] = min over b < c of max(arrival(b), early(b, c)) + late(b, c)
+        arrival(b)        = min over e in s of best[s, e, b] + what crosses cut b from e to d
+
+    ``early`` is the part of the work that waits for no input, ``late`` the rest. O(2^m m u^2).
 
     `work`, `early`: shape (m, u + 1), seconds of all units before a cut: all of it, and what waits
     for nothing.

@@ -60,7 +60,7 @@ class Exact:
     Where plans need not be contiguous, SCIP goes on from there with one variable per hyperedge and
     device instead of one for what goes in and one for what goes out (`pipelines.slots.program`).
     Before it and beside it placements are annealed (`pipelines.slots.walks`); before it and in the
-    last quarter of the time three devices at a time are planned anew (`pipelines.slots.trios`), in
+    last quarter of the time three devices at a time are planned anew (`by_trios` there), in
     the last quarter beside annealing too.
 
     What a solver claims is scored again. CP-SAT counts in whole numbers, 2**25 of them up to the

@@ -49,8 +49,8 @@ class ExactLatency:
     the last pass proves the optimum, or at the deadline gives the least open label as the bound.
     Where ideals are many, chains of operators are joined before, except around the cuts of the
     last plan, as long as that helps. Operators without cost are left out and put back
-    (`calls.idle`). With several calls per accelerator, a problem with one call on each of as many
-    copies gives a bound, and mostly the plan (`calls.copies`).
+    (`calls.reductions`). With several calls per accelerator, a problem with one call on each of as
+    many copies gives a bound, and mostly the plan (there, too).
 
     O(pairs of ideals x labels); the passes before the last are cut short by nothing but the
     deadline, so the same seed gives the same plan where it is not reached.

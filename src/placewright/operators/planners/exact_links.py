@@ -52,7 +52,7 @@ class ExactLinks:
     A mixed-integer program (`pipelines.links.program`) after Tarnawski et al., NeurIPS 2020, arXiv
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
     solved by SCIP. It starts from the best of: the plan at hand, single devices, and the line cut
-    for a stand-in around host memory (`pipelines.links.stand_in`), each annealed on the loads
+    for a stand-in around host memory (`star_stand_in`), each annealed on the loads
     (`pipelines.links.moves`), in a quarter of the time. Where plans need not be contiguous,
     contiguous ones are tried first.
 

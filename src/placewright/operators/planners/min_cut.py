@@ -39,7 +39,7 @@ class MinCut:
     Stone, IEEE TSE SE-3(1), 1977 (doi 10.1109/TSE.1977.233840) for two processors; alpha-beta
     swaps of Boykov, Veksler, Zabih, IEEE TPAMI 23(11), 2001 (doi 10.1109/34.969114) beyond. A
     node per tensor and direction makes the cut exact where a tensor with several readers is sent
-    once (proof in `pricing.cuts`). One max-flow per exchange, O(groups + tensor uses) arcs.
+    once (proof in `exchange`). One max-flow per exchange, O(groups + tensor uses) arcs.
 
     Beyond two devices it starts from the PBQP that `Pbqp` solves, goes through all pairs until
     no exchange helps, and takes its lower bound from the PBQP in which readers share a transfer.
@@ -180,6 +180,22 @@ def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
 
 def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, float]:
     """The best placement in which only groups on `a` or `b` move, and between these two.
+
+    A minimum cut; the source's side stands for a. A plan takes the sum of its compute and of its
+    transfers, each tensor once per device that reads it:
+
+    - A group on b costs the arc from the source to it, on a the arc from it to the sink: its
+      compute there, and the transfers of its tensors to devices other than a and b.
+    - A tensor whose maker g is free is sent from a to b once if g is on a and any reader on b. A
+      node t, with an arc g -> t of that cost and arcs t -> reader that must not be cut: if a reader
+      is on b, so is t, and g -> t is cut exactly if g is on a; if none is, t may be on a and costs
+      nothing. From b to a likewise, with reader -> t uncuttable and t -> g of that cost.
+    - A tensor whose maker stays elsewhere is sent to a once if any reader is on a: reader -> t
+      uncuttable, t -> sink of that cost; to b likewise from the source.
+
+    So cuts without forbidden arcs and placements correspond, and the cheapest cut with what each t
+    is free to choose costs what the placement costs. With two devices all groups are free: it is
+    the optimum.
 
     Returns `place`: shape (groups,); unchanged where every exchange is forbidden. `error_s`: how
     far it can be from the best; ``inf`` where every exchange is forbidden.

@@ -258,7 +258,13 @@ def _operators(graph: CallGraph) -> tuple[IntArray, IntArray]:
 
 
 def tails(graph: CallGraph) -> FloatArray:
-    """Shape (n, k + 1): entry [i, r] with the memory of r accelerators (the largest) left."""
+    """Shape (n, k + 1): entry [i, r] with the memory of r accelerators (the largest) left.
+
+    A path takes at least the sum of its operators' times where each is fastest. With little memory
+    left not all can be there: those that are faster on an accelerator than on a CPU, and that have
+    bytes, must share it. Choosing which is a knapsack, and its relaxation to fractions (most time
+    saved per byte first) a bound. Without any memory, what has bytes runs on a CPU.
+    """
     p, t = graph.problem, graph.problem.topology
     cost = np.where(p.allowed(), p.compute_s, np.inf)
     fast, slow = cost.min(axis=1), graph.cpu_s.min(axis=0, initial=np.inf)
