@@ -54,7 +54,13 @@ from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.bounding.head_load_tail import head_load_tail_bound
 from placewright.operators.bounding.load import balanced_weights, load_bound
 from placewright.operators.bounding.relaxed.bound import relaxed_bounds
-from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
+from placewright.operators.problem import (
+    Objective,
+    OperatorProblem,
+    Overlap,
+    Queues,
+    pairwise_only,
+)
 from placewright.operators.simulation.first_come import in_ticks
 from placewright.operators.simulation.star.latency import is_star_latency, least_tails
 from placewright.operators.structure.ceft import Ceft, ceft
@@ -80,8 +86,9 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     found = {"load": _load(problem, groups, work)}
     if problem.objective is Objective.LATENCY:
         tables = ceft(problem)
-        exact = not problem.ticks_per_s  # whole ticks are added up without any rounding
-        found["ceft"] = tables.critical_s if exact else _rounded_down(tables.critical_s, problem.n)
+        found["ceft"] = tables.critical_s
+        if problem.queues is Queues.FIRST_COME:  # ticks are added up without any rounding
+            found["ceft"] = _rounded_down(tables.critical_s, problem.n)
         if problem.overlap is Overlap.SERIAL:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
         else:

@@ -176,7 +176,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         allowed=groups.allowed,
         latency_s=np.where(off, problem.latency_s, 0.0).ravel(),
         seconds_per_byte=np.where(off, problem.seconds_per_byte, 0.0).ravel(),
-        channel=problem.channel.ravel(),
+        channel=costs.channel.ravel(),  # -1 within a device, whatever the problem has there
         tail_s=_tails(problem, reads, producer),
     )
     parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
